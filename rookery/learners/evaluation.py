@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.custom_batching import custom_vmap
 
 from rookery import hyperparams, trees
 from rookery.agents.base import ActFn, Agent, IntrinsicReward
@@ -26,6 +25,7 @@ from rookery.learners.base import (
     RestartFn,
     StepFn,
 )
+from rookery.learners.episode_loop import EpisodeLoop, run_episodes
 from rookery.learners.rollout import (
     EnvBatchState,
     advance,
@@ -56,14 +56,10 @@ class Episodes(NamedTuple):
     """`[N]` bool: ended because the simulation produced non-finite numbers."""
     is_finite: Array
     """`[]` bool, or `[I]`: every action before the end of the episodes was finite."""
-    time: Array
-    """`[]` int32."""
     last: PyTree = ()
     """`LastStep` of the agents of a team."""
     objective: PyTree = ()
     """`[N]` or `[N, I]`, sums of the measure that is the objective; () without one."""
-    recorded: PyTree = ()
-    """`Recorded`, leaves `[T, N, ...]`, where transitions are recorded."""
 
 
 class Recorded(NamedTuple):
@@ -201,13 +197,12 @@ def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key, rec
         sums=trees.where(false, sums, sums),
         broken=false,
         is_finite=~inactive[0],
-        time=jnp.zeros((), jnp.int32),
         last=LastStep(zeros, inactive, inactive) if spec.team else (),
         objective=_no_objective(evaluator, bank, zeros),
-        recorded=_empty_record(evaluator, bank) if record else (),
     )
-    advance_all = partial(_advance_episodes, evaluator, kind, genotype, key)
-    end = jax.lax.while_loop(lambda run: _any(run.active) & (run.time < spec.episode_length), advance_all, start)
+    step = partial(_advance_episodes, evaluator, kind, record)
+    loop = EpisodeLoop(step, episodes, spec.episode_length, together=environment.host is not None)
+    end, recorded = run_episodes(loop, genotype, key, start, _empty_record(evaluator, bank) if record else ())
     reached = jax.vmap(kind.finish)(end.summary)
     evaluation = Evaluation(
         fitness=jnp.where(end.is_finite.all(), jnp.mean(_scores(evaluator, end)), jnp.nan),
@@ -218,7 +213,7 @@ def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key, rec
         episodes={"descriptors": reached},
     )
     if record:
-        evaluation = evaluation._replace(transitions=_finished_record(end))
+        evaluation = evaluation._replace(transitions=_finished_record(recorded, end.broken))
     if spec.team:
         return _by_agents(evaluator, spec.team, end, evaluation)
     if evaluator.intrinsic_reward:
@@ -236,8 +231,8 @@ def _empty_record(evaluator: Evaluator, bank: Bank) -> Recorded:
     return Recorded(rows, jnp.zeros(shape, bool))
 
 
-def _finished_record(end: Episodes) -> Recorded:
-    record = end.recorded._replace(valid=end.recorded.valid & ~end.broken[None])
+def _finished_record(record: Recorded, broken: Array) -> Recorded:
+    record = record._replace(valid=record.valid & ~broken[None])
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), record)
 
 
@@ -260,11 +255,15 @@ def _by_agents(evaluator: Evaluator, team: Team, end: Episodes, evaluation: Eval
 
 
 def _advance_episodes(
-    evaluator: Evaluator, kind: descriptors.Descriptor, genotype: Genotype, key: Key, run: Episodes
-) -> Episodes:
-    env_batch, transition, step, action = act_once(
-        evaluator, genotype, run.env_batch, jax.random.fold_in(key, run.time)
-    )
+    evaluator: Evaluator,
+    kind: descriptors.Descriptor,
+    record: bool,
+    genotype: Genotype,
+    key: Key,
+    run: Episodes,
+    time: Array,
+) -> tuple[Episodes, PyTree]:
+    env_batch, transition, step, action = act_once(evaluator, genotype, run.env_batch, jax.random.fold_in(key, time))
     sums = (
         _accumulate_measures(evaluator.intrinsic_reward, genotype, step, run)
         if evaluator.intrinsic_reward
@@ -274,7 +273,7 @@ def _advance_episodes(
     if last:
         now = LastStep(step.reward, step.terminated, step.truncated)
         last = jax.tree.map(partial(jnp.where, run.active), now, last)
-    return Episodes(
+    advanced = Episodes(
         env_batch=env_batch,
         active=run.active & ~step.ended,
         returns=run.returns + jnp.where(run.active, step.reward, 0.0),
@@ -283,13 +282,10 @@ def _advance_episodes(
         sums=sums,
         broken=run.broken | (active & step.broken),
         is_finite=run.is_finite & (_finite(action, run.active.ndim) | ~run.active).all(axis=0),
-        time=run.time + 1,
         last=last,
         objective=_accumulate_objective(evaluator, step, run),
-        recorded=jax.tree.map(
-            lambda rows, row: rows.at[run.time].set(row), run.recorded, run.recorded and Recorded(transition, active)
-        ),
     )
+    return advanced, Recorded(transition, active) if record else ()
 
 
 def _no_objective(evaluator: Evaluator, bank: Bank, zeros: Array) -> PyTree:
@@ -314,21 +310,6 @@ def _scores(evaluator: Evaluator, end: Episodes) -> Array:
         return end.returns
     missing = end.returns.ndim - end.objective.ndim  # a measure of the whole episode counts for every agent
     return jnp.broadcast_to(end.objective[(..., *(None,) * missing)], end.returns.shape)
-
-
-@custom_vmap
-def _any(active: Array) -> Array:
-    """Whether any element is True; where `jax.vmap` maps it, any of all members.
-
-    A loop that ends for all members together selects nothing in its steps, and may call the host.
-    """
-    return active.any()
-
-
-@_any.def_vmap
-def _any_mapped(size: int, batched: list[bool], active: Array) -> tuple[Array, bool]:
-    del size, batched
-    return _any(active), False
 
 
 def _any_agent(active: Array) -> Array:
