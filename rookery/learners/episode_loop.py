@@ -3,8 +3,8 @@
 On a CPU a step takes as long as its lanes are many, and most policies of a repertoire fall long before the best one. So
 there `jax.vmap` of the loop does not step all members together until the last episode ends: it steps small groups of
 members, and after every few steps forms the groups again of those members that still have an active episode. On a GPU,
-where a step of one group takes as long as a step of all, there is one group. Nothing that an episode computes depends
-on the groups.
+where a step of one group takes as long as a step of all, there is one group. What an episode computes does not depend
+on the groups, except for rounding; with `exact` placement members are computed one by one, and there are none.
 """
 
 from functools import partial
