@@ -148,10 +148,10 @@ def sample(repertoire: Repertoire, key: Key, count: int) -> Array:
 
 def draw(repertoire: Repertoire, key: Key, count: int) -> Array:
     """Sample as `sample` does, but return cell 0 for an empty repertoire, for callers that then discard the result."""
-    occupied = repertoire.occupied
-    cell = jnp.nonzero(occupied, size=occupied.shape[0], fill_value=0)[0]
-    drawn = jax.random.randint(key, (count,), 0, jnp.maximum(jnp.sum(occupied), 1))
-    return cell[drawn].astype(jnp.int32)
+    elites = jnp.cumsum(repertoire.occupied, dtype=jnp.int32)  # up to each cell
+    drawn = jax.random.randint(key, (count,), 0, jnp.maximum(elites[-1], 1))
+    cell = jnp.searchsorted(elites, drawn, side="right").astype(jnp.int32)
+    return jnp.where(elites[-1] > 0, cell, 0)
 
 
 def nearest(repertoire: Repertoire[GenotypeT], descriptor: Array) -> Elite[GenotypeT]:
