@@ -2,10 +2,11 @@
 
     python -m benchmarks.peers_map_elites [--quick] [--problem arm sphere] [--generations 100]
 
-There are two problems with a cheap evaluation: the planar arm, and the sphere as pyribs defines it. The work is equal
-for all contenders: the operator (iso+line with the same sigmas and pairs of parents drawn uniformly from the occupied
-cells), the cells (an even grid), the initial population, and the batch size. The initial population is evaluated before
-the first generation, so N generations are N + 1 batches of evaluations. Both libraries use single precision.
+There are three problems with a cheap evaluation: the planar arm, and sphere and Rastrigin as pyribs defines them. The
+work is equal for all contenders: the operator (iso+line with the same sigmas and pairs of parents drawn uniformly from
+the occupied cells), the cells (an even grid), the initial population, and the batch size. The initial population is
+evaluated before the first generation, so N generations are N + 1 batches of evaluations. Both libraries use single
+precision.
 """
 
 import math
@@ -93,6 +94,26 @@ def sphere(numeric: Any, genotypes: Any) -> tuple[Any, Any]:
     return fitness, numeric.stack([folded[:, :half].sum(axis=-1), folded[:, half:].sum(axis=-1)], axis=-1)
 
 
+def rastrigin(numeric: Any, genotypes: Any) -> tuple[Any, Any]:
+    """The Rastrigin function with the optimum, the scale and the descriptor of `sphere`.
+
+    Args:
+      numeric: numpy or jax.numpy.
+      genotypes: `[B, n]`, not bounded.
+
+    Returns:
+      As `sphere`.
+    """
+    distance = genotypes - SPHERE_OPTIMUM
+    worst = genotypes.shape[-1] * _rastrigin_height(np, np.float64(SPHERE_BOUND + SPHERE_OPTIMUM))
+    fitness = 100.0 * (1.0 - _rastrigin_height(numeric, distance).sum(axis=-1) / float(worst))
+    return fitness, sphere(numeric, genotypes)[1]
+
+
+def _rastrigin_height(numeric: Any, distance: Any) -> Any:
+    return distance**2 + 10.0 * (1.0 - numeric.cos(2.0 * math.pi * distance))
+
+
 def arm_problem(joints: int = 8) -> Problem:
     """The offset is -1/2, because the standard deviation of numbers in [0, 1] is at most 1/2."""
     return Problem("arm", joints, arm, (0.0, 1.0), (0.0, 1.0), -0.5, 0.01, 0.2)
@@ -103,7 +124,11 @@ def sphere_problem(size: int = 20) -> Problem:
     return Problem("sphere", size, sphere, None, (-reach, reach), 0.0, 0.1, 0.2)
 
 
-PROBLEMS = {"arm": arm_problem, "sphere": sphere_problem}
+def rastrigin_problem(size: int = 20) -> Problem:
+    return sphere_problem(size)._replace(name="rastrigin", score=rastrigin)
+
+
+PROBLEMS = {"arm": arm_problem, "sphere": sphere_problem, "rastrigin": rastrigin_problem}
 
 
 def defaults(problem: Problem) -> Settings:
