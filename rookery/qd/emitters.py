@@ -73,28 +73,25 @@ def _ignore_evaluation(state: EmitterStateT, evaluation: Evaluation) -> tuple[Em
 def _ask(
     bindings: EmitterBindings, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key
 ) -> tuple[EmitterState, PyTree, Metrics]:
-    occupied = repertoire.occupied.any()
-    return (
-        state,
-        jax.lax.cond(occupied, partial(vary, bindings), partial(_initial_genotypes, bindings), repertoire, bank, key),
-        {},
-    )
-
-
-def vary(bindings: EmitterBindings[GenotypeT], repertoire: Repertoire[GenotypeT], bank: Bank, key: Key) -> GenotypeT:
-    """Create children `[B, ...]` of 2 B parents; the repertoire must not be empty."""
-    del bank
     parents_key, children_key = jax.random.split(key)
-    cells = repertoires.sample(repertoire, parents_key, 2 * bindings.batch_size)
+    # Read outside of the branch: XLA would fuse the reads into the loop that makes noise, and not vectorise it.
+    cells = repertoires.draw(repertoire, parents_key, 2 * bindings.batch_size)
     parents = bindings.rows.take(repertoire.genotypes, cells)
+    vary, begin = partial(_vary, bindings), partial(_initial_genotypes, bindings)
+    return state, jax.lax.cond(repertoire.occupied.any(), vary, begin, parents, bank, children_key), {}
+
+
+def _vary(bindings: EmitterBindings[GenotypeT], parents: GenotypeT, bank: Bank, key: Key) -> GenotypeT:
+    """Create children `[B, ...]` of parents `[2 B, ...]`."""
+    del bank
     first = jax.tree.map(lambda leaf: leaf[: bindings.batch_size], parents)
     second = jax.tree.map(lambda leaf: leaf[bindings.batch_size :], parents)
-    keys = member_keys(children_key, bindings.batch_size)
+    keys = member_keys(key, bindings.batch_size)
     return jax.vmap(partial(child, config=bindings.variation))(first, second, keys)
 
 
-def _initial_genotypes(bindings: EmitterBindings, repertoire: Repertoire, bank: Bank, key: Key) -> PyTree:
-    del repertoire
+def _initial_genotypes(bindings: EmitterBindings, parents: PyTree, bank: Bank, key: Key) -> PyTree:
+    del parents
     keys = member_keys(key, bindings.batch_size)
     return jax.vmap(bindings.scoring.init_genotype, in_axes=(0, None))(keys, bank)
 
