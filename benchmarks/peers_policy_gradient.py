@@ -20,6 +20,7 @@ from benchmarks.qdax_me_pbt import patch_import
 from rookery.envs.base import Environment
 from rookery.learners import evaluation
 from rookery.learners.base import EvaluationConfig
+from rookery.populations.sharding import ONE_DEVICE, Placement
 from rookery.qd.scoring import PolicyConfig
 from rookery.types import Array, Genotype, Key, Observation, PyTree
 
@@ -66,7 +67,7 @@ def cells(settings: Settings, environment: Environment) -> Array:
     return rookery.qd.grid(settings.grid, descriptor.lower, descriptor.upper)
 
 
-def program(settings: Settings, episodes: int = 1) -> rookery.Program:
+def program(settings: Settings, episodes: int = 1, placement: Placement = ONE_DEVICE) -> rookery.Program:
     """Rookery's PGA-ME or DCRL-ME."""
     env = settings.environment
     scoring = rookery.qd.policy_scoring(env, settings.policy, EvaluationConfig(eval_episodes=episodes))
@@ -81,9 +82,8 @@ def program(settings: Settings, episodes: int = 1) -> rookery.Program:
         buffer_size=settings.buffer_size,
         critic_hidden_sizes=settings.hidden_sizes,
     )
-    return rookery.map_elites(
-        scoring, cells(settings, env), make(scoring, settings.batch_size, chosen, settings.policy)
-    )
+    emitter = make(scoring, settings.batch_size, chosen, settings.policy, placement=placement)
+    return rookery.map_elites(scoring, cells(settings, env), emitter, placement)
 
 
 class Peer(NamedTuple):
@@ -93,8 +93,7 @@ class Peer(NamedTuple):
     """Key -> the carry of the first generation: `(repertoire, emitter state, key)`."""
     generation: Callable[[Any], Any]
     """Carry -> carry; the argument is donated."""
-    seconds: float
-    """Of compiling."""
+    compiled: harness.Compiled
 
 
 def qdax(settings: Settings) -> Peer:
@@ -115,7 +114,7 @@ def qdax(settings: Settings) -> Peer:
     compiled = harness.compile_program(
         partial(_generation, method), jax.eval_shape(begin, jax.random.key(0)), donate=(0,)
     )
-    return Peer(begin, compiled.call, compiled.seconds)
+    return Peer(begin, compiled.call, compiled)
 
 
 def _emitter(settings: Settings, env: Environment) -> Any:
