@@ -267,7 +267,7 @@ def train(command: Train, group: ProcessGroup) -> None:
     divided = islands.has_islands(command.config, command.processes, command.tracking)
     config, schedule = _complete(command.config)
     if command.plan:
-        _plan(config, schedule)
+        _plan(islands.planned(config), schedule)
     elif divided:
         islands.train(config, command.processes)
     else:
@@ -324,6 +324,7 @@ def plan_gpu(command: Train) -> None:
     described_gpu.prepare()
     over = described_gpu.mesh(gpu, devices or 1)
     config, schedule = _complete(command.config)
+    config = islands.planned(config)
     with backend.tracing_for("gpu"):
         built = build.build(config, schedule, over)
         if built.learner and built.learner.evaluator and built.learner.evaluator.environment.host:

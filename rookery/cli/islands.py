@@ -44,6 +44,16 @@ def has_islands(config: RecordedRun, processes: ProcessesConfig, tracking: Track
     return True
 
 
+def planned(config: RecordedRun) -> RecordedRun:
+    """The config that `--plan` builds: that of one island, which it says, or the given one without islands."""
+    if config.islands is None or config.islands.islands == 1:
+        return config
+    one, quiet = plan.config_of(plan.check(config), 0), config.run.quiet
+    share = f"one of {config.islands.islands} islands"
+    running.show(config.run, f"{share}; a process with several holds the state of each, and works on one at a time")
+    return dataclasses.replace(one, run=dataclasses.replace(one.run, quiet=quiet))
+
+
 def _check_alone(processes: ProcessesConfig, tracking: TrackingConfig) -> None:
     """Check that nothing else is asked for which runs of islands do not have.
 

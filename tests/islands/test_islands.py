@@ -310,6 +310,14 @@ def test_bad_input_is_one_sentence(flags, message, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_the_plan_is_that_of_one_island(tmp_path):
+    code, out, err = call("train", *PBT.replace("--quiet", "--plan").split(), "--run-dir", str(tmp_path / "run"))
+    assert (code, err) == (0, "")
+    assert out.startswith("one of 2 islands; a process with several holds the state of each")
+    assert "pbt-sac on point_room: population 2 on 1 cpu device" in out
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
