@@ -1,6 +1,7 @@
 """Planned memory, settings that fit, and measured memory; the expected sizes are calculated here."""
 
 import dataclasses
+import mmap
 import os
 import re
 import subprocess
@@ -12,7 +13,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import monitoring
 from jax.experimental.compilation_cache import compilation_cache
@@ -309,6 +309,13 @@ def accelerators(*counters: dict | None, platform: str = "gpu") -> Any:
     return SimpleNamespace(local_devices=devices)
 
 
+def use_memory(size: int) -> mmap.mmap:
+    """`size` bytes of new resident memory; an array may get memory that the process freed before and that counts."""
+    memory = mmap.mmap(-1, size)
+    memory[:: mmap.PAGESIZE] = bytes(len(range(0, size, mmap.PAGESIZE)))
+    return memory
+
+
 class TestMemory:
     def test_a_device_with_dedicated_memory_reports_its_limit_and_peak(self):
         over = accelerators(
@@ -340,13 +347,12 @@ class TestMemory:
 
     def test_growth_is_measured_from_the_memory_that_includes_the_state(self):
         gauge = device_memory.Gauge(mesh.make_mesh(2))
-        temporary = np.ones(40_000_000)  # 320 MB, as if used by compilation
-        del temporary
+        use_memory(320_000_000).close()  # as if used by compilation
         gauge.begin(held=7_000_000)
-        more = np.ones(10_000_000)
-        used = gauge.read()
+        with use_memory(80_000_000):
+            used = gauge.read()
         assert used is not None
-        assert more.nbytes + 7_000_000 - 2**20 <= used.size <= more.nbytes + 7_000_000 + 2**24
+        assert 87_000_000 - 2**20 <= used.size <= 87_000_000 + 2**24
         assert used.meaning == "the state plus the peak growth of the process with its 2 devices beyond it"
 
     def test_the_state_counts_where_the_system_s_peak_is_late(self, monkeypatch):
@@ -360,8 +366,7 @@ class TestMemory:
     def test_compilation_is_included_and_reported_if_the_peak_cannot_be_reset(self, monkeypatch, tmp_path):
         monkeypatch.setattr(device_memory, "_RESET", tmp_path / "absent" / "clear_refs")
         gauge = device_memory.Gauge(mesh.make_mesh(1))
-        temporary = np.ones(40_000_000)
-        del temporary
+        use_memory(320_000_000).close()
         gauge.begin(held=7_000_000)
         used = gauge.read()
         assert used is not None
