@@ -25,6 +25,7 @@ SECTIONS = {
 
 
 def main() -> None:
+    """Train what is missing, write every page, and take its picture."""
     runs = Path(sys.argv[1])
     guide = (DOCS / "guides" / "report.md").read_text().replace("\\\n", "")
     with launched() as browser:
@@ -34,7 +35,8 @@ def main() -> None:
             if not run.exists():
                 subprocess.run([*command.split(), "--run-dir", run], check=True)
             subprocess.run(["rookery", "report", run], check=True)
-            draw(browser, run / "report.html", DOCS / "images" / f"report_{kind.replace('-', '_')}.png", *SECTIONS[kind])
+            picture = DOCS / "images" / f"report_{kind.replace('-', '_')}.png"
+            draw(browser, run / "report.html", picture, *SECTIONS[kind])
 
 
 def draw(browser: Browser, file: Path, picture: Path, section: str, colours: str) -> None:
