@@ -178,9 +178,8 @@ class LoadedRun:
         """
         check_is_no_island(self.path)
         if self._program is not None:
-            settings = {"seed": int(self.config.get("run", {}).get("seed", 0)), **options}
-            settings |= {"run_dir": str(self.path), "generations": generations}
-            return running.run(self._program, resume=True, callbacks=callbacks, **settings)
+            options |= {"run_dir": str(self.path), "generations": generations}
+            return running.run(self._program, resume=True, callbacks=callbacks, **options)
         config = self._config("resume")
         run = dataclasses.replace(config.run, generations=generations, run_dir=str(self.path), **options)
         built = build.build(dataclasses.replace(config, run=run), schedule_of(self.config))

@@ -50,7 +50,8 @@ def run(
         cores are devices only with `rookery.distributed.use_cores` or `jax_num_cpu_devices`), or those that the
         program was built for by its `placement`. A program without a recipe to build it again, such as one that is
         written from scratch, runs on one device of each process.
-      resume: continue the run in `run_dir` up to generation `generations`.
+      resume: continue the run in `run_dir` up to generation `generations`. Its seed, and the generations, checkpoints
+        and `best_by` that `options` leave out, are those that the run recorded.
       record: the entry of `config.json` in place of the settings of the program.
       command: the words of the command line, for the journal.
       after_save: called by process 0 with the run directory after each start of a background checkpoint.
@@ -62,7 +63,7 @@ def run(
 
     Raises:
       TypeError: both `config` and `options` are given, or a callback cannot be called.
-      ValueError: the configuration is invalid, or the run directory cannot be used.
+      ValueError: the configuration is invalid, the run directory cannot be used, or a continued run has another seed.
       Interrupted: Ctrl-C or SIGTERM stopped the run; its progress is saved.
       Diverged: no member has finite values any more.
       CheckpointError: a checkpoint could not be written or read.

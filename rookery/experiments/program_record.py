@@ -37,9 +37,7 @@ def record_of_new(program: Program, config: RunConfig, record: Mapping[str, Any]
       config: of the run.
       record: the entries that the command line gives; by default the settings of the program.
     """
-    run_dir = None if config.run_dir is None else str(config.run_dir)
-    run = {"run": dataclasses.asdict(dataclasses.replace(config, run_dir=run_dir))}
-    return {**(record or {"kind": PYTHON, **program_record(program), **run}), **_described(program)}
+    return {**(record or {"kind": PYTHON, **program_record(program), **_run(config)}), **_described(program)}
 
 
 def record_of_resumed(
@@ -47,8 +45,7 @@ def record_of_resumed(
 ) -> dict[str, Any]:
     """The entries of `config.json` that replace those of `before` when a run continues."""
     kept = {**before, **program_record(program)} if before.get("kind") == PYTHON else before
-    run = {"run": {**kept.get("run", {}), "generations": config.generations}}
-    return {**(record or {**kept, **run}), **_described(program)}
+    return {**(record or {**kept, **_run(config)}), **_described(program)}
 
 
 def changes(recorded: Mapping[str, Any], program: Program) -> list[str]:
@@ -77,6 +74,11 @@ def kind_label(record: Mapping[str, Any]) -> str:
     """The kind of a run for titles: `pbt-sac`, or `python pbt-sac` for a run that was started from Python."""
     kind, method = str(record.get("kind", "run")), method_of(record)
     return f"{kind} {method}" if method else kind
+
+
+def _run(config: RunConfig) -> dict[str, Any]:
+    run_dir = None if config.run_dir is None else str(config.run_dir)
+    return {"run": dataclasses.asdict(dataclasses.replace(config, run_dir=run_dir))}
 
 
 def _described(program: Program) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def run(
       program: the population program, bound to its devices.
       config: a `RunConfig`; without a `run_dir` nothing is written.
       over: the mesh to shard the population over; by default the first device of each process.
-      resume: continue the run in `run_dir` up to generation `generations`.
+      resume: continue the run in `run_dir` up to generation `generations`; what `options` leave out is as recorded.
       record: the config entry of `config.json`, from which the command line can rebuild the program.
       command: the words of the command line, for the journal.
       after_save: called by process 0 with the run directory after each start of a background checkpoint.
@@ -109,7 +109,7 @@ def run(
 
     Raises:
       TypeError: both `config` and `options` are given, or a callback cannot be called.
-      ValueError: the configuration is invalid, or the run directory cannot be used.
+      ValueError: the configuration is invalid, the run directory cannot be used, or a continued run has another seed.
       Interrupted: Ctrl-C or SIGTERM stopped the run; its progress is saved.
       Diverged: no member has finite values any more.
       CheckpointError: a checkpoint could not be written or read.
@@ -197,6 +197,8 @@ def turns(
         if start.state is not None and first >= config.generations:
             reporter.message(f"generation {first} is already reached; give a larger --generations to continue.")
             return Result(start.state, [], writers.run_dir)
+        if resume and start.state is None:
+            reporter.message(f"{config.run_dir} has no complete checkpoint, so the run starts from the beginning.")
         stack.enter_context(reporter)
         meter = plans.Meter(program, over, template)
         writers.journal.begin(first, over, meter.read, options.get("command"))
@@ -212,13 +214,25 @@ def turns(
         return Result(state, history, writers.run_dir, meter.read())
 
 
-def run_config(config: RunConfig | None, options: dict[str, Any], resume: bool) -> RunConfig:
-    """The config of a run from the arguments of `run`; it raises the errors of `run`."""
+def run_config(config: RunConfig | None, options: Mapping[str, Any], resume: bool) -> RunConfig:
+    """The config of a run from the arguments of `run`; it raises the errors of `run`.
+
+    A run that is continued keeps the values that it recorded, except for those that `options` give.
+    """
     if config is not None and options:
         raise TypeError(f"give either config or the keywords {sorted(options)}, not both.")
-    config = config or RunConfig(**options)
-    if resume and config.run_dir is None:
-        raise ValueError("resume needs the run_dir of the run to continue.")
+    recorded: Mapping[str, Any] = {}
+    if resume:
+        run_dir = config.run_dir if config else options.get("run_dir")
+        if run_dir is None:
+            raise ValueError("resume needs the run_dir of the run to continue.")
+        recorded = open_existing(str(run_dir)).config.get("run", {})
+    config = config or RunConfig(**{**{name: recorded[name] for name in _KEPT if name in recorded}, **options})
+    if config.seed != (seed := recorded.get("seed", config.seed)):
+        raise ValueError(
+            f"the run in {config.run_dir} has seed {seed} and cannot continue with seed {config.seed}; leave the seed "
+            "out, or start a new run in another run_dir."
+        )
     return config
 
 
@@ -304,3 +318,7 @@ def _make(program: Program, config: RunConfig, resume: bool, record: Mapping[str
     if resume:
         return open_existing(str(config.run_dir), write=True)
     return create(str(config.run_dir), record_of_new(program, config, record), config.overwrite)
+
+
+_KEPT = ("seed", "generations", "checkpoint_every", "keep", "best_by")
+"""Fields of `RunConfig` that a run keeps when it is continued, unless others are given."""

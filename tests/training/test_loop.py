@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rookery.experiments.config import RunConfig
 from rookery.populations.base import Program, ProgramState
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.events import Journal
 from rookery.storage.exit_reasons import Diverged
-from rookery.storage.run_dir import RunFolder
+from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.training import generation_loop, loop, run_writer
 from rookery.training.loop import run
 from rookery.training.metrics import WallTimes, summarize
@@ -157,12 +158,36 @@ def test_a_run_started_from_python_resumes(tmp_path, quiet):
     assert again.history == []
 
 
-def test_a_run_killed_before_its_first_checkpoint_starts_from_the_beginning(tmp_path):
+def test_a_continued_run_keeps_its_seed_and_its_settings(tmp_path):
+    uninterrupted = run(walks(), seed=7, generations=6, quiet=True)
+    settings = {"checkpoint_every": 2, "keep": 9, "best_by": "worst_fitness"}
+    path = str(tmp_path / "run")
+    run(walks(), seed=7, generations=4, run_dir=path, quiet=True, **settings)
+    resumed = run(walks(), generations=6, run_dir=path, resume=True, quiet=True)
+    tiny.assert_equal(resumed.state, uninterrupted.state)
+    recorded = open_existing(path).config["run"]
+    assert recorded == recorded | settings | {"seed": 7, "generations": 6}
+    manifests = {path.stem for path in (tmp_path / "run/checkpoints").glob("*.json")}
+    assert {"2", "4", "6"} <= {name.removeprefix("generation_").lstrip("0") for name in manifests}
+    assert run(walks(), run_dir=path, resume=True, quiet=True).history == []  # generation 6 is recorded, not 50
+    run(walks(), generations=7, keep=1, run_dir=path, resume=True, quiet=True)
+    assert open_existing(path).config["run"]["keep"] == 1
+    for settings in ({"seed": 0}, {"config": RunConfig(run_dir=path, quiet=True)}):
+        extra = {} if "config" in settings else {"run_dir": path, "quiet": True}
+        with pytest.raises(ValueError, match="has seed 7 and cannot continue with seed 0; leave the seed out"):
+            run(walks(), resume=True, **settings, **extra)
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_from_the_beginning(tmp_path, capsys):
     uninterrupted = run(walks(), generations=4, run_dir=str(tmp_path / "run"), quiet=True)
     for path in (tmp_path / "run/checkpoints").glob("*.json"):
         path.unlink()  # what a kill before the first manifest leaves
-    resumed = run(walks(), generations=4, run_dir=str(tmp_path / "run"), resume=True, quiet=True)
+    capsys.readouterr()
+    resumed = run(walks(), generations=4, run_dir=str(tmp_path / "run"), resume=True)
     tiny.assert_equal(resumed.state, uninterrupted.state)
+    assert "has no complete checkpoint, so the run starts from the beginning" in " ".join(
+        capsys.readouterr().out.split()
+    )
     assert len(rows(tmp_path / "run/metrics.csv")) == 4
 
 
@@ -213,8 +238,6 @@ def test_a_summary_includes_only_finite_values():
 
 
 def test_options_and_config_exclude_each_other():
-    from rookery.experiments.config import RunConfig
-
     with pytest.raises(TypeError, match="either config or the keywords"):
         run(walks(), RunConfig(), generations=3)
     with pytest.raises(ValueError, match="keep must be at least 1, got 0"):
