@@ -57,7 +57,7 @@ def use_precision(precision: Precision) -> None:
 
 
 def use_cores(population_size: int | None) -> int:
-    """Configure JAX to expose CPU cores as devices, the largest number that divides the population.
+    """Configure JAX to expose the CPU cores of this process as devices, the largest number that divides the population.
 
     Members then train in parallel. A single CPU device leaves cores idle between small matrix products: two cores as
     two devices were 1.7 times as fast with networks of width 64, and 1.1 times with width 256. The call has no effect
@@ -65,8 +65,8 @@ def use_cores(population_size: int | None) -> int:
     TPUs.
 
     Args:
-      population_size: number of members; None for all cores that are assigned to this process, in a run over several
-        processes, which connect before the population is known.
+      population_size: number of members; None for all cores, in a run over several processes, which connect before
+        the population is known.
 
     Returns:
       The number of devices requested, 0 if the setting was not changed.
@@ -74,11 +74,9 @@ def use_cores(population_size: int | None) -> int:
     by_flag = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if by_flag or "JAX_NUM_CPU_DEVICES" in os.environ:
         return 0
-    if population_size is None:
-        count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    else:
-        cores = os.cpu_count() or 1
-        count = max(divisor for divisor in range(1, cores + 1) if max(population_size, 1) % divisor == 0)
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if population_size is not None:
+        count = max(divisor for divisor in range(1, count + 1) if max(population_size, 1) % divisor == 0)
     try:
         jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:  # JAX has started

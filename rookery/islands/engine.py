@@ -4,7 +4,9 @@ from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
 from rookery.distributed.signals import Interrupted, Requests
+from rookery.envs.host.base import HostError
 from rookery.islands.plan import Builder, IslandRun
+from rookery.storage.checkpoint import CheckpointError
 from rookery.storage.exit_reasons import Diverged
 from rookery.training.loop import Result
 
@@ -19,12 +21,16 @@ class Outcome(NamedTuple):
     """Whether a signal stopped it."""
 
 
+ENDS_ONE = (Diverged, CheckpointError, HostError)
+"""The errors that end one island of a run."""
+
+
 def take_turns(
     config: IslandRun, requests: Requests, command: Sequence[str] | None, show: Callable[[], None]
 ) -> list[Outcome]:
     """Run all islands in this process; the one with the fewest finished generations has the next turn.
 
-    An island that diverges ends, and the others continue. Any other exception ends all of them.
+    The others continue after an error that ends one island (`ENDS_ONE`). Any other exception ends all of them.
 
     Args:
       config: of the whole run, whose folder exists and is locked.
@@ -37,7 +43,8 @@ def take_turns(
     """
     builder = Builder(config)
     numbers = range(config.islands.islands)
-    running = {number: builder.turns(number, requests, command) for number in numbers}
+    builders = {number: Builder(config) if number and builder.on_host else builder for number in numbers}
+    running = {number: builders[number].turns(number, requests, command) for number in numbers}
     reached: dict[int, int] = dict.fromkeys(numbers, -1)  # the first turn of each one ends before a generation
     outcomes = []
     try:
@@ -62,6 +69,6 @@ def _turn(number: int, running: Generator[int, None, Result], reached: dict[int,
         return Outcome(number)
     except Interrupted:
         return Outcome(number, stopped=True)
-    except Diverged as error:
+    except ENDS_ONE as error:
         return Outcome(number, str(error))
     return None

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery import trees
+from rookery import buffers, trees
+from rookery.buffers import BufferState
 from rookery.distributed import programs
 from rookery.distributed.mesh import Mesh
 from rookery.islands import exchange
@@ -234,6 +235,8 @@ def _load(
     perturb_key, resize_key = jax.random.split(key) if has_widths else (key, key)
     rows = trees.take(genotypes, source)
     members = placement.map(partial(load_where, program.learner), (state.members, rows, takes), ())
+    if perturbation.inherit_buffer and isinstance(members.buffer, BufferState):  # the source's is not published
+        members = members._replace(buffer=buffers.clear(members.buffer, takes))
     members = members._replace(hyper=perturb(perturbation, program.space, members.hyper, perturb_key, takes))
     if has_widths:
         members = resize(program.learner, placement, members, resize_key)

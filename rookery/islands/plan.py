@@ -22,6 +22,7 @@ from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.island_files import ISLAND, ImportJournal, island_dir
 from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.training.compilation import Compiler
+from rookery.training.host_episodes import host_episodes
 from rookery.training.loop import Result, Sharing, result_of, turns
 
 IslandRun = PbtRun | MePbtRun
@@ -123,6 +124,12 @@ class Builder:
         if self._begins or not all(_has_checkpoint(config_of(self._config, number)) for number in numbers):
             built = built._replace(program=warm_start.begin(config, built))
         return built
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the environments run on the host. Their running episodes belong to one run, so that each island needs
+        a builder, and with it a compiled program, of its own."""
+        return host_episodes(self.built.program) is not None
 
     @cached_property
     def compiler(self) -> Compiler:

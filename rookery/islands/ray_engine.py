@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 from rookery.distributed.signals import Interrupted, Requests
 from rookery.distributed.sync import PACKAGES
 from rookery.experiments.config_io import from_record, to_record
-from rookery.islands.engine import Outcome
+from rookery.islands.engine import ENDS_ONE, Outcome
 from rookery.islands.plan import Builder, IslandRun, check, with_devices
-from rookery.storage.exit_reasons import Diverged
 from rookery.storage.run_dir import RunFolder, RunFolderError
 from rookery.training.compilation import keep_compiled_programs
 from rookery.versions import versions
@@ -73,7 +72,7 @@ class Actor:
                 pass
         except Interrupted:
             return Outcome(task.number, stopped=True)
-        except Diverged as error:
+        except ENDS_ONE as error:
             return Outcome(task.number, str(error))
         return Outcome(task.number)
 
@@ -270,8 +269,8 @@ def _outcome(ray: Any, reference: Any, number: int) -> Outcome:
         cause = error.cause
         if isinstance(cause, RunFolderError):  # of this island alone, such as a process that still has its folder
             return Outcome(number, str(cause))
-        if isinstance(cause, ValueError | ImportError):
-            raise type(cause)(str(cause)) from error
+        if isinstance(cause, ValueError | ImportError):  # a subclass may need more arguments than the message
+            raise (ValueError if isinstance(cause, ValueError) else ImportError)(str(cause)) from error
         return Outcome(number, f"{type(cause).__name__}: {cause}".splitlines()[0])
     except ray.exceptions.RayError as error:
         reason = str(error).splitlines()[0].rstrip(".")

@@ -3,13 +3,14 @@
 import dataclasses
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from rookery.distributed import programs
+from rookery.envs.host.base import HostState
 from rookery.experiments.config_io import from_record
 from rookery.islands.plan import Builder, check
 from rookery.islands.store import StoreError
@@ -80,7 +81,9 @@ def replay_island(run_dir: str | Path, number: int) -> Replay:
 
 
 def _compare_states(saved: object, replayed: object) -> list[np.ndarray]:
-    """Compare two states; returns the arrays of the first."""
+    """Compare two states; returns the arrays of the first. Slots of a host's environments, which are mere names, may
+    differ."""
+    saved, replayed = (_without_slots(state) for state in (saved, replayed))
     compared = []
     for (path, left), right in zip(jax.tree.leaves_with_path(saved), jax.tree.leaves(replayed), strict=True):
         first, second = (np.asarray(jax.device_get(_data(leaf))) for leaf in (left, right))
@@ -88,6 +91,13 @@ def _compare_states(saved: object, replayed: object) -> list[np.ndarray]:
             raise ValueError(f"the replay differs from the checkpoint in {jax.tree_util.keystr(path)} of the state.")
         compared.append(first)
     return compared
+
+
+def _without_slots(state: object) -> object:
+    def strip(node: Any) -> Any:
+        return node._replace(slot=()) if isinstance(node, HostState) else node
+
+    return jax.tree.map(strip, state, is_leaf=lambda node: isinstance(node, HostState))
 
 
 def _data(leaf: jax.Array) -> jax.Array:

@@ -14,7 +14,7 @@ from rookery.types import Array, Genotype, HyperT, Key, StateT
 
 
 class Perturbation(Protocol):
-    """The settings that `perturb` requires; `PbtConfig` and `MePbtConfig` implement it."""
+    """The settings of inheritance; `PbtConfig` and `MePbtConfig` implement it."""
 
     @property
     def perturb(self) -> str:
@@ -29,6 +29,11 @@ class Perturbation(Protocol):
     @property
     def resample_probability(self) -> float:
         """Probability that a hyper-parameter is sampled from the space instead."""
+        ...
+
+    @property
+    def inherit_buffer(self) -> bool:
+        """Whether a child has its parent's buffer: the transitions of a slot are of no use to another genotype."""
         ...
 
 

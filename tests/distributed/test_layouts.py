@@ -151,7 +151,7 @@ def request_cores(population: int, **variables: str) -> str:
     code = "from rookery.distributed import mesh as m; "
     code += f"print(m.use_cores({population}), m.make_mesh().devices.size, m.use_cores(2))"
     unset = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
-    run = [sys.executable, "-c", f"import os; os.cpu_count = lambda: 4\n{code}"]
+    run = [sys.executable, "-c", f"import os; os.sched_getaffinity = lambda _: range(4)\n{code}"]
     return subprocess.run(run, env=unset | variables, capture_output=True, text=True, check=True).stdout.strip()
 
 

@@ -180,6 +180,11 @@ def make() -> Environment:
     return adapted(Counter, descriptor=SHARE, describe=describe)
 
 
+def resumable() -> Environment:
+    """The factory of an environment whose running episodes are saved, for commands."""
+    return adapted(Resumable)
+
+
 def starts(environment: Environment, seeds: Sequence[int]) -> tuple[HostState, Step]:
     """The starts of episodes with these seeds, `[n, ...]`."""
     assert environment.host is not None

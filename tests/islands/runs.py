@@ -6,11 +6,11 @@ from rookery.storage.csv_log import read_csv
 from rookery.storage.island_files import island_dir, read_exchanges
 from tests.commandline import call
 
-_TINY = (
-    "--env point_room --episode-length 10 --num-envs 2 --hidden-sizes 4 --eval-episodes 2 --start-states 2 "
-    "--steps-per-generation 20 --batch-size 4 --buffer-size 64 --warmup-steps 4 --devices 1 --quiet "
+TINY = (
+    "--episode-length 10 --num-envs 2 --hidden-sizes 4 --eval-episodes 2 --start-states 2 --devices 1 --quiet "
     "--checkpoint-every 1 --keep 9 --migrate-every 1"
 )
+_TINY = f"--env point_room {TINY} --steps-per-generation 20 --batch-size 4 --buffer-size 64 --warmup-steps 4"
 PBT = f"pbt-sac {_TINY} --population 4 --islands 2 --exploit-interval 20 --migrate-fraction 1"
 """Two islands of two members, which exchange after every generation."""
 ME_PBT = f"me-pbt-sac {_TINY} --population 4 --ga-population 2 --islands 2 --grid 4 4 --migrate-fraction 0.5"
