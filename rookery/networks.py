@@ -55,7 +55,7 @@ class Mlp(nn.Module):
     hidden_sizes: Sequence[int]
     output_size: int
     output_init: Callable
-    hidden_init: Callable = nn.initializers.he_uniform()
+    hidden_init: Callable = nn.initializers.lecun_uniform()
     activation: Callable = nn.relu
 
     @nn.compact
@@ -96,7 +96,8 @@ def mlp(
       input_sizes: size of the last axis of each input.
       hidden_sizes: widths of the hidden layers.
       output_size: size of the output.
-      output_scale: variance scale of the last layer's uniform weights; a small value gives initial outputs near 0.
+      output_scale: the initial weights of the last layer are uniform with the variance `output_scale` / inputs; a small
+        value gives initial outputs near 0. In the hidden layers the scale is 1 (LeCun 1998, "Efficient BackProp").
 
     Raises:
       ValueError: a size is below 1.

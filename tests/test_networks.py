@@ -44,11 +44,11 @@ def test_without_hidden_layers_it_is_linear() -> None:
     np.testing.assert_allclose(network.apply(params, jnp.asarray([2.0, -1.0])), [2.0, -1.0] @ kernel + bias, rtol=1e-6)
 
 
-def test_first_weights_fill_their_declared_range_and_biases_are_zero() -> None:
+def test_first_weights_have_their_declared_distribution_and_biases_are_zero() -> None:
     network = networks.mlp([50], [200], 40, output_scale=0.01)
     (first, first_bias), (last, last_bias) = dense(network.init(jax.random.key(0)))
-    # He 2015: uniform in +-sqrt(6 / fan in); the last layer: uniform in +-sqrt(3 x scale / fan in).
-    for kernel, limit in ((first, np.sqrt(6 / 50)), (last, np.sqrt(3 * 0.01 / 200))):
+    # LeCun 1998: variance 1 / fan in; that of the last layer is scaled. Uniform in +-sqrt(3 x variance).
+    for kernel, limit in ((first, np.sqrt(3 / 50)), (last, np.sqrt(3 * 0.01 / 200))):
         assert 0.98 * limit < np.abs(kernel).max() <= limit * (1 + 1e-6)
         assert np.std(kernel) == pytest.approx(limit / np.sqrt(3), rel=0.03)
     assert not first_bias.any()

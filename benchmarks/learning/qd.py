@@ -110,7 +110,7 @@ def program(contender: str, settings: Settings, episodes: int) -> rookery.Progra
         return peers_policy_gradient.program(settings, episodes)
     env = settings.environment
     if contender == "me-pbt":
-        agent = rookery.sac(env.spec, rookery.agents.SacConfig(settings.hidden_sizes, output_scale=1.0))
+        agent = rookery.sac(env.spec, rookery.agents.SacConfig(settings.hidden_sizes))
         config = rookery.learners.OffPolicyConfig(
             num_envs=MEMBER_ENVS,
             steps_per_generation=MEMBER_STEPS,

@@ -66,7 +66,7 @@ def rookery_run(settings: Settings, seed: int, generations: int) -> dict[str, An
 def program(settings: Settings, episodes: int, placement: Placement = ONE_DEVICE) -> rookery.Program:
     """Rookery's ME-PBT with QDax's settings."""
     env = rookery.make(settings.task, episode_length=settings.episode_length)
-    agent = rookery.sac(env.spec, rookery.agents.SacConfig(settings.hidden_sizes, output_scale=1.0))
+    agent = rookery.sac(env.spec, rookery.agents.SacConfig(settings.hidden_sizes))
     learner_config = rookery.learners.OffPolicyConfig(
         num_envs=settings.num_envs,
         steps_per_generation=settings.num_envs * settings.iterations,

@@ -38,9 +38,9 @@ class SacConfig:
     """Keep the temperature at its initial value instead of learning it."""
     target_entropy_scale: float = 1.0
     """Scale of the learned temperature's target entropy, which is -scale x action size (nats)."""
-    output_scale: float = 0.01
-    """Initial variance scale of the policy's last layer (above 0): a small value starts the policy near the middle of
-    the action range, 1 makes the initial policies of a repertoire diverse."""
+    output_scale: float = 1.0
+    """Initial variance scale of the policy's last layer (above 0): a small value, such as 0.01, starts the policy near
+    the middle of the action range."""
     encoder: EncoderName = "auto"
     """How the networks read observations: nature or small, convolutional encoders of images (Mnih 2015; MinAtar, Young
     2019); none, as a vector; auto, by the size of the image, and none for vectors."""

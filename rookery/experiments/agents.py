@@ -1,8 +1,7 @@
 """The agents that runs can train, one row each. A new row adds the agent to every method of `kinds.METHODS`."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from rookery.agents import ppo_settings
@@ -38,8 +37,6 @@ class AgentEntry(NamedTuple, Generic[ConfigT]):
     """Default search space in a team, where it differs."""
     short_title: str | None = None
     """Name in long sentences; by default the title."""
-    in_repertoire: Mapping[str, Any] = MappingProxyType({})
-    """Defaults of static settings that differ in runs with a repertoire; they must not affect the shapes."""
     fill_defaults: Callable[[ConfigT, EnvSpec, int, int], ConfigT] = lambda config, *_: config
     """Fills settings that depend on the environment; takes its spec, the number of environments and the steps of each
     in a rollout. For on-policy agents."""
@@ -66,7 +63,6 @@ OFF_POLICY: dict[str, AgentEntry[Any]] = {
         config=SacConfig,
         make=sac,
         space=SAC_SPACE,
-        in_repertoire={"output_scale": 1.0},
     ),
     "td3": AgentEntry(
         title="twin delayed deep deterministic policy gradient",
@@ -75,7 +71,6 @@ OFF_POLICY: dict[str, AgentEntry[Any]] = {
         config=Td3Config,
         make=td3,
         space=TD3_SPACE,
-        in_repertoire={"output_scale": 1.0},
     ),
 }
 """Name on the command line -> off-policy agent."""

@@ -207,8 +207,7 @@ def _generate(method: Method, agent: str, entry: AgentEntry[Any] | None) -> type
         texts["Title"] = entry.title[:1].upper() + entry.title[1:]
         space, continuous_space = _spaces(method, entry)
         constants["default_space"] = space
-        config = entry.config(**(entry.in_repertoire if MePbtRun in method.settings else {}))
-        fields.append(("agent", entry.config, dataclasses.field(default=config)))
+        fields.append(("agent", entry.config, dataclasses.field(default=entry.config())))
         has_width = not {MePbtRun, TeamSettings} & set(method.settings) and not _discovery_name(method)
         flags = space_flags(space, continuous_space, widths.field() if has_width else None)
         fields.append(("space", flags, dataclasses.field(default_factory=dict)))

@@ -68,9 +68,7 @@ def warm_start_defaults(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
     changed = _shared(run, default, *_GENOTYPE_SETTINGS)
     changed["environment"] = dataclasses.replace(default.environment, **task)
     if run.learner is not None and default.learner is not None and run.agent_entry is default.agent_entry:
-        assert default.agent_entry is not None
-        scales = {name: getattr(default.agent, name) for name in default.agent_entry.in_repertoire}
-        changed["agent"] = dataclasses.replace(run.agent, **scales)
+        changed["agent"] = run.agent
         normalize = run.learner.normalize_observations
         changed["learner"] = dataclasses.replace(default.learner, normalize_observations=normalize)
     return dataclasses.replace(default, **changed)

@@ -45,7 +45,7 @@ LEARNER = OffPolicyConfig(
     start_states=2,
     normalize_observations=True,
 )
-AGENT = SacConfig(hidden_sizes=(4,), output_scale=1.0)
+AGENT = SacConfig(hidden_sizes=(4,))
 SAC_RUN = configure("sac", population=2, environment=ENVIRONMENT, learner=LEARNER, agent=AGENT)
 DIAYN_RUN = configure("diayn", environment=ENVIRONMENT, learner=LEARNER, agent=AGENT, skills=SkillsConfig(3))
 MAP_ELITES_RUN = configure(

@@ -154,7 +154,7 @@ def test_limits_may_be_arrays(lower):
 class TestAct:
     def test_an_elite_acts_on_observations_normalised_by_its_statistics(self):
         env = rookery.make("point_room", episode_length=10)
-        agent = rookery.sac(env.spec, rookery.agents.SacConfig(hidden_sizes=(8,), output_scale=1.0))
+        agent = rookery.sac(env.spec, rookery.agents.SacConfig(hidden_sizes=(8,)))
         learner = rookery.off_policy(agent, env, dataclasses.replace(LIFE, normalize_observations=True))
         bank = learner.start_states(KEY)
         member = learner.init(KEY, hyperparams.defaults(agent.space), bank)

@@ -35,7 +35,7 @@ def config_with(updates: int, **changes: object):
 
 
 def of_td3(delay: int, updates: int) -> Learner:
-    agent = td3(MAZE.spec, Td3Config(hidden_sizes=HIDDEN, policy_delay=delay, output_scale=1.0))
+    agent = td3(MAZE.spec, Td3Config(hidden_sizes=HIDDEN, policy_delay=delay))
     return off_policy(agent, MAZE, config_with(updates))
 
 

@@ -86,7 +86,7 @@ class TestVariation:
     @pytest.mark.parametrize("condition", [None, jnp.asarray([0.5, -0.5])])
     def test_gradient_steps_are_those_of_a_plain_loop(self, condition):
         spec = ENV.spec if condition is None else conditions.conditioned(ENV.spec, 2)
-        settings = Td3Config((4,), (6,), output_scale=1.0)
+        settings = Td3Config((4,), (6,))
         policy, critic = networks_of(ENV.spec, settings)[0].policy, networks_of(spec, settings)[0]
         params, values = policy.init(jax.random.key(1)), critic.critic.init(jax.random.key(2))
 
@@ -216,7 +216,7 @@ class TestConditions:
 
     def test_an_actor_with_a_frozen_target_acts_as_before(self):
         spec = conditions.conditioned(ENV.spec, 2)
-        actor = networks_of(spec, Td3Config((4, 4), output_scale=1.0))[0].policy
+        actor = networks_of(spec, Td3Config((4, 4)))[0].policy
         params, target = actor.init(KEY), jnp.asarray([0.3, -0.8])
         features = jax.random.normal(KEY, (5, 2))
         before = actor.apply(params, Observation(features, jnp.tile(target, (5, 1))))

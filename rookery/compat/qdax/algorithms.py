@@ -81,9 +81,9 @@ class Learner:
             spec = spec._replace(skill=envs.SkillSpec("one-hot", config.num_skills))
         sizes = tuple(config.policy_hidden_layer_size), tuple(config.critic_hidden_layer_size)
         if isinstance(config, TD3Config | PBTTD3Config):
-            agent = td3(spec, Td3Config(*sizes, policy_delay=config.policy_delay, output_scale=1.0))
+            agent = td3(spec, Td3Config(*sizes, policy_delay=config.policy_delay))
         else:
-            agent = sac(spec, sac_SacConfig(*sizes, config.alpha_init, config.fix_alpha, 0.5, output_scale=1.0))
+            agent = sac(spec, sac_SacConfig(*sizes, config.alpha_init, config.fix_alpha, 0.5))
         if isinstance(config, DiaynConfig):
             limits = (0.0,) * descriptor_size, (1.0,) * descriptor_size
             descriptor = envs.descriptor_spec("descriptor of the buffer", "mean", *limits)
