@@ -1,9 +1,9 @@
-"""Compare schedule and selection: train TD3 agents with PB2, then train new agents with the winner's schedule.
+"""Compare schedule and selection: train TD3 agents with PB2, then train new agents with the best member's schedule.
 
     python examples/replay_schedule.py [--small]
 
-A run's lineage contains the hyper-parameters of the winner's ancestors in each generation. `replay` trains any number
-of new, independent agents with this schedule.
+A run's lineage contains the hyper-parameters of the best member's ancestors in each generation. `replay` trains any
+number of new, independent agents with this schedule.
 """
 
 import argparse
@@ -33,7 +33,8 @@ def main(small: bool, run_dir: str) -> None:
     rookery.run(program, seed=0, generations=generations, run_dir=run_dir, overwrite=True)
 
     lineage = rookery.experiments.lineage(run_dir)
-    print(f"the winner is member {lineage.winner} with {lineage.fitness[-1, lineage.winner]:.2f}; its lineage:")
+    best = lineage.best_member
+    print(f"the best member is {best} with {lineage.fitness[-1, best]:.2f}; its lineage:")
     print("  " + " ".join(str(member) for member in lineage.ancestors()))
     schedule = lineage.schedule()
     for name in space.domains:

@@ -3,19 +3,23 @@
 A factory is such a function that builds a part of a run; its keyword parameters are the options.
 """
 
+import dataclasses
 import difflib
 import importlib
 import importlib.util
 import inspect
+import operator
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 Factory = Callable[..., Any]
 _MODULES: dict[Path, ModuleType] = {}
+
+ConfigT = TypeVar("ConfigT")
 
 GUIDES = "docs/guides"
 """Folder of the guides, from which errors and the help name one: the beginning of their addresses."""
@@ -86,6 +90,37 @@ def call(name: str, factory: Factory, options: dict[str, Any]) -> Any:
         return factory(**options)
     except Exception as error:
         raise ValueError(f"the factory {name} raised {_described(error)}") from error
+
+
+def config_from(cls: type[ConfigT], config: ConfigT | None, keywords: Mapping[str, Any]) -> ConfigT:
+    """A config, or the one whose fields are given as keywords in its place.
+
+    Raises:
+      TypeError: both are given, or a keyword is no field of the config.
+      ValueError: a value is invalid.
+    """
+    names = [field.name for field in dataclasses.fields(cls)]  # pyright: ignore[reportArgumentType]
+    for keyword in keywords:
+        if config is not None:
+            raise TypeError(f"give either config or the keywords {sorted(keywords)}, not both.")
+        if keyword not in names:
+            near = difflib.get_close_matches(keyword, names)
+            remedy = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(names)}."
+            raise TypeError(f"{cls.__name__} has no field {keyword}; {remedy}")
+    return config if config is not None else cls(**keywords)
+
+
+def check_whole(**numbers: Any) -> None:
+    """Check that arguments are whole numbers.
+
+    Raises:
+      TypeError: one is not; the message names it.
+    """
+    for name, value in numbers.items():
+        try:
+            operator.index(value)
+        except TypeError:
+            raise TypeError(f"{name} must be a whole number, got {value!r}.") from None
 
 
 def canonical(reference: str) -> str:
@@ -168,6 +203,20 @@ def _check_options(name: str, factory: Factory, options: dict[str, Any]) -> None
     required = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
     if missing := [parameter for parameter in required if parameter not in options]:
         raise ValueError(f"the factory {name} needs {', '.join(missing)}; give --option {missing[0]}=VALUE.")
+    for parameter in parameters:
+        number, value = _NUMBERS.get(parameter.annotation), options.get(parameter.name)
+        if number is not None and parameter.name in options and not isinstance(value, number.types):
+            raise ValueError(f"the option {parameter.name} of the factory {name} must be {number.text}, got {value!r}.")
+
+
+class _Number(NamedTuple):
+    types: tuple[type, ...]
+    text: str
+
+
+_WHOLE, _ANY = _Number((int,), "a whole number"), _Number((int, float), "a number")
+_NUMBERS = {int: _WHOLE, "int": _WHOLE, float: _ANY, "float": _ANY}
+"""Annotation -> the values that an option with it takes; others are not checked."""
 
 
 def reference_to(name: str, factory: Factory) -> str:

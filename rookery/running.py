@@ -16,6 +16,7 @@ from rookery.distributed.sync import is_first
 from rookery.experiments.config import RunConfig
 from rookery.experiments.config_io import PROGRAM, PYTHON
 from rookery.experiments.program_record import changes, method_of
+from rookery.experiments.programs import check_program
 from rookery.populations.base import Program
 from rookery.report import tables
 from rookery.report.figures import curves
@@ -62,7 +63,7 @@ def run(
       The final state and the metrics of the generations run.
 
     Raises:
-      TypeError: both `config` and `options` are given, or a callback cannot be called.
+      TypeError: this is no program, both `config` and `options` are given, or a callback cannot be called.
       ValueError: the configuration is invalid, the run directory cannot be used, or a continued run has another seed.
       Interrupted: Ctrl-C or SIGTERM stopped the run; its progress is saved.
       Diverged: no member has finite values any more.
@@ -80,6 +81,7 @@ def run(
       >>> len(result.history)
       2
     """
+    check_program(program)
     config = loop.run_config(config, options, resume)
     over = over or layout.mesh_of(program)
     program = layout.place(program, over)
@@ -124,6 +126,10 @@ def train(
       finished: called in every process when the run is saved, before the page is written.
       **options: further arguments of `training.loop.run`.
     """
+    if program.timing and program.timing.first > config.generations:
+        first, last = program.timing.first, config.generations
+        late = f"the run ends with generation {last}, before the first selection in generation {first}"
+        show(config, f"note: {late}; give more generations, or a smaller exploit_interval.")
     if options.get("resume"):
         _warn_of_changes(program, str(config.run_dir))
     options["after_save"] = _both(options.get("after_save"), _write_live_report if config.live else None)
@@ -149,7 +155,8 @@ def _write_outputs(program: Program, config: RunConfig, result: Result) -> None:
     if program.table is not None:
         outputs["repertoire"] = _attempt(draw_repertoire, run_dir)
         console.print(tables.repertoire_summary(run_dir))
-    outputs["evaluate"] = f"rookery evaluate {run_dir}"
+    is_python = open_existing(run_dir).config.get("kind") == PYTHON
+    outputs["evaluate"] = f"rookery.load({str(run_dir)!r}, program).evaluate()" if is_python else _evaluate(run_dir)
     if (run_dir / "lineage.csv").exists():
         console.print(tables.summary(run_dir))
     if result.memory is not None:
@@ -157,6 +164,10 @@ def _write_outputs(program: Program, config: RunConfig, result: Result) -> None:
     for name, value in outputs.items():
         if value is not None:
             console.print(f"{name:10} {value}", highlight=False, soft_wrap=True)
+
+
+def _evaluate(run_dir: Path) -> str:
+    return f"rookery evaluate {run_dir}"
 
 
 def _attempt(write: Callable[[Path], Path], run_dir: Path) -> Path | None:

@@ -40,7 +40,7 @@ def test_every_notebook_has_a_script_and_installs_first():
     ("name", "runs", "says"),
     [
         ("quickstart", ["quickstart"], "mean return of each member on fresh episodes"),
-        ("pbt", ["search", "pbt"], "copies; the winner's ancestors"),
+        ("pbt", ["search", "pbt"], "copies; the best member's ancestors"),
         ("repertoire", ["arms", "trap"], "corrected coverage"),
     ],
 )

@@ -4,7 +4,7 @@ settings of all parts are recorded."""
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +57,7 @@ def test_the_console_shows_what_runs_and_what_was_written(
     first = "pbt-sac on point_room: population 4 on 2 cpu devices, selects in every generation, in"
     assert lines[0] == [*first.split(), str(tmp_path / "run")]
     assert {"run", "curves", "report", "evaluate", "memory"} <= {line[0] for line in lines if line}
+    assert ["evaluate", f"rookery.load('{tmp_path}/run',", "program).evaluate()"] in lines
     rookery.run(program, generations=2, quiet=True, run_dir=str(tmp_path / "quiet"))
     assert capsys.readouterr().out == ""
 
@@ -209,6 +210,48 @@ def test_a_changed_program_is_reported_at_resume(run: Path) -> None:
         rookery.run(smooth, seed=3, run_dir=str(run), resume=True, **{**QUIET, "generations": 3})
     assert record_of(run)["pbt"]["replace_fraction"] == 0.5
     assert record_of(run)["run"] == {**record_of(run)["run"], "generations": 3, "seed": 3}
+
+
+def test_a_run_that_ends_before_its_first_selection_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    late = rookery.pbt(tiny.learner(), population_size=4, exploit_interval=10_000)
+    assert late.timing is not None
+    rookery.run(late, generations=1)
+    note = (
+        f"note: the run ends with generation 1, before the first selection in generation {late.timing.first}; give more"
+    )
+    assert note in capsys.readouterr().out
+
+
+def test_mistakes_in_python_are_one_sentence() -> None:
+    env, learner = rookery.make("point_room"), tiny.learner()
+    agent = rookery.sac(env.spec)
+    sac_config: Any = rookery.agents.SacConfig
+    pbt, run, sac = (cast(Any, function) for function in (rookery.pbt, rookery.run, rookery.sac))
+    for call, message in (
+        (
+            lambda: pbt(env),
+            r"need a Learner, got an object of type .*Environment; give an agent and its environment to",
+        ),
+        (lambda: cast(Any, rookery.seeds)(agent), r"need a Learner, got an object of type .*OffPolicyAgent; give an"),
+        (lambda: pbt(learner, population_size="8"), r"^population_size must be a whole number, got '8'\.$"),
+        (
+            lambda: pbt(learner, exploit_intervall=3),
+            r"^PbtConfig has no field exploit_intervall; did you mean exploit_i",
+        ),
+        (lambda: run(learner), r"^run needs a rookery\.Program, got a Learner; wrap it: rookery\.pbt\(learner,"),
+        (lambda: run(pbt(learner), generatons=3), r"^RunConfig has no field generatons; did you mean generations\?$"),
+        (lambda: run(pbt(learner), generations="3"), r"^generations must be a whole number, got '3'\.$"),
+        (
+            lambda: sac(env.spec, (8,)),
+            r"^SAC takes a config, such as SacConfig\(hidden_sizes=\(64, 64\)\), got \(8,\)\.$",
+        ),
+        (
+            lambda: sac_config(hidden_sizes=8),
+            r"^hidden_sizes must be a sequence of sizes, such as \(64, 64\), got 8\.$",
+        ),
+    ):
+        with pytest.raises(TypeError, match=message):
+            call()
 
 
 def test_titles() -> None:

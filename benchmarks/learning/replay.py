@@ -1,10 +1,11 @@
-"""Effect of the winner's hyper-parameter schedule alone, without a population.
+"""Effect of the best member's hyper-parameter schedule alone, without a population.
 
     python -m benchmarks.learning.replay --runs runs/learning
 
-For the PBT runs of `benchmarks.learning.population`, eight new agents are trained with the schedule of the winner's
-lineage from their first step, without inheriting parameters. All are evaluated on the same new episodes. The winner was
-selected among eight, so it is compared with the best of the eight new agents; their range shows the effect of the seed.
+For the PBT runs of `benchmarks.learning.population`, eight new agents are trained with the schedule of the best
+member's lineage from their first step, without inheriting parameters. All are evaluated on the same new episodes. The
+best member was selected among eight, so it is compared with the best of the eight new agents; their range shows the
+effect of the seed.
 """
 
 import argparse
@@ -38,18 +39,18 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace, agent: str, env: str, seed: int) -> dict[str, Any]:
-    """One row: the winner's score, and those of eight new agents with its schedule."""
+    """One row: the best member's score, and those of eight new agents with its schedule."""
     run_path = Path(options.runs) / f"{options.contender.lower()}-{agent}-{env}-{seed}"
     scored = json.loads((run_path / "score.json").read_text())
     config = dataclasses.replace(config_of(agent, env, "defaults"), draw_hyper=False)
     built = build.build(config, lineage(run_path).schedule())
     result = loop.run(built.program, RunConfig(100 + seed, BUDGETS[env].generations, quiet=True), built.mesh)
-    fresh = np.sort(fresh_returns(built, result, seed).mean(axis=1))  # on the same episodes as the winner
+    fresh = np.sort(fresh_returns(built, result, seed).mean(axis=1))  # on the same episodes as the best member
     return {
         "agent": agent,
         "env": env,
         "run": seed,
-        "winner": scored["score"],
+        "best member": scored["score"],
         "best of 8": float(fresh[-1]),
         "median": float(np.median(fresh)),
         "worst": float(fresh[0]),

@@ -108,36 +108,36 @@ for name, run in runs.items():
 
 # %%
 lineage = runs["PBT"].lineage
-winner = lineage.ancestors()  # the slot of the winner's ancestor in each generation
+best = lineage.ancestors()  # the slot of the best member's ancestor in each generation
 figure, axes = plt.subplots(figsize=(11, 2.8), layout="constrained")
 for g in range(1, len(lineage.parents)):
     for slot, parent in enumerate(lineage.parents[g]):
         copied = parent != slot
         axes.plot([g, g + 1], [parent, slot], color="#b33a00" if copied else "#c8d3da", linewidth=1.5 if copied else 1)
-axes.plot(np.arange(1, len(winner) + 1), winner, color="#00798c", linewidth=3)
+axes.plot(np.arange(1, len(best) + 1), best, color="#00798c", linewidth=3)
 axes.set(xlabel="generation", ylabel="slot of the population", yticks=range(POPULATION), xlim=(0.5, GENERATIONS + 0.5))
 axes.invert_yaxis()
 plt.show()
 copies = (lineage.parents[1:] != np.arange(POPULATION)).sum()
-print(f"{copies} copies; the winner's ancestors were in the slots {list(dict.fromkeys(winner.tolist()))}")
+print(f"{copies} copies; the best member's ancestors were in the slots {list(dict.fromkeys(best.tolist()))}")
 
 # %% [markdown]
 # ## The hyper-parameters that survive
 #
 # Points are what each member trained with, orange for the best of its generation and grey for the worst. The line is
-# the winner's **schedule**. Watch which points disappear: values that do not learn are replaced within a few
+# the best member's **schedule**. Watch which points disappear: values that do not learn are replaced within a few
 # selections, and the population then refines what is left, by steps of 0.8 and 1.25. Values that never mattered
 # drift.
 
 # %%
 ranks = lineage.fitness.argsort(axis=1).argsort(axis=1) / (POPULATION - 1)
-number = np.arange(1, len(winner) + 1)
+number = np.arange(1, len(best) + 1)
 figure, panels = plt.subplots(1, 3, figsize=(13, 3.5), layout="constrained")
 colours = plt.matplotlib.colors.LinearSegmentedColormap.from_list("ranks", ["#a3b3bc", "#cb8a50", "#b33a00"])
 for axes, name in zip(panels, wide, strict=True):
     values = 1 - lineage.hyper[name] if name == "discount" else lineage.hyper[name]
     axes.scatter(np.repeat(number, POPULATION), values, c=ranks, cmap=colours, s=12)
-    axes.plot(number, values[np.arange(len(winner)), winner], color="#00798c", linewidth=2)
+    axes.plot(number, values[np.arange(len(best)), best], color="#00798c", linewidth=2)
     title = "1 - discount" if name == "discount" else name
     axes.set(title=title, xlabel="generation", yscale="log", xlim=(0.5, GENERATIONS + 0.5))
 plt.show()

@@ -303,7 +303,7 @@ def ppo(
       >>> agent = rookery.ppo(env.spec, rookery.agents.PpoConfig(recurrent=True))
     """
     config = config or PpoConfig()
-    check_spec(spec, "PPO")
+    check_spec(spec, "PPO", config)
     if spec.skill is not None or spec.recurrent:
         raise ValueError(
             f"PPO supports no environment with skills or a memory, but {spec.name} has one; use the environment "

@@ -281,7 +281,7 @@ def sac(
       0.99
     """
     config = config or SacConfig()
-    check_continuous(spec, "SAC")
+    check_continuous(spec, "SAC", config)
     read = reader(spec, config.encoder, encoder)
     sizes = read.size, spec.action_size
     critic_sizes = config.hidden_sizes if config.critic_hidden_sizes is None else config.critic_hidden_sizes

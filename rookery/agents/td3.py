@@ -284,7 +284,7 @@ def networks_of(
     spec: EnvSpec, config: Td3Config, encoder: networks.Encoder | None = None
 ) -> tuple[Td3Networks, Reader]:
     """The networks of TD3, and how they read observations; see `td3`."""
-    check_continuous(spec, "TD3")
+    check_continuous(spec, "TD3", config)
     read = reader(spec, config.encoder, encoder)
     sizes = read.size, spec.action_size
     critic_sizes = config.hidden_sizes if config.critic_hidden_sizes is None else config.critic_hidden_sizes

@@ -162,6 +162,8 @@ def unknown_flag(token: str, words: Sequence[str], command: str, flags: Flags) -
         before = [word for word in words[: _place(token, words)] if word.startswith("--")]
         after = f" after {before[-1]}" if before else ""
         return f"{token!r}{after} is one word too many for {command}; `{command} --help` lists its arguments."
+    if command == "rookery train":
+        return f"{command} needs a kind of run before {token}, such as pbt-sac; `{command} --help` lists them."
     same = [flag for flag in flags if flag.startswith("--space.") == token.startswith("--space.")]
     near = difflib.get_close_matches(token, same) or (same if token.startswith("--space.") else [])
     remedy = f"did you mean {' or '.join(near)}?" if near else f"`{command} --help` lists all flags."

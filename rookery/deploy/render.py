@@ -240,9 +240,9 @@ def picture_of(environment: Environment) -> Picture:
         )
     if environment.picture is None:
         raise ValueError(
-            f"{environment.spec.name} cannot be rendered; the environments of this package that can are point_maze, "
-            "point_trap, point_room, pursuit_discrete and pursuit_continuous, and a user-defined environment can with "
-            "a picture: rookery.Environment(..., picture=rookery.envs.rendering.Picture(...))."
+            f"{environment.spec.name} cannot be rendered; the tasks point_*, pursuit_* and the robots can, and a "
+            "user-defined environment with a picture: rookery.Environment(..., "
+            "picture=rookery.envs.rendering.Picture(...))."
         )
     return environment.picture
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from typing_extensions import Doc
 
 from rookery.distributed.mesh import Precision
+from rookery.factories import check_whole
 from rookery.hyperparams import Field, Space
 from rookery.learners.widths import NAME as WIDTH
 
@@ -76,6 +77,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         """Check the counts."""
         for name in ("generations", "checkpoint_every", "keep"):
+            check_whole(**{name: getattr(self, name)})
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
 

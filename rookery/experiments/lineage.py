@@ -69,7 +69,7 @@ class Lineage(NamedTuple):
         return self.fitness if self.rating is None else self.rating
 
     @property
-    def winner(self) -> int:
+    def best_member(self) -> int:
         """The member with the highest finite fitness, or rating, in the last generation; among equals, the lowest
         number.
 

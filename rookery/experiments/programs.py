@@ -52,7 +52,22 @@ def make(factory: str, options: dict[str, Any]) -> Program:
         raise ImportError(f"the program {factory} cannot be imported: {error}") from error
     if isinstance(program, Program):
         return program
-    found = ((text, remedy) for kind, text, remedy in _REMEDIES if isinstance(program, kind))
-    default = type_of(program), "build one by rookery.pbt(learner) or rookery.Program(init, step, ...)"
-    text, remedy = next(found, default)
+    text, remedy = _instead(program)
     raise ValueError(f"the factory {factory} returned {text}, not a rookery.Program; {remedy.format(factory=factory)}.")
+
+
+def check_program(program: Any) -> None:
+    """Check that a program is to be run.
+
+    Raises:
+      TypeError: it is something else; the message contains the remedy.
+    """
+    if not isinstance(program, Program):
+        text, remedy = _instead(program)
+        raise TypeError(f"run needs a rookery.Program, got {text}; {remedy.format(factory='FILE:FUNCTION')}.")
+
+
+def _instead(found: Any) -> tuple[str, str]:
+    """What was found in the place of a program, and the remedy."""
+    default = type_of(found), "build one by rookery.pbt(learner) or rookery.Program(init, step, ...)"
+    return next(((text, remedy) for kind, text, remedy in _REMEDIES if isinstance(found, kind)), default)

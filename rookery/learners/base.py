@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from rookery.agents.base import ActFn, IntrinsicReward
 from rookery.envs.base import Environment, EnvSpec
+from rookery.factories import type_of
 from rookery.hyperparams import Space
 from rookery.types import (
     NO_SETTINGS,
@@ -51,6 +52,17 @@ def without_data(tree: PyTree) -> PyTree:
         return node._replace(env_state=(), buffer=()) if isinstance(node, Member) else node
 
     return jax.tree.map(strip, tree, is_leaf=lambda node: isinstance(node, Member))
+
+
+def check_learner(learner: Any) -> None:
+    """Check that a population method is given a learner.
+
+    Raises:
+      TypeError: it is something else; the message contains the remedy.
+    """
+    if not isinstance(learner, Learner):
+        remedy = "give an agent and its environment to a learner: rookery.off_policy(agent, env)"
+        raise TypeError(f"the members of a population need a Learner, got {type_of(learner)}; {remedy}.")
 
 
 Bank = PyTree

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args, get_type_hints
 
+from rookery.factories import check_whole
+
 
 @dataclass(frozen=True)
 class PbtConfig:
@@ -81,12 +83,16 @@ class Timing(NamedTuple):
     every: int
     """Generations between two selections, at least 1."""
 
+    @property
+    def first(self) -> int:
+        """The generation of the first selection, at least 1."""
+        return -(-(self.burn_in + 1) // self.every) * self.every
+
     def __str__(self) -> str:
         """A clause for the summary of a run, such as "selects in every generation"."""
-        first = -(-(self.burn_in + 1) // self.every) * self.every
         if self.every == 1:
-            return "selects in every generation" + (f" from generation {first} on" if first > 1 else "")
-        return f"selects in every {self.every} generations, first in generation {first}"
+            return "selects in every generation" + (f" from generation {self.first} on" if self.first > 1 else "")
+        return f"selects in every {self.every} generations, first in generation {self.first}"
 
 
 def timing(config: PbtConfig, steps_per_generation: int, untrained_generations: int) -> Timing:
@@ -106,7 +112,9 @@ def check_population(config: PbtConfig, population_size: int) -> None:
 
     Raises:
       ValueError: the population is too small; the message states the required and the given size.
+      TypeError: its size is no whole number.
     """
+    check_whole(population_size=population_size)
     if population_size < 1:
         raise ValueError(f"population_size must be at least 1, got {population_size}.")
     if config.exploit == "truncation":

@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from rookery import hyperparams, trees
+from rookery.factories import config_from
 from rookery.hyperparams import Space
 from rookery.learners import widths
-from rookery.learners.base import Bank, Learner, Member, genotype
+from rookery.learners.base import Bank, Learner, Member, check_learner, genotype
 from rookery.learners.iterations import divisible
 from rookery.populations import base, pb2, ratings, rebuild, selection
 from rookery.populations.base import Program, ProgramState
@@ -348,9 +349,8 @@ def bind(
     rating_opponents: int | None,
 ) -> PbtBindings[StateT, HyperT]:
     """Check the arguments of `pbt` and bundle them; it raises the errors of `pbt`."""
-    if config is not None and options:
-        raise TypeError(f"give either config or the keywords {sorted(options)}, not both.")
-    config = config or PbtConfig(**options)
+    check_learner(learner)
+    config = config_from(PbtConfig, config, options)
     check_population(config, population_size)
     if rating_opponents is not None:
         ratings.check_opponents(learner, population_size, rating_opponents)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from rookery.experiments.agents import DISCOVERIES
+from rookery.experiments.config_io import environment_label
 from rookery.experiments.program_record import kind_label
 
 Settings = Mapping[str, Any]
@@ -45,7 +46,13 @@ def part(config: Settings, name: str) -> Settings:
 
 def headline(config: Settings) -> str:
     """The kind and the environment of a run, from `config.json`."""
-    return f"{kind_label(config)}  {part(config, 'environment').get('env', '')}".strip()
+    return f"{kind_label(config)}  {environment_label(config)}".strip()
+
+
+def fitness_label(config: Settings) -> str:
+    """What the fitness of a run measures, for axes."""
+    objective = part(config, "learner").get("objective")
+    return f"mean {objective}" if objective else SKILL_METRICS[fitness_metric(config) or "true_return"]
 
 
 def counted(count: int, noun: str) -> str:

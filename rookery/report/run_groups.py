@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rookery.experiments.agents import DISCOVERIES
 from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, PROGRAM, PYTHON, SCHEDULE, are_independent
 from rookery.experiments.program_record import kind_label
 from rookery.report.formatting import Settings
@@ -18,6 +19,8 @@ _WITHOUT_EFFECT = {
     *("seed", "run.seed", "run.run_dir", "run.keep", "run.checkpoint_every", "run.quiet", "run.live", "run.overwrite"),
     *("environment.devices", "environment.exact", "environment.precision"),
 }
+# What the fitness measures.
+_MEASURES = {"learner.objective", "learner.fitness", *(f"{name}.fitness" for name in DISCOVERIES)}
 # Values that mean the same as the absence of the setting: older versions did not record it.
 _ABSENT = {
     "environment.frame_stack": 1,
@@ -36,7 +39,8 @@ class Group(NamedTuple):
     name: str
     """The label without the environment."""
     environment: str
-    """The task, with the settings that change it (`hopper, backend=mjx`); scores are comparable within it only."""
+    """The task, with the settings that change it (`hopper, backend=mjx`) and the measure that is the fitness, if it is
+    not the return; scores are comparable within it only."""
     runs: tuple[Run, ...]
     """In the given order; each independent member of a folder is a run."""
     population: str = "1"
@@ -128,9 +132,16 @@ def _group(settings: Mapping[str, str], configurations: Iterable[Mapping[str, st
 
 
 def _split(settings: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The environment with its settings, across which scores are not comparable; and all other settings."""
-    others = {name: value for name, value in settings.items() if name != "env" and not name.startswith("environment.")}
-    environment = {name.removeprefix("environment."): value for name, value in settings.items() if name not in others}
+    """The environment with its settings and the measure that is the fitness, across which scores are not comparable;
+    and all other settings."""
+    environment, others = {}, {}
+    for name, value in settings.items():
+        if name == "env" or name.startswith("environment."):
+            environment[name.removeprefix("environment.")] = value
+        elif name not in _MEASURES:
+            others[name] = value
+        elif value != "return":  # otherwise the fitness is that of a run without the setting
+            environment[name.rpartition(".")[2]] = value
     return _join(environment.pop("env", "an unnamed environment"), environment), others
 
 

@@ -21,7 +21,7 @@ _REPERTOIRE = {"coverage": "coverage, %", "qd_score": "QD score", "max_fitness":
 
 
 def summary(run_dir: str | Path) -> Table:
-    """The last generation of a run: best, median and worst member with the hyper-parameters of their training.
+    """The last generation of a run: best, middle and worst member with the hyper-parameters of their training.
 
     For independent members, their interquartile mean and its interval instead.
     """
@@ -35,7 +35,7 @@ def summary(run_dir: str | Path) -> Table:
         rows |= {name: [f"{values[0]:.4g}"] for name, values in hyper.items()}
         return _titled_table(title, [counted(len(seeds), "independent member")], rows)
     order = _best_first(lineage.selected_by[-1])
-    chosen = {"best": order[0], "median": order[(len(order) - 1) // 2], "worst": order[-1]}
+    chosen = {"best": order[0], "middle": order[(len(order) - 1) // 2], "worst": order[-1]}
     if len(order) == 1:
         chosen = {"only member": order[0]}
     rows = {"member": [str(member) for member in chosen.values()]}

@@ -195,8 +195,8 @@ def create(path: str | os.PathLike[str], config: Mapping[str, Any], overwrite: b
     try:
         if not overwrite and any(any(folder.path.glob(pattern)) for pattern in _RUN_FILES):
             raise RunFolderError(
-                f"{folder.path} already contains a run: continue it with `rookery resume {folder.path}`, "
-                "or replace it with `--overwrite`."
+                f"{folder.path} already contains a run: continue it with `rookery resume {folder.path}` (in Python "
+                "resume=True), or replace it with `--overwrite` (overwrite=True)."
             )
         _delete_run(folder)
         write_atomically(folder.config_file, text)

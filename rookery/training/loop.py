@@ -20,6 +20,7 @@ from rookery.distributed.mesh import Mesh
 from rookery.distributed.signals import Requests
 from rookery.experiments.config import RunConfig
 from rookery.experiments.program_record import record_of_new, record_of_resumed
+from rookery.factories import config_from
 from rookery.populations.base import Program, ProgramState
 from rookery.storage.best_checkpoint import Best
 from rookery.storage.checkpoint import Checkpointer
@@ -219,15 +220,14 @@ def run_config(config: RunConfig | None, options: Mapping[str, Any], resume: boo
 
     A run that is continued keeps the values that it recorded, except for those that `options` give.
     """
-    if config is not None and options:
-        raise TypeError(f"give either config or the keywords {sorted(options)}, not both.")
     recorded: Mapping[str, Any] = {}
     if resume:
         run_dir = config.run_dir if config else options.get("run_dir")
         if run_dir is None:
             raise ValueError("resume needs the run_dir of the run to continue.")
         recorded = open_existing(str(run_dir)).config.get("run", {})
-    config = config or RunConfig(**{**{name: recorded[name] for name in _KEPT if name in recorded}, **options})
+    kept = {} if config else {name: recorded[name] for name in _KEPT if name in recorded}
+    config = config_from(RunConfig, config, {**kept, **options})
     if config.seed != (seed := recorded.get("seed", config.seed)):
         raise ValueError(
             f"the run in {config.run_dir} has seed {seed} and cannot continue with seed {config.seed}; leave the seed "

@@ -270,6 +270,11 @@ INVALID = [
     ("evaluate --episods 3 x", 2, "rookery evaluate has no flag --episods; did you mean --episodes?"),
     ("evaluate --seed x .", 2, "--seed must be a whole number, got x."),
     ("train sac --space.nope 3", 2, "rookery train sac has no flag --space.nope; did you mean --space.tau"),
+    (
+        "train --env hopper",
+        2,
+        "rookery train needs a kind of run before --env, such as pbt-sac; `rookery train --help`",
+    ),
     ("train sac --nope 3", 2, "rookery train sac has no flag --nope; `rookery train sac --help` lists"),
     ("train sac --num_env=3", 2, "has no flag --num-env; did you mean --num-envs"),
     ("train sac --env point_room --population -3", 1, "--population must be at least 1, got -3."),

@@ -93,6 +93,12 @@ def test_labels_have_no_separators(name: str, label: str) -> None:
         ("nothing", {}, r" returned None, not a rookery\.Environment; build one by rookery\.Environment\(reset, step"),
         ("make", {"mass": 2}, r" has no option mass; it has episode_length\.$"),
         ("needs", {}, r" needs mass; give --option mass=VALUE\.$"),
+        (
+            "make",
+            {"episode_length": "two"},
+            r"^the option episode_length of .*:make must be a whole number, got 'two'\.$",
+        ),
+        ("make", {"episode_length": 2.5}, r" must be a whole number, got 2\.5\.$"),
     ],
 )
 def test_a_wrong_factory_is_an_error(file: Path, attribute: str, options: dict, message: str) -> None:

@@ -105,7 +105,7 @@ class TestAncestors:
         assert tree.ancestors(member, generation).tolist() == expected
 
     def test_default_is_the_best_member(self, tree):
-        assert tree.winner == 1
+        assert tree.best_member == 1
         assert tree.ancestors().tolist() == [2, 2, 1, 1]
 
     def test_of_a_member_of_the_last_generation(self, tree):
@@ -131,7 +131,7 @@ class TestAncestors:
 
     def test_a_population_of_one(self, tmp_path):
         tree = lineage(write_run(tmp_path / "run", [[0]] * 3, [[1.0]] * 3, {"rate": RATES[:3, :1]}, steps=70))
-        assert (tree.winner, tree.steps_per_generation) == (0, 70)
+        assert (tree.best_member, tree.steps_per_generation) == (0, 70)
         assert tree.ancestors().tolist() == [0, 0, 0]
         assert tree.has_descendants.tolist() == [[True]] * 3
 
@@ -143,7 +143,7 @@ class TestAncestors:
 
 class TestBestMember:
     @pytest.mark.parametrize(
-        ("last", "winner"),
+        ("last", "expected"),
         [
             ([8.0, 8.0, 7.0], 0),
             ([7.0, 8.0, 8.0], 1),
@@ -152,13 +152,13 @@ class TestBestMember:
             ([-INF, NAN, -3e38], 2),
         ],
     )
-    def test_is_the_highest_finite_and_among_equals_the_lowest(self, tmp_path, last, winner):
+    def test_is_the_highest_finite_and_among_equals_the_lowest(self, tmp_path, last, expected):
         tree = lineage(write_run(tmp_path / "run", fitness=[*FITNESS[:3], last]))
-        assert tree.winner == winner
+        assert tree.best_member == expected
 
     def test_without_a_finite_fitness_there_is_no_best_member(self, tmp_path):
         tree = lineage(write_run(tmp_path / "run", fitness=[*FITNESS[:3], [NAN, INF, -INF]]))
-        for query in (lambda: tree.winner, tree.ancestors, tree.schedule):
+        for query in (lambda: tree.best_member, tree.ancestors, tree.schedule):
             with pytest.raises(ValueError, match="no member of generation 3 has a finite fitness; give a member"):
                 query()
         assert tree.ancestors(1).tolist() == [2, 2, 1, 1]
@@ -180,7 +180,7 @@ def test_an_individual_has_descendants_if_it_is_an_ancestor_of_a_last_member(tmp
 
 
 class TestSchedule:
-    def test_of_the_winner(self, tree):
+    def test_of_the_best_member(self, tree):
         schedule = tree.schedule()
         assert schedule.values["rate"].astype(np.float32).tobytes() == float32([0.3, 1.3, 2.2, 3.2]).tobytes()
         assert (schedule.steps_per_generation, schedule.agent, schedule.generations) == (100, "sac", 4)

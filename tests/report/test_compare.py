@@ -108,6 +108,20 @@ class TestGroups:
         found = group_runs([write("a", [1.0]), write("b", [1.0, 2.0])])
         assert [group.label for group in found] == ["sac hopper, generations=1", "sac hopper, generations=2"]
 
+    @pytest.mark.parametrize(
+        ("settings", "label"),
+        [
+            ({"learner": {"objective": "approach"}}, "hopper, objective=approach"),
+            ({"learner": {"fitness": "prey"}}, "hopper, fitness=prey"),
+            ({"metra": {"fitness": "distance"}}, "hopper, fitness=distance"),
+            ({"diayn": {"fitness": "return"}}, "hopper"),
+        ],
+    )
+    def test_scores_of_other_measures_are_not_compared(self, write, settings, label):
+        plain, other = group_runs([write("plain", [1.0], kind="td3"), write("other", [2.0], **settings)])
+        assert (plain.environment, other.environment) == ("hopper", label)
+        assert len(compare([run.path for group in (plain, other) for run in group.runs]).pairs) == (label == "hopper")
+
     def test_settings_of_the_environment_distinguish_environments(self, write):
         paths = [write("a", [1.0]), write("b", [1.0], environment={"backend": "mjx"}), write("c", [1.0], env="reacher")]
         found = group_runs(paths)

@@ -147,10 +147,10 @@ class TestSummary:
         assert ["interquartile", "mean", "of", "the", "fitness", "0.5"] in rows
         assert ["diverged", "1"] in rows
 
-    def test_a_population_has_best_median_and_worst(self, tmp_path):
+    def test_a_population_has_best_middle_and_worst(self, tmp_path):
         drawn = {"kind": "sac", "draw_hyper": True, "population": 2}
         printed = lines(summary(write(tmp_path, drawn, METRICS, MEMBERS)))
-        assert printed[:2] == [["generation", "3"], ["best", "median", "worst"]]
+        assert printed[:2] == [["generation", "3"], ["best", "middle", "worst"]]
         assert printed[-2:] == [  # in the second generation, slot 1 was a copy of member 0 after the first
             ["copied", "from", "never", "never", "member", "0"],
             ["after", "generation", "-", "-", "1"],

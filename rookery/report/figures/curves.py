@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy.stats
 
 from rookery.experiments.lineage import Lineage
 from rookery.report.figures.style import (
@@ -20,7 +21,14 @@ from rookery.report.figures.style import (
     tidy,
     title_axes,
 )
-from rookery.report.formatting import AGENT_PREFIX, REPERTOIRE_METRICS, SKILL_METRICS, fitness_metric, headline
+from rookery.report.formatting import (
+    AGENT_PREFIX,
+    REPERTOIRE_METRICS,
+    SKILL_METRICS,
+    fitness_label,
+    fitness_metric,
+    headline,
+)
 from rookery.report.readers import RunRecord, Table, open_run
 from rookery.report.runs import Run, curve, ranking_fitness, worst_fitness
 
@@ -78,7 +86,7 @@ def _figure(record: RunRecord) -> "Figure":
     if agents:
         _draw_agents(first, steps, metrics, agents)
     else:
-        _draw_fitness(first, steps, metrics, lineage, SKILL_METRICS[fitness or "true_return"], seeds)
+        _draw_fitness(first, steps, metrics, lineage, fitness_label(record.config), seeds)
     for index, name in enumerate([*panels, *hyper]):
         axes = figure.add_subplot(grid[1 + index // 2, index % 2])
         if name == _TEAM:
@@ -159,9 +167,9 @@ def _draw_seeds(axes: "Axes", seeds: Sequence[Run], marker: str | None) -> None:
 
 
 def _ranks(fitness: np.ndarray) -> np.ndarray:
-    """Rank of each member in its generation, 1 the best, 0 the worst or not finite; `[G, P]`."""
-    order = ranking_fitness(fitness).argsort(axis=1).argsort(axis=1)
-    return order / max(fitness.shape[1] - 1, 1)
+    """Rank of each member in its generation, 1 the best, 0 the worst or not finite, equal ones the mean; `[G, P]`."""
+    ranks = (scipy.stats.rankdata(ranking_fitness(fitness), axis=1) - 1.0) / max(fitness.shape[1] - 1, 1)
+    return np.where(np.isfinite(fitness), ranks, 0.0)
 
 
 def _draw_hyper(axes: "Axes", name: str, values: np.ndarray, ranks: np.ndarray) -> None:

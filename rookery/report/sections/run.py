@@ -125,9 +125,9 @@ def _populations(record: RunRecord) -> list[JsonObject]:
 
 
 def _population(lineage: Lineage, independent: bool = False) -> JsonObject:
-    """Fitness, parent and hyper-parameters of every member in every generation `[G, P]`, and `winner` `[G]`.
+    """Fitness, parent and hyper-parameters of every member in every generation `[G, P]`, and `best` `[G]`.
 
-    `label` is what `fitness` contains, which is the rating of members that are selected by it. `winner` are the
+    `label` is what `fitness` contains, which is the rating of members that are selected by it. `best` are the
     ancestors of the best member; None for independent members.
     """
     parents = lineage.parents
@@ -138,7 +138,7 @@ def _population(lineage: Lineage, independent: bool = False) -> JsonObject:
         "fitness": packed(lineage.selected_by),
         "parents": packed(parents),
         "descends": packed(lineage.has_descendants),
-        "winner": packed(lineage.ancestors()) if finite and not independent else None,
+        "best": packed(lineage.ancestors()) if finite and not independent else None,
         "hyper": {name: packed(values) for name, values in evolving.items()},
         "evolves": bool((parents[1:] != np.arange(parents.shape[1])).any()),
     }

@@ -23,7 +23,7 @@ class LineageTree {
     this.ranks = fitnessRanks(run.population.fitness);
     this.parents = run.population.parents.data;
     this.descends = run.population.descends.data;
-    this.winner = run.population.winner ? run.population.winner.data : [];
+    this.best = run.population.best ? run.population.best.data : [];
   }
 
   begin() {
@@ -120,16 +120,16 @@ class LineageTree {
   }
 
   drawWinner() {
-    const { context, colours, winner } = this;
+    const { context, colours, best } = this;
     for (const [width, colour] of [[4.5, colours.card], [2.5, colours.accent]]) {
       context.strokeStyle = colour;
       context.lineWidth = width;
       context.beginPath();
-      for (let g = 1; g < winner.length; g++) if (winner[g - 1] >= 0) this.join(g, winner[g - 1], winner[g]);
+      for (let g = 1; g < best.length; g++) if (best[g - 1] >= 0) this.join(g, best[g - 1], best[g]);
       context.stroke();
     }
-    if (!winner.length) return;
-    const [x, y] = this.place(winner.length - 1, winner.at(-1));
+    if (!best.length) return;
+    const [x, y] = this.place(best.length - 1, best.at(-1));
     context.fillStyle = colours.accent;
     context.beginPath();
     context.arc(x, y, 5, 0, 2 * Math.PI);
@@ -181,7 +181,7 @@ class LineageTree {
   pressed(event) {
     const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
     if (!(event.key in moves)) return;
-    const [g, i] = this.hovered || [this.generations - 1, this.winner.length ? this.winner.at(-1) : 0];
+    const [g, i] = this.hovered || [this.generations - 1, this.best.length ? this.best.at(-1) : 0];
     const [across, down] = moves[event.key];
     this.hover([Math.max(0, Math.min(this.generations - 1, g + across)), Math.max(0, Math.min(this.size - 1, i + down))]);
     event.preventDefault();

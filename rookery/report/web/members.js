@@ -14,7 +14,7 @@ function populationParts(run) {
   const parts = population.evolves ? [lineageFigure(run)] : [];
   if (names.length) {
     const ranks = fitnessRanks(population.fitness);
-    const several = population.winner && population.fitness.shape[1] > 1;
+    const several = population.best && population.fitness.shape[1] > 1;
     const note = `Each point is a member with the value that it trained with in a generation${several ? "; the line shows the ancestors of the last generation's best member" : ""}.`;
     parts.push(el("p", { class: "lead" }, note), rankScale(population), el("div", { class: "grid" }, ...names.map((name) => hyperChart(run, name, ranks))));
   }
@@ -26,13 +26,17 @@ function rankScale({ label }) {
   return el("div", { class: "scale" }, el("span", {}, "lowest"), el("span", { class: "scale-bar scale-ranks" }), el("span", {}, `highest ${label} of its generation`));
 }
 
-/** Rank of each member in its generation by fitness or rating: 1 the best, 0 the worst or not finite. */
+/** Rank of each member in its generation by fitness or rating: 1 the best, 0 the worst or not finite, equal ones the mean. */
 function fitnessRanks({ shape: [generations, size], data }) {
   const ranks = new Float32Array(data.length);
   for (let g = 0; g < generations; g++) {
     const worth = (i) => (Number.isFinite(data[g * size + i]) ? data[g * size + i] : -Infinity);
     const order = range(size).sort((a, b) => worth(a) - worth(b) || a - b);
-    order.forEach((member, place) => (ranks[g * size + member] = size > 1 ? place / (size - 1) : 1));
+    for (let first = 0, last = 0; first < size; first = last + 1) {
+      for (last = first; last + 1 < size && worth(order[last + 1]) === worth(order[first]); ) last++;
+      const rank = size === 1 ? 1 : worth(order[first]) === -Infinity ? 0 : (first + last) / 2 / (size - 1);
+      order.slice(first, last + 1).forEach((member) => (ranks[g * size + member] = rank));
+    }
   }
   return ranks;
 }
@@ -68,8 +72,8 @@ function hyperChart(run, name, ranks) {
 
 function ancestorsLine(population, shown, colours) {
   const [, size] = population.fitness.shape;
-  const winner = population.winner ? Array.from(population.winner.data) : [];
-  const data = winner.map((member, g) => [g + 1, member < 0 ? null : shown[g * size + member]]);
+  const best = population.best ? Array.from(population.best.data) : [];
+  const data = best.map((member, g) => [g + 1, member < 0 ? null : shown[g * size + member]]);
   return { type: "line", data: size > 1 ? data : [], showSymbol: false, silent: true, color: colours.ink, lineStyle: { width: 1.5, color: colours.ink, opacity: 0.75 }, tooltip: { show: false }, z: 4 };
 }
 

@@ -78,7 +78,7 @@ function episodeColumns({ arrays, episodes }) {
 
 /** Note for a run without recorded episodes. */
 function noEpisodes(run) {
-  return el("p", { class: "note" }, `No episodes to play yet: \u201crookery report ${run.name}\u201d records them, if the environment can be rendered.`);
+  return el("p", { class: "note" }, `No episodes are recorded. \u201crookery report ${run.name}\u201d records some, unless the task is a function or an environment that cannot be rendered.`);
 }
 
 function runHead(run) {

@@ -120,6 +120,13 @@ def drawn(page: "Page") -> list[str]:
     return page.evaluate("[...document.querySelectorAll('.chart canvas, .lineage')].map((one) => one.toDataURL())")
 
 
+def test_equal_members_have_equal_ranks(browser: "Browser", short_runs: Runs) -> None:
+    data = "[2, 1, 1, 4, 5, 5, 5, 5, NaN, 1, NaN, 2]"
+    with shown(browser, short_runs["pbt-sac"] / "report.html") as page:
+        ranks = page.evaluate(f"Array.from(fitnessRanks({{ shape: [3, 4], data: {data} }}))")
+    assert ranks == pytest.approx([2 / 3, 1 / 6, 1 / 6, 1, 0.5, 0.5, 0.5, 0.5, 0, 2 / 3, 0, 1])
+
+
 def test_the_dark_theme_redraws_every_chart_and_is_kept(browser: "Browser", short_runs: Runs) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
     with shown(browser, short_runs["pbt-sac"] / "report.html", reduced_motion="reduce") as page:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
@@ -71,6 +72,20 @@ def test_metrics_of_skills_without_a_configured_fitness(tmp_path):
 
 def test_the_fitness_of_other_runs_is_the_mean_return(tmp_path):
     assert drawn(write(tmp_path, {})) == ("mean return", {})
+
+
+def test_the_fitness_is_named_by_its_objective_and_a_file_by_its_stem(tmp_path):
+    config = {"kind": "sac", "learner": {"objective": "approach"}, "environment": {"env": "/a/b/mass.py:make"}}
+    record = open_run(write(tmp_path, {}, config))
+    figure = curves._figure(record)
+    assert figure.axes[0].get_ylabel() == "mean approach"
+    assert figure.get_suptitle() == "sac  mass"
+
+
+def test_equal_members_have_equal_ranks():
+    fitness = np.asarray([[2.0, 1.0, 1.0, 4.0], [5.0, 5.0, 5.0, 5.0], [np.nan, 1.0, np.nan, 2.0], [np.nan] * 4])
+    expected = [[2 / 3, 1 / 6, 1 / 6, 1.0], [0.5] * 4, [0.0, 2 / 3, 0.0, 1.0], [0.0] * 4]
+    np.testing.assert_allclose(curves._ranks(fitness), expected)
 
 
 def test_a_repertoire_has_panels_of_coverage_and_qd_score(tmp_path):

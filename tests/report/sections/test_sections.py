@@ -34,7 +34,7 @@ class TestLearning:
         assert numbers(learning, "env_steps") == [[50, 100, 150]]
         assert (learning["best"], learning["seeds"]["count"], learning["seeds"]["points"]) == (None, 2, [0, 1, 2])
         assert numbers(learning["seeds"], "value", "low", "high") == [[0.5, 1, 1.5], [0, -1, 1], [1, 3, 2]]
-        assert page["populations"][0]["winner"] is None
+        assert page["populations"][0]["best"] is None
         assert page["result"] == (
             "Fitness 1.5 (interquartile mean, 95 % interval 1 to 2), after 150 environment steps of each of 2 seeds"
         )
@@ -96,7 +96,7 @@ class TestPopulation:
         assert numbers(population, "parents") == [[[0, 1], [0, 0], [0, 1]]]
         assert numbers(population, "fitness") == [[[1, 0], [3, -1], [2, 1]]]
         assert numbers(population, "descends") == [[[1, 0], [1, 1], [1, 1]]]
-        assert numbers(population, "winner") == [[0, 0, 0]]
+        assert numbers(population, "best") == [[0, 0, 0]]
         assert population["evolves"] is True
         assert list(population["hyper"]) == ["rate"], "tau does not vary"
         np.testing.assert_array_equal(
@@ -106,7 +106,7 @@ class TestPopulation:
     def test_without_selection_or_finite_fitness(self, tmp_path):
         members = MEMBERS | {"parent": (0, 1) * 3, "fitness": (1.0,) * 4 + (NAN, NAN)}
         population = page_data(write(tmp_path, members=members))["populations"][0]
-        assert (population["evolves"], population["winner"]) == (False, None)
+        assert (population["evolves"], population["best"]) == (False, None)
 
     def test_a_run_without_members(self, tmp_path):
         assert page_data(write(tmp_path))["populations"] == []
@@ -119,8 +119,8 @@ class TestPopulation:
         run = page_data(write(tmp_path, {"kind": "pbt-ippo", "member": "agent", "population": 2}, metrics, table))
         chasers, chased = run["populations"]
         assert (chasers["name"], chased["name"]) == ("chaser", "chased")
-        assert numbers(chasers, "parents", "winner", "fitness") == [[[0, 1], [0, 0]], [0, 0], [[-1, -2], [-1, -3]]]
-        assert numbers(chased, "parents", "winner", "fitness") == [[[0, 1], [0, 0]], [0, 1], [[1, 2], [1, 3]]]
+        assert numbers(chasers, "parents", "best", "fitness") == [[[0, 1], [0, 0]], [0, 0], [[-1, -2], [-1, -3]]]
+        assert numbers(chased, "parents", "best", "fitness") == [[[0, 1], [0, 0]], [0, 1], [[1, 2], [1, 3]]]
         assert "median" not in run["learning"], "quartiles over both roles are meaningless"
         assert chasers["label"] == "fitness"
 
@@ -128,8 +128,8 @@ class TestPopulation:
         run = page_data(write(tmp_path, {"kind": "pbt-ippo", "member": "agent", "population": 2}, metrics, rated))
         chasers, chased = run["populations"]
         assert chasers["label"] == "rating"
-        assert numbers(chasers, "winner", "fitness") == [[0, 0], [[-9, 9], [5, -5]]]
-        assert numbers(chased, "winner", "fitness") == [[0, 1], [[9, -9], [-5, 5]]]
+        assert numbers(chasers, "best", "fitness") == [[0, 0], [[-9, 9], [5, -5]]]
+        assert numbers(chased, "best", "fitness") == [[0, 1], [[9, -9], [-5, 5]]]
         assert list(chasers["hyper"]) == []
 
 
