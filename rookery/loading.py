@@ -113,7 +113,12 @@ class LoadedRun:
         return repertoire_io.repertoire(self.path, self._program)
 
     def policy(
-        self, cell: Cell | None = None, member: int | None = None, skill: int | None = None, checkpoint: str = "last"
+        self,
+        cell: Cell | None = None,
+        member: int | None = None,
+        skill: int | None = None,
+        checkpoint: str = "last",
+        agent: str | int | None = None,
     ) -> Callable[..., Any]:
         """A policy of the run as a compiled function from an observation to the deterministic action.
 
@@ -122,13 +127,14 @@ class LoadedRun:
           member: for all other runs: the index of the member; by default the best of the last evaluation.
           skill: index of the skill, for runs that discover skills; 0 by default.
           checkpoint: "last", "best", or a generation.
+          agent: name or index of one agent of a team, which then acts on its own observation.
 
         Returns:
           A function from `[O]`, or from features in their own shape, such as an image, to `[A]` (or `[]` int32); for a
-          team from `[I, O]` to `[I, A]`. A recurrent policy also takes and returns its memory, which is 0 in the first
-          step of an episode.
+          team without `agent` from `[I, O]` to `[I, A]`. A recurrent policy also takes and returns its memory, which is
+          0 in the first step of an episode.
         """
-        return acting(choose(self._origin(checkpoint), cell, member, skill))
+        return acting(choose(self._origin(checkpoint), cell, member, skill), agent)
 
     def evaluate(self, episodes: int = 100, seed: int = 0, checkpoint: str = "last") -> dict[str, np.ndarray]:
         """Evaluate every member, or every elite, in fresh episodes; see `rookery.deploy.evaluate.evaluate`."""
@@ -145,12 +151,19 @@ class LoadedRun:
         return tournaments.tournament(self.path, other, episodes, seed, checkpoint, self._program, program)
 
     def render(
-        self, path: str | Path | None = None, member: int | None = None, skill: int | None = None, seed: int = 0
+        self,
+        path: str | Path | None = None,
+        member: int | None = None,
+        skill: int | None = None,
+        seed: int = 0,
+        cell: Cell | None = None,
+        checkpoint: str = "last",
     ) -> Path:
-        """Write a film of one deterministic episode, by default `episode.gif` in the run directory."""
+        """Write a film of one deterministic episode, by default `episode.gif` in the run directory; see `policy`."""
         self._check_program("render")
         target = Path(path) if path is not None else self.path / "episode.gif"
-        return draw_episode(rendering.render(self.path, member, skill, seed, program=self._program), target)
+        played = rendering.render(self.path, member, skill, seed, checkpoint, self._program, cell)
+        return draw_episode(played, target)
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the page of the run, by default `report.html` in the run directory."""

@@ -118,6 +118,8 @@ def test_a_repertoire_from_python(tmp_path: Path) -> None:
     assert (tmp_path / "run/repertoire.png").is_file()
     run = rookery.load(tmp_path / "run", made)
     assert run.policy(cell="best")(jnp.zeros(2)).shape == (2,)
+    film = run.render(tmp_path / "elite.gif", cell=(0.0, 0.0), checkpoint="2")
+    assert film.stat().st_size > 0
     assert run.evaluate(episodes=3)["returns"].shape == (9, 3)
     assert run.export(tmp_path / "policy").cell is not None
     arm = rookery.qd.named_scoring(rookery.envs.function("arm", 2))

@@ -30,7 +30,7 @@ import numpy as np
 from benchmarks import harness, peers_brax, peers_gymnasium
 from benchmarks.learning.defaults import Run
 from benchmarks.learning.defaults import train as train_run
-from rookery.deploy import render
+from rookery.deploy.policy import choose, evaluator_of
 from rookery.distributed.mesh import here
 from rookery.experiments import warm_start
 from rookery.learners.rollout import normalize_features
@@ -118,8 +118,8 @@ def evaluate_run(options: argparse.Namespace, task: str, folder: Path, generatio
     peer, points, act = PEERS[options.against], [], None
     for generation in generations:
         origin = warm_start.restore(opened, config, built, str(generation))
-        act = act or peer.scaled(partial(_act, render.evaluator_of(origin).act), task)
-        members = [render.actor_of(origin, member)[1] for member in range(options.seeds)]
+        act = act or peer.scaled(partial(_act, evaluator_of(origin).act), task)
+        members = [choose(origin, member=member).genotype for member in range(options.seeds)]
         points.append([peer.returns(act, member, task, episode_seeds()) for member in members])
     return np.asarray(points)
 

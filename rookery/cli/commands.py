@@ -52,7 +52,7 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Render:
-    """Render an episode of a run's best member as an animation (rookery's planar tasks, gymnax, JaxMARL, Gymnasium)."""
+    """Render an episode of a run's best member or elite as an animation (planar tasks, gymnax, JaxMARL, Gymnasium)."""
 
     run: tyro.conf.Positional[Path]
     """Run directory."""
@@ -60,6 +60,9 @@ class Render:
     """File to write, ending in .gif, or in .mp4 if ffmpeg is installed; by default episode.gif in the run directory."""
     member: int | None = None
     """Number of the member that acts (0 to population - 1); by default the best one in its last evaluation."""
+    cell: str | None = None
+    """Elite that acts, in a run with a repertoire: best (the default), a cell's index, or a descriptor such as
+    0.2,0.8 for the nearest elite."""
     skill: int | None = None
     """Number of the skill, in a run that discovers skills (0 to number of skills - 1); by default 0."""
     seed: int = 0
@@ -201,10 +204,12 @@ def render(command: Render) -> None:
     from rookery.report.figures.animation import draw_episode
 
     path = command.picture or command.run / "episode.gif"
-    played = rendering.render(command.run, command.member, command.skill, command.seed, command.checkpoint)
+    chosen = command.member, command.skill, command.seed, command.checkpoint
+    played = rendering.render(command.run, *chosen, cell=command.cell)
     draw_episode(played, path)
     returns = ", ".join(f"{name} {values[-1]:,.4g}" for name, values in played.returns.items())
-    member = "the best" if played.member is None else f"member {played.member}"
+    cell = f"cell {command.cell}" if command.cell not in (None, "best") else "the best"
+    member = cell if played.member is None else f"member {played.member}"
     console, steps = Console(), len(played.rewards) - 1
     console.print(
         f"{member}, generation {played.generation}: {steps} steps, {returns}", highlight=False, soft_wrap=True

@@ -35,6 +35,7 @@ from rookery import trees
 from rookery.agents.base import ActFn
 from rookery.deploy import episode_selection, render
 from rookery.deploy.episode_selection import Selection
+from rookery.deploy.policy import evaluator_of
 from rookery.deploy.render import Trajectory
 from rookery.envs.base import Environment
 from rookery.envs.rendering.scene import Picture
@@ -111,7 +112,7 @@ def record_episodes(
     if most_frames < 2:
         raise ValueError(f"most_frames must be at least 2, the first and the last, got {most_frames}.")
     origin = warm_start.open_origin(run_dir, checkpoint)
-    evaluator = render.evaluator_of(origin)
+    evaluator = evaluator_of(origin)
     picture, spec = render.picture_of(evaluator.environment), evaluator.environment.spec
     selection = episode_selection.choose(origin, spec, 1 if picture.film else count)
     header, arrays = play_all(evaluator.act, evaluator.environment, selection, seed, most_frames)

@@ -14,7 +14,8 @@ import numpy as np
 from rookery.deploy import onnx, policy_files
 from rookery.deploy import policy as policies
 from rookery.deploy.onnx import NoOnnxError
-from rookery.deploy.policy import Cell, Policy, ReferenceEpisode
+from rookery.deploy.policy import Cell, Policy
+from rookery.deploy.reference_episode import ReferenceEpisode, reference_episode
 from rookery.experiments import warm_start
 from rookery.populations.base import Program
 from rookery.storage.run_dir import open_existing, write_atomically
@@ -85,11 +86,11 @@ def export(
       CheckpointError: the run has no complete checkpoint.
 
     Example:
-      >>> exported = rookery.export("runs/pbt-sac", to="pendulum.npz")
+      >>> exported = rookery.export("runs/pbt-sac", to="hopper")
     """
     path = _check_target(Path(open_existing(run_dir).path / FOLDER if to is None else to))
     policy = policies.choose(warm_start.open_origin(run_dir, checkpoint, program), cell, member, skill)
-    reference = policies.reference_episode(policy, jax.random.key(0))
+    reference = reference_episode(policy, jax.random.key(0))
     _check_finite(policy, reference)
     compiled = stablehlo(policy)
     differences = {_STABLEHLO: difference(_run(policy, compiled, reference), reference.outputs)}

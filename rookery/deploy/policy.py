@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -10,19 +10,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rookery import trees
 from rookery.agents.actor_critic import Memory
-from rookery.deploy import render
-from rookery.envs.base import ActionWithCarry, Assignment, Environment, EnvSpec, EnvState, Step
+from rookery.envs.base import ActionWithCarry, EnvSpec
 from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import warm_start
 from rookery.experiments.warm_start import Origin
 from rookery.features import as_floats, flatten_features, is_shape
 from rookery.learners import rollout
-from rookery.learners.base import Evaluator
+from rookery.learners.base import Evaluator, genotype
 from rookery.qd import repertoire as repertoires
 from rookery.qd.map_elites import repertoire_of
 from rookery.qd.repertoire import Elite, Repertoire
-from rookery.types import Array, Genotype, Key, Observation, PyTree
+from rookery.types import Array, Genotype, Observation, PyTree
 
 Cell = str | int | Sequence[float]
 """Choice of an elite: "best", a cell's index, or a descriptor `[D]` (`"0.2,0.8"` or numbers), for the nearest elite."""
@@ -109,9 +109,8 @@ def choose(origin: Origin, cell: Cell | None = None, member: int | None = None, 
       ValueError: the run has no such cell, member or skill, the cell is empty, or the run optimises a scoring function
         without an environment.
     """
-    evaluator = render.evaluator_of(origin)
-    slot = render.slot_of(origin, evaluator.environment.spec, skill)
-    chosen = slot if evaluator.environment.spec.skill else None
+    evaluator = evaluator_of(origin)
+    chosen = _skill(origin, evaluator.environment.spec, skill)
     if origin.built.has_repertoire:
         if member is not None:
             raise ValueError(f"{origin.path} has a repertoire; choose by cell, and leave member out.")
@@ -119,12 +118,56 @@ def choose(origin: Origin, cell: Cell | None = None, member: int | None = None, 
         descriptor = tuple(np.asarray(elite.descriptor).tolist())
         return Policy(origin, evaluator, elite.genotype, elite.cell, None, chosen, descriptor, float(elite.fitness))
     if cell is not None:
+        raise ValueError(f"{origin.path} has no repertoire, and so no cells; leave cell out, or choose a member.")
+    member, actor = _member(origin, member)
+    return Policy(origin, evaluator, actor, None, member, chosen, None, _fitness(origin, member))
+
+
+def evaluator_of(origin: Origin) -> Evaluator:
+    """The evaluator of a run: its deterministic policy function and its evaluation environment.
+
+    Raises:
+      ValueError: the run optimises a scoring function, without an environment.
+    """
+    program = origin.built.program
+    problem = program.learner or program.scoring
+    if problem is None:
         raise ValueError(
-            f"{origin.path} is a run of kind {origin.config.kind}, which has no cells; leave cell out, or choose "
-            "a member."
+            f"the program of {origin.path} has no learner, from which its policies could be read; build it by "
+            "rookery.pbt or rookery.seeds, or set it: program._replace(learner=learner)."
         )
-    member, genotype = render.actor_of(origin, member)
-    return Policy(origin, evaluator, genotype, None, member, chosen, None, _fitness(origin, member))
+    if problem.evaluator is not None:
+        return problem.evaluator
+    if program.learner is not None:
+        raise ValueError(
+            f"the learner of {origin.path} has no evaluator, from which its policies could be read; build it by "
+            "rookery.off_policy or rookery.on_policy, or set it: learner._replace(evaluator=evaluator)."
+        )
+    raise ValueError(
+        f"{program.task} is a scoring function without a policy; choose a run in an environment (`rookery envs`)."
+    )
+
+
+def _skill(origin: Origin, spec: EnvSpec, skill: int | None) -> int | None:
+    """Index of the chosen skill; None for runs without skills."""
+    if spec.skill is None:
+        if skill is not None:
+            raise ValueError(f"{origin.path} has no skills to choose from; leave skill out.")
+        return None
+    count = len(enumerate_skills(spec.skill))
+    if skill is not None and not 0 <= skill < count:
+        raise ValueError(f"{origin.path} has {count} skills; choose one in 0..{count - 1}, got {skill}.")
+    return skill or 0
+
+
+def _member(origin: Origin, member: int | None) -> tuple[int | None, Genotype]:
+    """A member and its genotype, by default the best; None where the best members of all roles make a team."""
+    size = origin.built.program.population_size
+    if member is not None and not 0 <= member < size:
+        raise ValueError(f"member {member} does not exist; choose one in 0..{size - 1}.")
+    if member is None:
+        return warm_start.best_genotype(origin)
+    return member, trees.take(jax.vmap(genotype)(origin.state.members), member)
 
 
 def _elite(origin: Origin, repertoire: Repertoire, cell: Cell) -> Elite:
@@ -198,20 +241,45 @@ def policy_function(policy: Policy) -> Callable[..., Array | tuple[Array, Array]
     return partial(_act, policy)
 
 
-def acting(policy: Policy) -> Callable[..., Array | tuple[Array, Array]]:
+def acting(policy: Policy, agent: str | int | None = None) -> Callable[..., Array | tuple[Array, Array]]:
     """The policy as a compiled function of whatever an environment returns as its observation.
 
     Args:
       policy: the policy.
+      agent: name or index of one agent of a team, whose observation and action have no axis of agents then.
 
     Returns:
       `policy_function(policy)`, which also takes lists, and features in their own shape, such as images.
 
     Raises:
-      ValueError: (the function) the observation has another shape.
+      ValueError: the team has no such agent; (the function) the observation has another shape.
     """
+    if agent is not None:
+        return _acting_alone(policy, _agent(policy, agent))
     act = jax.jit(policy_function(policy))
     return lambda observation, *memory: act(_features(policy, observation), *memory)
+
+
+def _agent(policy: Policy, agent: str | int) -> int:
+    """The index of an agent of the team."""
+    if policy.spec.team is None:
+        raise ValueError(f"{policy.origin.path} has one agent in an environment; leave agent out.")
+    names = policy.spec.team.names
+    if agent not in (*names, *range(len(names))):
+        raise ValueError(f"{policy.spec.name} has no agent {agent!r}; choose one of {', '.join(names)}.")
+    return names.index(agent) if isinstance(agent, str) else agent
+
+
+def _acting_alone(policy: Policy, agent: int) -> Callable[..., Array | tuple[Array, Array]]:
+    """`acting` for one agent: the team acts on copies of its observation, and its own action is returned."""
+    team = acting(policy)
+
+    def act(observation: PyTree, *memory: Array) -> Array | tuple[Array, Array]:
+        size = policy.spec.agents[0]
+        copies = jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * size), (observation, *memory))
+        return jax.tree.map(lambda leaf: leaf[agent], team(*copies))
+
+    return act
 
 
 def _features(policy: Policy, observation: PyTree) -> Array:
@@ -261,79 +329,3 @@ def _wrap(policy: Policy, vector: Array) -> Observation:
     mask = vector[..., spec.observation_size :].astype(jnp.float32) > 0.5 if spec.masked else None
     index = jnp.eye(spec.agents[0]) if spec.identified else None
     return Observation(vector[..., : spec.observation_size], skill, mask, agent=index)
-
-
-def _vector(observation: Observation, dtype: np.dtype) -> Array:
-    """The input vector of a policy, from an observation of the run's agent."""
-    parts = (observation.features, observation.action_mask)
-    return jnp.concatenate([part.astype(dtype) for part in parts if part is not None], axis=-1)
-
-
-class ReferenceEpisode(NamedTuple):
-    """Inputs and outputs of a policy in one episode of T steps, computed by the run's agent; arrays are on the host."""
-
-    inputs: Mapping[str, np.ndarray]
-    """`[T, ...]` by name, as in `Policy.inputs`."""
-    outputs: Mapping[str, np.ndarray]
-    """`[T, ...]` by name, as in `Policy.outputs`."""
-
-
-def reference_episode(policy: Policy, key: Key) -> ReferenceEpisode:
-    """Roll out one episode with the run's agent in the run's evaluation environment.
-
-    Args:
-      policy: the policy.
-      key: random key; consumed.
-
-    Returns:
-      The observations and the agent's actions.
-    """
-    environment = _with_observations(policy.evaluator.environment)
-    roll_out = jax.jit(partial(render.roll_out, policy.evaluator.act, environment, _observation))
-    trajectory = roll_out(policy.genotype, key, policy.skill or 0)
-    length = render.length_of(jax.device_get(trajectory.over))  # no action on the last observation
-    observations: Observation = jax.tree.map(lambda leaf: leaf[:length], trajectory.frames)
-    actions = jax.jit(jax.vmap(partial(rollout.act, policy.evaluator, policy.genotype)))(observations)
-    inputs, outputs = {"observation": _vector(observations, policy.types["observation"])}, {"action": actions}
-    if isinstance(actions, ActionWithCarry):
-        outputs = {"action": actions.action, "next_memory": actions.carry.policy}
-        inputs["memory"] = observations.carry.policy
-    return ReferenceEpisode(*jax.device_get((inputs, outputs)))
-
-
-class _ObservedState(NamedTuple):
-    inner: EnvState
-    observation: Observation
-
-
-def _observation(state: _ObservedState) -> Observation:
-    return state.observation
-
-
-def _with_observations(environment: Environment) -> Environment:
-    """The same environment, with each state's observation stored in the state."""
-    assignment = environment.assignment
-    return environment._replace(
-        reset=partial(_reset, environment),
-        step=partial(_step, environment),
-        assignment=assignment and Assignment(partial(_first, assignment), assignment.next),
-    )
-
-
-def _store_observation(result: tuple[EnvState, Step]) -> tuple[_ObservedState, Step]:
-    state, step = result
-    return _ObservedState(state, step.observation), step
-
-
-def _reset(environment: Environment, key: Key) -> tuple[_ObservedState, Step]:
-    return _store_observation(environment.reset(key))
-
-
-def _step(environment: Environment, state: _ObservedState, action: PyTree, key: Key) -> tuple[_ObservedState, Step]:
-    return _store_observation(environment.step(state.inner, action, key))
-
-
-def _first(
-    assignment: Assignment, start: tuple[_ObservedState, Step], slot: Array, key: Key | None
-) -> tuple[_ObservedState, Step]:
-    return _store_observation(assignment.first((start[0].inner, start[1]), slot, key))

@@ -9,18 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery import trees
 from rookery.agents.base import ActFn
+from rookery.deploy.policy import Cell, choose
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
 from rookery.envs.rendering.scene import Picture, Scene, Scenery
-from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import warm_start
-from rookery.experiments.warm_start import Origin
 from rookery.learners import rollout
-from rookery.learners.base import Evaluator, genotype
 from rookery.populations.base import Program
-from rookery.qd import repertoire as repertoires
-from rookery.qd.map_elites import repertoire_of
 from rookery.types import Array, Genotype, Key, Observation, PyTree
 
 
@@ -38,7 +33,7 @@ class RenderedEpisode(NamedTuple):
     generation: int
     """Generation of the checkpoint."""
     member: int | None
-    """Member that acted; None for the best elite of a repertoire, or for the best members of all roles together."""
+    """Member that acted; None for an elite of a repertoire, or for the best members of all roles together."""
 
     @property
     def returns(self) -> dict[str, np.ndarray]:
@@ -66,39 +61,41 @@ def render(
     seed: int = 0,
     checkpoint: str = "last",
     program: Program | None = None,
+    cell: Cell | None = None,
 ) -> RenderedEpisode:
     """Roll out one deterministic episode with a trained policy of a run.
 
     Args:
       run_dir: the run directory; only read.
-      member: index of the acting member; by default the best of the last evaluation. For a repertoire the best elite
-        always acts.
+      member: index of the acting member; by default the best of the last evaluation.
       skill: index of the skill, for runs that discover skills; 0 by default.
       seed: seed of the start state.
       checkpoint: "last"; "best", by the metric that the run was configured with; or a generation.
       program: the program of a run that was started from Python.
+      cell: the acting elite, for runs with a repertoire: "best", the default; a cell's index; or a descriptor such as
+        "0.2,0.8", for the nearest elite.
 
     Returns:
       The episode, with the environment's picture.
 
     Raises:
       ValueError: the folder is not a run, the run was started from Python and no program is given, its environment
-        cannot be rendered, or the run has no such member, skill or checkpoint.
+        cannot be rendered, or the run has no such member, cell, skill or checkpoint.
       CheckpointError: the run has no complete checkpoint.
     """
-    origin = warm_start.open_origin(run_dir, checkpoint, program)
-    evaluator = evaluator_of(origin)
-    environment, spec = evaluator.environment, evaluator.environment.spec
+    policy = choose(warm_start.open_origin(run_dir, checkpoint, program), cell, member, skill)
+    environment, spec = policy.evaluator.environment, policy.spec
     picture = picture_of(environment)
     if picture.bodies is not None:
         raise ValueError(
-            f"{spec.name} is rendered in 3D and not as a film; `rookery report {origin.path}` plays it in its page."
+            f"{spec.name} is rendered in 3D and not as a film; `rookery report {policy.origin.path}` plays it in its "
+            "page."
         )
-    slot = slot_of(origin, spec, skill)
-    member, actor = actor_of(origin, member)
-    states, rewards = play(evaluator.act, environment, actor, jax.random.key(seed), slot)
-    title = spec.name if spec.skill is None else f"{spec.name}  skill {slot}"
-    return RenderedEpisode(picture, states, rewards, names_of(spec), title, origin.generation, member)
+    key = jax.random.key(seed)
+    states, rewards = play(policy.evaluator.act, environment, policy.genotype, key, policy.skill or 0)
+    title = spec.name if policy.skill is None else f"{spec.name}  skill {policy.skill}"
+    generation = policy.origin.generation
+    return RenderedEpisode(picture, states, rewards, names_of(spec), title, generation, policy.member)
 
 
 def film(episode: RenderedEpisode, path: str | Path) -> Path:
@@ -245,70 +242,3 @@ def picture_of(environment: Environment) -> Picture:
             "picture=rookery.envs.rendering.Picture(...))."
         )
     return environment.picture
-
-
-def evaluator_of(origin: Origin) -> Evaluator:
-    """The evaluator of a run: its deterministic policy function and its evaluation environment.
-
-    Raises:
-      ValueError: the run optimises a scoring function, without an environment.
-    """
-    program = origin.built.program
-    problem = program.learner or program.scoring
-    if problem is None:
-        raise ValueError(
-            f"the program of {origin.path} has no learner, from which its policies could be read; build it by "
-            "rookery.pbt or rookery.seeds, or set it: program._replace(learner=learner)."
-        )
-    if problem.evaluator is not None:
-        return problem.evaluator
-    if program.learner is not None:
-        raise ValueError(
-            f"the learner of {origin.path} has no evaluator, from which its policies could be read; build it by "
-            "rookery.off_policy or rookery.on_policy, or set it: learner._replace(evaluator=evaluator)."
-        )
-    raise ValueError(
-        f"{program.task} is a scoring function without a policy; choose a run in an environment (`rookery envs`)."
-    )
-
-
-def slot_of(origin: Origin, spec: EnvSpec, skill: int | None) -> int:
-    """Index of the chosen skill; 0 for runs without skills.
-
-    Raises:
-      ValueError: the run has no such skill.
-    """
-    if spec.skill is None:
-        if skill is not None:
-            raise ValueError(f"{origin.path} has no skills to choose from; leave skill out.")
-        return 0
-    count = len(enumerate_skills(spec.skill))
-    if skill is not None and not 0 <= skill < count:
-        raise ValueError(f"{origin.path} has {count} skills; choose one in 0..{count - 1}, got {skill}.")
-    return skill or 0
-
-
-def actor_of(origin: Origin, member: int | None) -> tuple[int | None, Genotype]:
-    """Slot and genotype of the chosen policy.
-
-    Args:
-      origin: the run, at a checkpoint.
-      member: index of a member; None for the best one.
-
-    Returns:
-      The member's slot, and its genotype. The slot is None for the best elite of a repertoire, and where the best
-      members of all roles are stacked to a team.
-
-    Raises:
-      ValueError: the run has no such member.
-    """
-    if origin.built.has_repertoire:
-        if member is not None:
-            raise ValueError(f"{origin.path} has a repertoire, whose best elite is shown; leave member out.")
-        return None, repertoires.best(repertoire_of(origin.state)).genotype
-    size = origin.built.program.population_size
-    if member is not None and not 0 <= member < size:
-        raise ValueError(f"member {member} does not exist; choose one in 0..{size - 1}.")
-    if member is None:
-        return warm_start.best_genotype(origin)
-    return member, trees.take(jax.vmap(genotype)(origin.state.members), member)

@@ -240,7 +240,8 @@ def _begin_genotypes(built: Built, origin: Origin) -> Program:
     """Fill the initial repertoire with the other run's elites, evaluated by this run's scoring function."""
     if origin.built.learner is not None:
         raise ValueError(
-            f"{origin.path} is a run of kind {origin.config.kind}; map-elites can start only from a map-elites run."
+            f"{origin.path} is a run of agents, whose genotypes a run without agents cannot start from; choose a run "
+            "of map-elites or cma-mae."
         )
     return begin_from(built.program, built.program.scoring, _elites(origin))
 

@@ -15,6 +15,7 @@ from rookery.agents.encoders import EncoderName, reader
 from rookery.envs import base as envs
 from rookery.envs import registry
 from rookery.envs.base import Environment, EnvSpec
+from rookery.envs.check import check_interface
 from rookery.envs.tasks.functions import Function
 from rookery.hyperparams import Space
 from rookery.learners import widths
@@ -179,12 +180,14 @@ def policy_scoring(
       The scoring.
 
     Raises:
-      ValueError: the task has no descriptor, or the encoder cannot read the features.
+      ValueError: the task has no descriptor, the encoder cannot read the features, or the environment differs from its
+        spec.
 
     Example:
       >>> env = rookery.make("point_room")
       >>> scoring = rookery.qd.policy_scoring(env)
     """
+    check_interface(environment)
     evaluation, spec = evaluation or EvaluationConfig(), environment.spec
     evolved = policy(spec, config, encoder)
     evaluates = evaluator(evolved.act, environment, evaluation)

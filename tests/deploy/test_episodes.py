@@ -14,6 +14,7 @@ from rookery.agents.ppo import PpoConfig
 from rookery.agents.sac import SacConfig
 from rookery.deploy import episode_selection, episodes, render
 from rookery.deploy.episode_selection import Selection
+from rookery.deploy.policy import evaluator_of
 from rookery.envs import base
 from rookery.envs.base import Environment, EnvSpec, Step
 from rookery.envs.rendering.scene import Picture, Pose, Shape
@@ -73,7 +74,7 @@ def test_episodes_of_members_the_best_first_equal_rendered_ones(sac_run: Path) -
 def test_members_replaced_after_the_evaluation_are_excluded(sac_run: Path) -> None:
     origin = warm_start.open_origin(sac_run)
     replaced = origin.state.shared._replace(parents=jnp.asarray([0, 0]))
-    spec = render.evaluator_of(origin).environment.spec
+    spec = evaluator_of(origin).environment.spec
     selection = episode_selection.choose(origin._replace(state=origin.state._replace(shared=replaced)), spec, None)
     assert [each["member"] for each in selection.descriptions] == [0]
 
@@ -192,7 +193,7 @@ def test_the_best_agents_of_all_roles_form_a_team(tmp_path: Path) -> None:
         configure("pbt-ippo", population=2, member="agent", **TEAMS), tmp_path / "roles", (1.0, 4.0, 2.0, 3.0)
     )
     origin = warm_start.open_origin(run)
-    selection = episode_selection.choose(origin, render.evaluator_of(origin).environment.spec, 12)
+    selection = episode_selection.choose(origin, evaluator_of(origin).environment.spec, 12)
     assert selection.descriptions == [
         {"member": None, "label": "the best of each role", "fitness": None, "descriptor": None}
     ]
@@ -338,7 +339,7 @@ def test_environments_that_cannot_be_rendered_are_rejected(tmp_path: Path) -> No
 
 def test_an_empty_repertoire_is_rejected(map_elites_run: Path) -> None:
     origin = warm_start.open_origin(map_elites_run)
-    spec = render.evaluator_of(origin).environment.spec
+    spec = evaluator_of(origin).environment.spec
     state = origin.state
     empty = jax.tree.map(lambda leaf: jnp.full_like(leaf, -jnp.inf) if leaf.dtype == jnp.float32 else leaf, state)
     with pytest.raises(ValueError, match=r"^the repertoire of .* is empty; continue that run until it has an elite\.$"):

@@ -17,6 +17,7 @@ import rookery
 from rookery import trees
 from rookery.agents.actor_critic import Memory
 from rookery.deploy import policy as policies
+from rookery.deploy import render
 from rookery.deploy.export import export
 from rookery.envs.wrappers.teams import identify
 from rookery.experiments import warm_start
@@ -59,6 +60,17 @@ def test_a_cell_is_chosen_by_best_index_or_descriptor(origin: warm_start.Origin,
     assert policy.descriptor == pytest.approx([(-0.9, -0.9), (0.0, 0.0), (0.25, -0.5), (0.1, 0.2)][expected])
 
 
+def test_an_elite_is_rendered(map_elites_run: Path, origin: warm_start.Origin) -> None:
+    policy = policies.choose(origin, 3)
+    states, rewards = render.play(
+        policy.evaluator.act, policy.evaluator.environment, policy.genotype, jax.random.key(1)
+    )
+    rendered = render.render(map_elites_run, seed=1, cell="3")
+    np.testing.assert_array_equal(rendered.rewards, rewards)
+    np.testing.assert_array_equal(rendered.states.inner, states.inner)
+    assert not np.array_equal(rendered.rewards, render.render(map_elites_run, seed=1).rewards)
+
+
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
@@ -80,7 +92,7 @@ def test_invalid_choices_are_rejected(origin: warm_start.Origin, chosen: dict[st
 def test_a_population_has_no_cells(tmp_path: Path) -> None:
     origin = warm_start.open_origin(save_run(SAC_RUN, tmp_path / "sac_run", (1.0, 2.0), unchanged))
     with pytest.raises(
-        ValueError, match=r"sac_run is a run of kind sac, which has no cells; leave cell out, or choose"
+        ValueError, match=r"sac_run has no repertoire, and so no cells; leave cell out, or choose a member"
     ):
         policies.choose(origin, cell="best")
     with pytest.raises(ValueError, match=r"^member 2 does not exist; choose one in 0\.\.1\.$"):
@@ -158,6 +170,28 @@ def test_the_best_agents_of_all_roles_are_a_team(tmp_path: Path) -> None:
     policy = policies.choose(origin)
     assert (policy.member, policy.fitness) == (None, (3.0, 4.0))
     assert policies.choose(origin, member=1).fitness == (3.0, None)
+
+
+def test_one_agent_of_a_team_acts_as_in_its_team(tmp_path: Path) -> None:
+    policy = policies.choose(
+        warm_start.open_origin(save_run(ROLES_RUN, tmp_path / "roles", (1.0, 4.0, 3.0, 2.0), unchanged))
+    )
+    assert policy.spec.team is not None
+    names, inputs = policy.spec.team.names, policy.inputs
+    rows = {name: jax.random.normal(jax.random.key(0), shape) for name, shape in inputs.items()}
+    together = policies.acting(policy)(*rows.values())
+    for index, name in enumerate(names):
+        alone = policies.acting(policy, name)(*(row[index] for row in rows.values()))
+        for one, all_of_them in zip(jax.tree.leaves(alone), jax.tree.leaves(together), strict=True):
+            np.testing.assert_allclose(one, all_of_them[index], atol=1e-6)
+    assert jax.tree.leaves(policies.acting(policy, 0)(*(row[0] for row in rows.values())))
+    with pytest.raises(ValueError, match=f"has no agent 'third'; choose one of {', '.join(names)}"):
+        policies.acting(policy, "third")
+
+
+def test_a_single_agent_is_no_team(origin: warm_start.Origin) -> None:
+    with pytest.raises(ValueError, match="has one agent in an environment; leave agent out"):
+        policies.acting(policies.choose(origin), 0)
 
 
 def test_a_scoring_function_has_no_policy(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_the_best_elite_of_a_repertoire_acts(tmp_path: Path) -> None:
     states, rewards = render.play(act, env, elite, jax.random.key(0))
     np.testing.assert_allclose(rendered.states.inner, states.inner, atol=1e-6)
     np.testing.assert_allclose(rendered.rewards, rewards, atol=1e-6)
-    with pytest.raises(ValueError, match=r"has a repertoire, whose best elite is shown; leave member out\.$"):
+    with pytest.raises(ValueError, match=r"has a repertoire; choose by cell, and leave member out\.$"):
         render.render(map_elites_run, member=0)
 
 
@@ -136,7 +136,7 @@ def test_environments_without_a_picture_are_rejected(tmp_path: Path) -> None:
     probe = dataclasses.replace(SAC_RUN, environment=EnvironmentConfig(env="probe_truncation", devices=1))
     with pytest.raises(
         ValueError,
-        match=r"^probe_truncation cannot be rendered; the environments of this package that can are point_maze, ",
+        match=r"^probe_truncation cannot be rendered; the tasks point_\*, pursuit_\* and the robots can, and a ",
     ):
         render.render(save_run(probe, tmp_path / "probe"))
 
