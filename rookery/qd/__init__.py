@@ -12,7 +12,15 @@ from rookery.qd.pbt_emitter import MePbtConfig, pbt_emitter
 from rookery.qd.policy_gradient.config import DcrlMeConfig, PgaMeConfig
 from rookery.qd.policy_gradient.factories import dcrl_me, pga_me
 from rookery.qd.repertoire import Repertoire, best, elite, nearest
-from rookery.qd.scoring import PolicyConfig, function_scoring, learner_scoring, named_scoring, policy, policy_scoring
+from rookery.qd.scoring import (
+    PolicyConfig,
+    function_scoring,
+    host_scoring,
+    learner_scoring,
+    named_scoring,
+    policy,
+    policy_scoring,
+)
 from rookery.qd.variation import VariationConfig
 
 __all__ = [
@@ -36,6 +44,7 @@ __all__ = [
     "elite",
     "function_scoring",
     "grid",
+    "host_scoring",
     "iso_line",
     "learner_scoring",
     "map_elites",

@@ -1,5 +1,6 @@
 """Search problems: any function of a pytree, policies of an environment, and the agents of a learner."""
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from rookery import hyperparams, networks
 from rookery.agents.base import ActFn, check_hidden_sizes
@@ -72,6 +74,72 @@ def function_scoring(
         steps=1,
         bounds=bounds,
     )
+
+
+def host_scoring(
+    score: Callable[[Any, np.ndarray], tuple[npt.ArrayLike, npt.ArrayLike]],
+    init: Callable[[Key], GenotypeT],
+    lower: Sequence[float],
+    upper: Sequence[float],
+    qd_offset: float = 0.0,
+    bounds: tuple[float, float] | None = None,
+    name: str = "function",
+) -> Scoring[GenotypeT]:
+    """Search problem with a function outside of JAX, such as a simulator, which scores a whole batch on the host.
+
+    It must depend on its arguments alone. With several devices it is called for each device's share of the batch, one
+    call at a time. An exception in it ends the run, whose newest checkpoint is complete.
+
+    Args:
+      score: genotypes as NumPy arrays, leaves `[B, ...]`, and seeds `[B]` uint32 -> the fitness `[B]`, higher is
+        better, and the descriptors `[B, D]`. A genotype is rejected if its scores are not finite.
+      init: as for `function_scoring`, a function of JAX.
+      lower: `[D]`, as for `function_scoring`.
+      upper: `[D]`, as for `function_scoring`.
+      qd_offset: as for `function_scoring`.
+      bounds: as for `function_scoring`.
+      name: as for `function_scoring`.
+
+    Returns:
+      The scoring.
+
+    Raises:
+      ValueError: the limits are of size 0, of different sizes, or do not increase.
+
+    Example:
+      >>> def score(genotypes, seeds):
+      ...     return -np.square(genotypes).sum(axis=1), genotypes[:, :2]
+      >>> def init(key):
+      ...     return jax.random.normal(key, (8,))
+      >>> scoring = rookery.qd.host_scoring(score, init, lower=(-1.0, -1.0), upper=(1.0, 1.0))
+    """
+    on_host = partial(_score_on_host, score, len(np.atleast_1d(np.asarray(lower))))
+    return function_scoring(on_host, init, lower, upper, qd_offset, bounds, name)
+
+
+def _score_on_host(score: Callable, size: int, genotype: GenotypeT, key: Key) -> tuple[Array, Array]:
+    shapes = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((size,), jnp.float32)
+    call, seed = partial(_score_batch, score, size), jax.random.bits(key, (), jnp.uint32)
+    return jax.pure_callback(call, shapes, genotype, seed, vmap_method="broadcast_all")
+
+
+def _score_batch(score: Callable, size: int, genotypes: PyTree, seeds: Array) -> tuple[np.ndarray, np.ndarray]:
+    """Score genotypes with leading axes, which the seeds have too, as one batch."""
+    leading = np.shape(seeds)
+    count = int(np.prod(leading))
+    rows = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(count, *leaf.shape[len(leading) :]), genotypes)
+    with _ONE_CALL:
+        scores = score(rows, np.asarray(seeds).reshape(count))
+    fitness, descriptors = (np.asarray(values, np.float32) for values in scores)
+    if fitness.shape != (count,) or descriptors.shape != (count, size):
+        raise ValueError(
+            f"the scoring function must return fitnesses [{count}] and descriptors [{count}, {size}] for {count} "
+            f"genotypes, got the shapes {list(fitness.shape)} and {list(descriptors.shape)}."
+        )
+    return fitness.reshape(leading), descriptors.reshape(*leading, size)
+
+
+_ONE_CALL = threading.Lock()
 
 
 def named_scoring(function: Function) -> Scoring[Array]:

@@ -19,7 +19,7 @@ from rookery.qd.centroids import grid
 from rookery.qd.emitters import iso_line, mix
 from rookery.qd.map_elites import map_elites, repertoire_of
 from rookery.qd.pbt_emitter import FROM_REPERTOIRE, MePbtConfig, pbt_emitter
-from rookery.qd.scoring import PolicyConfig, function_scoring, learner_scoring, policy_scoring
+from rookery.qd.scoring import PolicyConfig, function_scoring, host_scoring, learner_scoring, policy_scoring
 from rookery.qd.variation import VariationConfig
 from rookery.storage.csv_log import read_csv
 from rookery.storage.exit_reasons import Diverged
@@ -136,6 +136,40 @@ class TestProgram:
         searched = function_scoring(bowl, init_genotype, (-1.0, -1.0), (1.0, 1.0))
         with pytest.raises(ValueError, match=r"centroids must be \[C, 2\] with at least one cell"):
             map_elites(searched, jnp.zeros(shape))
+
+
+class TestHostScoring:
+    LIMITS = (-1.0, -1.0), (1.0, 1.0)
+
+    def test_a_function_of_the_host_gives_the_repertoire_of_one_in_jax(self):
+        calls = []
+
+        def on_host(genotypes, seeds):
+            assert isinstance(genotypes["x"], np.ndarray)
+            assert (seeds.dtype, len(set(seeds.tolist()))) == (np.uint32, len(seeds))
+            calls.append(genotypes["x"].shape)
+            return genotypes["x"].max(axis=1), genotypes["x"][:, :2]
+
+        def init(key):
+            return {"x": init_genotype(key)}
+
+        def in_jax(genotype, key):
+            return genotype["x"].max(), genotype["x"][:2]
+
+        cells = grid((4, 4), *self.LIMITS)
+        searched = host_scoring(on_host, init, *self.LIMITS), function_scoring(in_jax, init, *self.LIMITS)
+        states = [run(map_elites(scoring, cells, iso_line(scoring, 6)), 3).state for scoring in searched]
+        tiny.assert_equal(*map(repertoire_of, states))
+        assert all(size > 1 for size, _ in calls), "a batch at once, or the share of a device"
+
+    @pytest.mark.parametrize(("fitness", "descriptor"), [(5, (6, 2)), (6, (6, 3))])
+    def test_scores_of_other_shapes(self, fitness, descriptor):
+        def wrong(genotypes, seeds):
+            return np.zeros(fitness), np.zeros(descriptor)
+
+        message = rf"fitnesses \[6\] and descriptors \[6, 2\] for 6 genotypes, got the shapes \[{fitness}\] and \[6, "
+        with pytest.raises(ValueError, match=message):
+            scoring._score_batch(wrong, 2, np.zeros((2, 3, 4)), np.zeros((2, 3), np.uint32))
 
 
 class TestEvaluate:
