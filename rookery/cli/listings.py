@@ -37,12 +37,13 @@ def task_table(row: Settings) -> Table:
     install = f'pip install "rookery[{row["extra"]}]"' if row["extra"] else ""
     flags = {"episode_length": "--episode-length", "backend": "--backend"}
     options = [flags.get(name, f"--option {name}=...") for name in row["options"]]
+    is_function = row["suite"] == "function"
     lines = {
         "task": row["task"],
         "suite": row["suite"],
         "observation size": row["observation_size"] or "",
-        "action size": f"{row['action_size']}, {row['actions']}",
-        "agents": row["agents"],
+        "genotype size" if is_function else "action size": f"{row['action_size']}, {row['actions']}",
+        "agents": "" if is_function else row["agents"],
         "episode length": row["episode_length"] or "",
         "descriptor": _descriptor(row),
         "QD offset per step": "" if row["qd_offset"] is None else f"{row['qd_offset']:g}",

@@ -104,7 +104,8 @@ def repertoire_summary(run_dir: str | Path) -> Table:
 def repertoire_evaluation(metrics: Metrics) -> Table:
     """A repertoire's stored metrics, and the corrected ones from evaluations of its elites on fresh start states."""
     elites = int(np.sum(np.isfinite(metrics["stored_fitness"])))
-    title = f"{counted(elites, 'elite')}, {counted(metrics['returns'].shape[1], 'episode')} each"
+    times = metrics["returns"].shape[1]
+    title = f"{counted(elites, 'elite')}, {f'{times} episodes each' if times > 1 else 'each evaluated once'}"
     sides = ["stored", "corrected"]
     rows = {label: [f"{metrics[f'{side}/{name}']:.4g}" for side in sides] for name, label in _REPERTOIRE.items()}
     return _titled_table(title, sides, rows)
@@ -138,6 +139,9 @@ def evaluation_summary(metrics: Metrics) -> list[Table | str]:
     optimistic scores, which are selected by the same evaluations that measure them.
     """
     if "stored_fitness" in metrics:
+        sides = ([float(metrics[f"{side}/{name}"]) for name in _REPERTOIRE] for side in ("stored", "corrected"))
+        if np.allclose(*sides, rtol=1e-4):  # a function without noise
+            return []
         return [
             "note: the stored best is the highest of many noisy evaluations, which is optimistic; the corrected best, "
             "selected by these episodes, is less so; `rookery compare RUN --fresh 100` evaluates only the best elite."

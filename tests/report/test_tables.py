@@ -177,8 +177,13 @@ class TestEvaluationSummary:
         )
 
     def test_the_best_elite_of_a_repertoire_is_noted_as_optimistic(self):
-        (note,) = evaluation_summary({"stored_fitness": np.ones(4), "fitness": np.ones(4)})
+        values = {"coverage": 50.0, "qd_score": 7.0, "max_fitness": 2.0}
+        stored = {f"stored/{name}": np.asarray(value) for name, value in values.items()}
+        corrected = {f"corrected/{name}": np.asarray(value) for name, value in values.items()}
+        metrics = {"stored_fitness": np.ones(4), "fitness": np.ones(4), **stored, **corrected}
+        (note,) = evaluation_summary(metrics | {"corrected/max_fitness": np.asarray(1.5)})
         assert "the stored best is the highest of many noisy evaluations, which is optimistic" in str(note)
+        assert evaluation_summary(metrics) == [], "a function without noise"
 
     def test_a_single_member_has_no_note(self):
         assert evaluation_summary(members([[1.0]], independent=True, best_member=0)) == []
