@@ -164,7 +164,7 @@ def test_policy_loss_and_its_slope_by_hand_use_the_updated_critics(hand: Hand, u
     critics = [layers(critic) for critic in state.critic.params]
     loss = partial(policy_loss_by_hand, hand, hand.policy)
     assert float(metrics["actor_loss"]) == pytest.approx(loss(critics), rel=1e-4)
-    assert abs(loss(critics) - loss(hand.critics)) > 0.01  # otherwise the line above could not distinguish the critics
+    assert loss(hand.critics) != pytest.approx(loss(critics), rel=1e-2), "the line above distinguishes the critics"
     expected = slope(lambda: loss(critics), hand.policy)
     moments: Any = state.policy.moments
     np.testing.assert_allclose(10 * ordered(moments.mu), expected, rtol=1e-3, atol=1e-5)

@@ -147,14 +147,18 @@ def run_on_one_device(parts: tuple, cells: Any, genotypes: Any) -> list[dict]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "vary", "search"),
-    [(PBTSAC, sac_pbt_variation_fn, run_on_devices), (PBTTD3, td3_pbt_variation_fn, run_on_one_device)],
+    ("kind", "vary", "search", "score", "coverage"),
+    [
+        (PBTSAC, sac_pbt_variation_fn, run_on_devices, 25.0, 4.5),
+        (PBTTD3, td3_pbt_variation_fn, run_on_one_device, 43.0, 11.0),
+    ],
 )
-def test_me_pbt_fills_its_cells_with_trained_members(kind: Any, vary: Any, search: Any):
-    """With an iteration of training in each generation instead of 40 the score grows by 15 (SAC) and 24 (TD3)."""
+def test_me_pbt_fills_its_cells_with_trained_members(kind: Any, vary: Any, search: Any, score: float, coverage: float):
+    """With one iteration of training in each generation instead of 40 the score grows by 17 (SAC) and 25 (TD3) instead
+    of 32 and 61, the coverage by 3 and 6 instead of 6 and 16; the bounds are in the middle."""
     before, after = search(*build_me_pbt(kind, vary))
-    assert after["qd_score"] > before["qd_score"] + 35.0
-    assert after["coverage"] > before["coverage"] + 8.0
+    assert after["qd_score"] > before["qd_score"] + score
+    assert after["coverage"] > before["coverage"] + coverage
     assert after["max_fitness"] >= before["max_fitness"]
 
 
