@@ -2,9 +2,10 @@
 
 `Settings` has the values that all three take: sizes of networks, batches and buffers, learning rates, discount, the
 numbers of steps and updates. They are the defaults of SBX 0.28, except for TD3's exploration noise, of which SBX has
-none by default: N(0, 0.1) of Fujimoto 2018 is given to all. What has no common setting is left as each library has it:
-initial weights, Adam's epsilon, the loss's constant factors, and TD3's target networks, which SBX moves in every update
-and Rookery, as Fujimoto 2018, in every second one.
+none by default: N(0, 0.1) of Fujimoto 2018 is given to all. TD3's target networks move by `tau` in every update in SBX;
+here, as in Fujimoto 2018, in every second one, by as much as in two of SBX. What has no common setting is left as each
+library has it: initial weights, Adam's epsilon, the loss's constant factors, and the value that TD3's policy maximises,
+of the first critic here and the smaller of both in SBX.
 """
 
 import time
@@ -96,7 +97,8 @@ def chosen(settings: Settings) -> dict[str, float]:
         losses = {"entropy_coefficient": ENTROPY_COEFFICIENT, "value_coefficient": VALUE_COEFFICIENT}
         return {"discount": settings.discount, "gae_lambda": GAE_LAMBDA, **rates, **clipping, **losses}
     values = {"policy_lr": settings.learning_rate, "critic_lr": settings.learning_rate, "tau": settings.tau}
-    noise = {"exploration_noise": settings.exploration_noise} if settings.agent == "td3" else {}
+    delayed = {"exploration_noise": settings.exploration_noise, "tau": 1 - (1 - settings.tau) ** POLICY_DELAY}
+    noise = delayed if settings.agent == "td3" else {}
     rates = {"alpha_lr": settings.learning_rate} if settings.agent == "sac" else {}
     return {"discount": settings.discount, **values, **noise, **rates}
 
