@@ -222,7 +222,7 @@ def test_few_lines_are_hidden_from_the_type_checker():
 # Words that the package and its documents do not use: metaphors of people, homes and speech, where the field has terms.
 UNUSED_WORDS = re.compile(
     r"worlds?|minds?|lived|peoples?|waists?|judg\w+|told|tells|newborns?|born|births?|adopt\w*|heirs?|bred|breed\w*|"
-    r"genomes?|who|whom|whoever|nobody|everybody|somebody|anybody|apprentices?|pupils?"
+    r"genomes?|rivals?|luckiest|honest\w*|who|whom|whoever|nobody|everybody|somebody|anybody|apprentices?|pupils?"
 )
 ALLOWED = {"MPE_simple_world_comm_v3"}  # an environment of JaxMARL
 OLD_KEYS = {"storage/run_dir.py:world", "storage/test_run_dir.py:world"}  # a key of configurations of format 1

@@ -16,8 +16,8 @@ class PbtConfig:
     """
 
     exploit: Literal["truncation", "tournament", "multi-frequency", "none"] = "truncation"
-    """truncation: the worst members inherit from the best; tournament: each member is compared with a random rival and
-    inherits from it if the rival is better; multi-frequency: sub-populations that evolve at different intervals
+    """truncation: the worst members inherit from the best; tournament: each member is compared with a random other one
+    and inherits from it if that is better; multi-frequency: sub-populations that evolve at different intervals
     (MF-PBT); none: no selection (random search)."""
     replace_fraction: float = 0.25
     """truncation: share of the population replaced at each selection, in [0, 1]; if it rounds to 0 members, no member

@@ -28,7 +28,7 @@ def rating_of(returns: Array) -> Array:
 
     For each opponent, the members are compared pairwise by their returns: a win counts 1, a tie 1/2. With w wins in the
     n = R (P - 1) comparisons of a member, its rating is 400 log10((w + 1/2) / (n - w + 1/2)): the performance rating of
-    its score w / n against rivals with rating 0, finite for all scores by the half win and half loss that are added
+    its score w / n against opponents with rating 0, finite for all scores by the half win and half loss that are added
     (Haldane 1956, Annals of Human Genetics 20:309). All members have the same schedule, so the order is that of a
     Bradley-Terry fit, the order of the scores (Zermelo 1929, Mathematische Zeitschrift 29:436). Only the order of the
     returns matters, so that roles and environments with other rewards have the same scale.
@@ -45,10 +45,10 @@ def rating_of(returns: Array) -> Array:
       [280, -280, 0]
     """
     chex.assert_rank(returns, 2)
-    value, rivals = comparable(returns), returns.shape[1] - 1
+    value, opponents = comparable(returns), returns.shape[1] - 1
     won, tied = value[:, :, None] > value[:, None, :], value[:, :, None] == value[:, None, :]
     points = jnp.sum(2 * won.astype(jnp.int32) + tied.astype(jnp.int32), axis=(0, 2)) - returns.shape[0]  # in halves
-    wins, count = 0.5 * points.astype(jnp.float32), float(returns.shape[0] * rivals)
+    wins, count = 0.5 * points.astype(jnp.float32), float(returns.shape[0] * opponents)
     rating = 400.0 * (jnp.log10(wins + 0.5) - jnp.log10(count - wins + 0.5))
     return jnp.where(jnp.isfinite(returns).any(axis=0), rating, jnp.nan)
 

@@ -53,7 +53,7 @@ def truncation(fitness: Array, key: Key, best: int, replaced: Array | int) -> Ar
 def tournament(fitness: Array, key: Key, active: Array | bool = True) -> Array:
     """Binary tournament selection (Jaderberg 2017, section 4.1.1).
 
-    Every member is compared with a random rival, which becomes its parent if it is better.
+    Every member is compared with a random opponent, which becomes its parent if it is better.
 
     Args:
       fitness: `[P]`, higher is better; P at least 2.
@@ -62,16 +62,16 @@ def tournament(fitness: Array, key: Key, active: Array | bool = True) -> Array:
 
     Returns:
       parents `[P]` int32.
-    Deviation: rivals are compared by one fitness; the paper tests whether the last 10 evaluations differ significantly
-    (Welch's t-test).
+    Deviation: opponents are compared by one fitness; the paper tests whether the last 10 evaluations differ
+    significantly (Welch's t-test).
     """
     size, finite = fitness.shape[0], jnp.isfinite(fitness)
-    others = jnp.arange(1, size + 1)  # the rival of member i is at index i + 1 to i + P - 1, modulo P
+    others = jnp.arange(1, size + 1)  # the opponent of member i is at index i + 1 to i + P - 1, modulo P
     shift = jax.vmap(jax.random.randint, in_axes=(0, None, None, None))(member_keys(key, size), (), 0, size - 1)
-    rival = (others + shift) % size
-    # The rival of a member whose fitness is not finite must be finite, so it is drawn from the finite members.
-    finite_rival = jnp.argsort(ranks(fitness))[shift % jnp.maximum(jnp.sum(finite), 1)]
-    return _replace(fitness, active | ~finite, jnp.where(finite, rival, finite_rival))
+    opponent = (others + shift) % size
+    # The opponent of a member whose fitness is not finite must be finite, so it is drawn from the finite members.
+    finite_opponent = jnp.argsort(ranks(fitness))[shift % jnp.maximum(jnp.sum(finite), 1)]
+    return _replace(fitness, active | ~finite, jnp.where(finite, opponent, finite_opponent))
 
 
 def multi_frequency(

@@ -119,12 +119,12 @@ def _settings(config: Settings) -> dict[str, Any]:
 def _group(settings: Mapping[str, str], configurations: Iterable[Mapping[str, str]], runs: Iterable[Run]) -> Group:
     environment, others = _split(settings)
     kind = others.get("kind", "run")
-    rivals = [rival for rival_environment, rival in map(_split, configurations) if rival_environment == environment]
-    rivals = [rival for rival in rivals if rival.get("kind") == others.get("kind")]
-    flags = [name.rpartition(".")[2] for name in set().union(*rivals)]
+    peers = [peer for peer_environment, peer in map(_split, configurations) if peer_environment == environment]
+    peers = [peer for peer in peers if peer.get("kind") == others.get("kind")]
+    flags = [name.rpartition(".")[2] for name in set().union(*peers)]
     distinct = {}
     for name, value in others.items():
-        if any(rival.get(name) != value for rival in rivals):
+        if any(peer.get(name) != value for peer in peers):
             flag = name.rpartition(".")[2]
             distinct[flag if flags.count(flag) == 1 else name] = value
     names = _join(f"{kind} {environment}", distinct), _join(kind, distinct)

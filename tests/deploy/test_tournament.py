@@ -79,19 +79,19 @@ def in_turn(run: Path, opponents: Path) -> np.ndarray:
     assert learner is not None
     bank_key, key = jax.random.split(evaluation_key(0))
     bank, evaluate = learner.start_states(bank_key), compiled(learner.evaluate)
-    members, rivals = (jax.device_get(genotype(read.state.members)) for read in (mine, other))
-    sizes = [len(jax.tree.leaves(each.params)[0]) for each in (members, rivals)]
+    members, opponents = (jax.device_get(genotype(read.state.members)) for read in (mine, other))
+    sizes = [len(jax.tree.leaves(each.params)[0]) for each in (members, opponents)]
     returns = np.empty((2, *sizes))
-    for role, member, rival in np.ndindex(*returns.shape):
+    for role, member, opponent in np.ndindex(*returns.shape):
 
-        def seated(own: np.ndarray, its: np.ndarray, at: tuple[int, ...] = (role, member, rival)) -> np.ndarray:
+        def seated(own: np.ndarray, its: np.ndarray, at: tuple[int, ...] = (role, member, opponent)) -> np.ndarray:
             team = its[at[2]].copy()
             team[at[0]] = own[at[1], at[0]]
             return team
 
-        params = jax.tree.map(seated, members.params, rivals.params)
+        params = jax.tree.map(seated, members.params, opponents.params)
         hyper = jax.tree.map(lambda leaf, slot=member: leaf[slot], members.hyper)
-        returns[role, member, rival] = evaluate(Genotype(params, hyper, None), bank, key).roles[role]
+        returns[role, member, opponent] = evaluate(Genotype(params, hyper, None), bank, key).roles[role]
     return returns
 
 

@@ -75,7 +75,7 @@ class TestTournament:
             assert parents[2] in (1, 2, 3)
             assert parents[3] in (1, 3)
 
-    def test_every_rival_is_drawn_equally_often(self):
+    def test_every_opponent_is_drawn_equally_often(self):
         fitness = jnp.asarray([0.0, 3.0, 2.0, 1.0])
         meet = jax.vmap(lambda key: tournament(fitness, key)[0])
         met = jnp.bincount(meet(jax.random.split(jax.random.key(0), 3_000)), length=4)
