@@ -66,7 +66,7 @@ class Gauge:
         self._over = over
         self._before = _resident("VmRSS")
         self._held = 0
-        self._meaning = "the peak growth of {}, compilation included"
+        self._meaning = "peak growth of {}, with compilation"
 
     def begin(self, held: int) -> None:
         """Exclude the memory that compilation used, where the system allows a reset of the process's peak (`VmHWM`).
@@ -78,17 +78,17 @@ class Gauge:
             _RESET.write_text("5")
             if (now := _resident("VmRSS")) is not None:
                 self._before, self._held = now - held, held
-                self._meaning = "the state plus the peak growth of {} beyond it"
+                self._meaning = "state and peak growth of {}"
 
     def read(self) -> Used | None:
         """The peak usage; None where neither the devices nor the system report it."""
         if in_use := _counters(self._over, "peak_bytes_in_use"):
-            return Used(max(in_use), "the peak usage of one device")
+            return Used(max(in_use), "peak of one device")
         peak = _resident("VmHWM")
         if peak is None or self._before is None:
             return None
         count = len(self._over.local_devices)
-        subject = f"the process with its {count} devices" if count > 1 else "the process"
+        subject = f"the process on {count} devices" if count > 1 else "the process"
         # The system updates its counters late, so the peak may be below an earlier size.
         return Used(max(peak - self._before, self._held), self._meaning.format(subject))
 
@@ -138,7 +138,7 @@ class Usage(NamedTuple):
     """The measured peak; None where the platform does not report it."""
 
     def __str__(self) -> str:
-        planned = f"planned {size(self.held)} per device (peak {size(self.peak)} while saving)"
+        planned = f"{size(self.held)} of state per device, {size(self.peak)} while saving"
         if self.used is None:
-            return f"{planned}; this platform reports no usage"
-        return f"{planned}, used {size(self.used.size)}: {self.used.meaning}"
+            return f"{planned}; this platform measures no usage"
+        return f"{planned}; measured {size(self.used.size)} ({self.used.meaning})"

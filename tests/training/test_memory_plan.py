@@ -324,7 +324,7 @@ class TestMemory:
         assert (device_memory.device_limit(over), device_memory.available(over)) == (800, 800)
         gauge = device_memory.Gauge(over)
         gauge.begin(held=50)
-        assert gauge.read() == device_memory.Used(300, "the peak usage of one device")
+        assert gauge.read() == device_memory.Used(300, "peak of one device")
 
     def test_available_memory_is_none_if_a_device_reports_none(self):
         assert device_memory.available(accelerators({"bytes_limit": 900}, None)) is None
@@ -353,7 +353,7 @@ class TestMemory:
             used = gauge.read()
         assert used is not None
         assert 87_000_000 - 2**20 <= used.size <= 87_000_000 + 2**24
-        assert used.meaning == "the state plus the peak growth of the process with its 2 devices beyond it"
+        assert used.meaning == "state and peak growth of the process on 2 devices"
 
     def test_the_state_counts_where_the_system_s_peak_is_late(self, monkeypatch):
         gauge = device_memory.Gauge(mesh.make_mesh(1))
@@ -370,7 +370,7 @@ class TestMemory:
         gauge.begin(held=7_000_000)
         used = gauge.read()
         assert used is not None
-        assert used.meaning == "the peak growth of the process, compilation included"
+        assert used.meaning == "peak growth of the process, with compilation"
         monkeypatch.setattr(device_memory, "_STATUS", tmp_path / "absent")
         assert device_memory.Gauge(mesh.make_mesh(1)).read() is None
 
@@ -459,8 +459,8 @@ def test_a_run_warns_before_and_reports_its_memory_afterwards(train, tmp_path, m
         "`rookery train ... --plan` lists settings that fit.\n"
     )
     assert re.search(
-        r"memory     planned 960 bytes per device \(peak [\d.]+ kB while saving\), used [\d.]+ ([kMG]B|bytes): "
-        "the state plus the peak growth of the process with its 2 devices beyond it\n",
+        r"memory     960 bytes of state per device, [\d.]+ kB while saving; measured [\d.]+ ([kMG]B|bytes) "
+        r"\(state and peak growth of the process on 2 devices\)\n",
         out,
     )
     assert "plan" not in (tmp_path / "runs/map-elites-arm-0/config.json").read_text()
