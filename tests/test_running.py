@@ -226,7 +226,9 @@ def test_mistakes_in_python_are_one_sentence() -> None:
     env, learner = rookery.make("point_room"), tiny.learner()
     agent = rookery.sac(env.spec)
     sac_config: Any = rookery.agents.SacConfig
-    pbt, run, sac = (cast(Any, function) for function in (rookery.pbt, rookery.run, rookery.sac))
+    functions = rookery.pbt, rookery.run, rookery.sac, rookery.map_elites, rookery.me_pbt
+    pbt, run, sac, map_elites, me_pbt = (cast(Any, function) for function in functions)
+    cells = rookery.qd.grid((2, 2), (-1.0, -1.0), (1.0, 1.0))
     for call, message in (
         (
             lambda: pbt(env),
@@ -238,6 +240,15 @@ def test_mistakes_in_python_are_one_sentence() -> None:
             lambda: pbt(learner, exploit_intervall=3),
             r"^PbtConfig has no field exploit_intervall; did you mean exploit_i",
         ),
+        (
+            lambda: map_elites(env, cells),
+            r"^map_elites searches a Scoring, got an object of type .*; give a function or an",
+        ),
+        (
+            lambda: me_pbt(agent, cells),
+            r"need a Learner, got an object of type .*OffPolicyAgent; give an agent and its",
+        ),
+        (lambda: me_pbt(learner, cells, population_size=4.0), r"^population_size must be a whole number, got 4\.0\.$"),
         (lambda: run(learner), r"^run needs a rookery\.Program, got a Learner; wrap it: rookery\.pbt\(learner,"),
         (lambda: run(pbt(learner), generatons=3), r"^RunConfig has no field generatons; did you mean generations\?$"),
         (lambda: run(pbt(learner), generations="3"), r"^generations must be a whole number, got '3'\.$"),

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
+from rookery.factories import type_of
 from rookery.learners.evaluation import evaluate as evaluate_episodes
 from rookery.populations import base, rebuild
 from rookery.populations.base import Program, ProgramState
@@ -341,12 +342,16 @@ def map_elites(
 
     Raises:
       ValueError: the centroids do not fit the descriptor, or there are none.
+      TypeError: `scoring` is something else.
 
     Example:
       >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
       >>> cells = rookery.qd.grid((8, 8), arm.descriptor.lower, arm.descriptor.upper)
       >>> program = rookery.map_elites(arm, cells)
     """
+    if not isinstance(scoring, Scoring):
+        remedy = "give a function or an environment to one: rookery.qd.policy_scoring(env)"
+        raise TypeError(f"map_elites searches a Scoring, got {type_of(scoring)}; {remedy}.")
     size = scoring.descriptor.size
     shape = (centroids.centroids if isinstance(centroids, Archive) else centroids).shape
     if len(shape) != 2 or shape[0] < 1 or shape[1] != size:

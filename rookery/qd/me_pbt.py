@@ -4,7 +4,7 @@ Source: Pierrot 2023, "Evolving Populations of Diverse RL Agents with MAP-Elites
 """
 
 from rookery.hyperparams import Space
-from rookery.learners.base import Learner
+from rookery.learners.base import Learner, check_learner
 from rookery.populations import rebuild
 from rookery.populations.base import Program
 from rookery.populations.sharding import ONE_DEVICE, Placement
@@ -51,6 +51,7 @@ def me_pbt(
       >>> cells = rookery.qd.grid((8, 8), env.spec.descriptor.lower, env.spec.descriptor.upper)
       >>> program = rookery.me_pbt(learner, cells, population_size=4)
     """
+    check_learner(learner)
     scoring = learner_scoring(learner, space)
     emitter = pbt_emitter(learner, scoring, space, population_size, ga_population, config, variation, placement)
     program = map_elites(scoring, centroids, emitter, placement)

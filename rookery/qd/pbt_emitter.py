@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
+from rookery.factories import check_whole
 from rookery.hyperparams import Space
 from rookery.learners.base import Bank, Learner, Member, genotype
 from rookery.learners.iterations import divisible
@@ -89,7 +90,9 @@ def counts(config: MePbtConfig, population_size: int) -> Counts:
 
     Raises:
       ValueError: `population_size` is below 1, or best, replaced and sampled members together exceed the population.
+      TypeError: `population_size` is no whole number.
     """
+    check_whole(population_size=population_size)
     if population_size < 1:
         raise ValueError(f"population_size must be at least 1, got {population_size}.")
     rounded_counts = Counts(

@@ -117,7 +117,7 @@ def host_scoring(
     return function_scoring(on_host, init, lower, upper, qd_offset, bounds, name)
 
 
-def _score_on_host(score: Callable, size: int, genotype: GenotypeT, key: Key) -> tuple[Array, Array]:
+def _score_on_host(score: Callable, size: int, genotype: PyTree, key: Key) -> tuple[Array, Array]:
     shapes = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((size,), jnp.float32)
     call, seed = partial(_score_batch, score, size), jax.random.bits(key, (), jnp.uint32)
     return jax.pure_callback(call, shapes, genotype, seed, vmap_method="broadcast_all")
