@@ -204,7 +204,8 @@ def _check_options(name: str, factory: Factory, options: dict[str, Any]) -> None
     if missing := [parameter for parameter in required if parameter not in options]:
         raise ValueError(f"the factory {name} needs {', '.join(missing)}; give --option {missing[0]}=VALUE.")
     for parameter in parameters:
-        number, value = _NUMBERS.get(parameter.annotation), options.get(parameter.name)
+        hint, value = parameter.annotation, options.get(parameter.name)
+        number = _NUMBERS.get(hint) if isinstance(hint, type | str) else None
         if number is not None and parameter.name in options and not isinstance(value, number.types):
             raise ValueError(f"the option {parameter.name} of the factory {name} must be {number.text}, got {value!r}.")
 
