@@ -3,9 +3,9 @@
 `Settings` has the values that all three take: sizes of networks, batches and buffers, learning rates, discount, the
 numbers of steps and updates. They are the defaults of SBX 0.28, except for TD3's exploration noise, of which SBX has
 none by default: N(0, 0.1) of Fujimoto 2018 is given to all. TD3's target networks move by `tau` in every update in SBX;
-here, as in Fujimoto 2018, in every second one, by as much as in two of SBX. What has no common setting is left as each
-library has it: initial weights, Adam's epsilon, the loss's constant factors, and the value that TD3's policy maximises,
-of the first critic here and the smaller of both in SBX.
+here, as in Fujimoto 2018, in every second one, by as much as in two of SBX. Its policy maximises the smaller value of
+both critics, as in SBX and by default not here. What has no common setting is left as each library has it: initial
+weights, Adam's epsilon, the loss's constant factors.
 """
 
 import time
@@ -37,6 +37,7 @@ POLICY_DELAY, ENTROPY_COEFFICIENT, CLIP_EPSILON, GAE_LAMBDA, VALUE_COEFFICIENT, 
     0.5,
     0.5,
 )
+POLICY_CRITIC = "smaller"
 NO_LIMIT = 1e9
 """Threshold of PPO's KL divergence in place of none, which SBX has."""
 
@@ -115,6 +116,8 @@ def flags(settings: Settings, steps_per_generation: int) -> tuple[str, ...]:
         sizes |= {"steps-per-generation": steps_per_generation, "warmup-steps": settings.learning_starts, **rows}
     values = {f"space.{name.replace('_', '-')}": value for name, value in chosen(settings).items()}
     words = [word for name, value in (sizes | values).items() for word in (f"--{name}", str(value))]
+    if settings.agent == "td3":
+        words += ["--policy-critic", POLICY_CRITIC]
     words.append(f"--{'' if settings.normalize else 'no-'}normalize-observations")
     if settings.agent == "ppo":
         words.append(f"--{'' if settings.normalize_rewards else 'no-'}normalize-rewards")
@@ -152,7 +155,9 @@ def learner_of(
     else:
         hidden_sizes = settings.hidden_sizes
         agent: OffPolicyAgent = (
-            sac(spec, SacConfig(hidden_sizes)) if settings.agent == "sac" else td3(spec, Td3Config(hidden_sizes))
+            sac(spec, SacConfig(hidden_sizes))
+            if settings.agent == "sac"
+            else td3(spec, Td3Config(hidden_sizes, policy_critic=POLICY_CRITIC))
         )
         off_policy_config = OffPolicyConfig(
             num_envs=settings.num_envs,

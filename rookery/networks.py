@@ -285,6 +285,11 @@ def first_twin(network: Network) -> ApplyFn:
     return partial(_first_apply, network)
 
 
+def smaller_twin(network: Network) -> ApplyFn:
+    """Return the smaller output of both twins: parameters of `twin(network)`, inputs -> `[..., 1]`."""
+    return partial(_smaller_apply, network)
+
+
 class Stacked(NamedTuple):
     """Parameters of twin networks in one tree, so that one operation computes a layer of both."""
 
@@ -374,6 +379,10 @@ def _twin_apply(network: Network, params: PyTree, *inputs: Array | Observation) 
     # A shared input has to be repeated: with an unmapped one, vmap's products transpose their results.
     repeated = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (2, *leaf.shape)), inputs)
     return jnp.moveaxis(jax.vmap(network.apply)(params.both, *repeated)[..., 0], 0, -1)
+
+
+def _smaller_apply(network: Network, params: PyTree, *inputs: Array | Observation) -> Array:
+    return jnp.min(_twin_apply(network, params, *inputs), axis=-1, keepdims=True)
 
 
 def _first_apply(network: Network, params: PyTree, *inputs: Array | Observation) -> Array:

@@ -6,7 +6,7 @@ Source: Fujimoto 2018, "Addressing Function Approximation Error in Actor-Critic 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import chex
 import jax
@@ -41,11 +41,15 @@ class Td3Config:
     encoder: EncoderName = "auto"
     """How the networks read observations: nature or small, convolutional encoders of images (Mnih 2015; MinAtar, Young
     2019); none, as a vector; auto, by the size of the image, and none for vectors."""
+    policy_critic: Literal["first", "smaller"] = "first"
+    """Value that the policy maximises: of the first critic, as Fujimoto 2018, or the smaller one of both, as SBX."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         if self.policy_delay < 1:
             raise ValueError(f"policy_delay must be at least 1, got {self.policy_delay}.")
+        if self.policy_critic not in ("first", "smaller"):
+            raise ValueError(f"policy_critic must be first or smaller, got {self.policy_critic!r}.")
         check_hidden_sizes(self.hidden_sizes, self.critic_hidden_sizes)
         check_output_scale(self.output_scale)
 
@@ -95,14 +99,14 @@ class Td3State(NamedTuple):
 
 
 class Td3Networks(NamedTuple):
-    """The policy and critic networks, and the forward pass of the first critic alone."""
+    """The policy and critic networks, and the value that the policy maximises."""
 
     policy: networks.Network
     """Observation -> action before the tanh, `[..., A]`."""
     critic: networks.Network
     """Observation, action -> two values, `[..., 2]`."""
-    first_critic: networks.ApplyFn
-    """Parameters of the critics, observation, action -> the first value, `[..., 1]`."""
+    policy_value: networks.ApplyFn
+    """Parameters of the critics, observation, action -> the value that the policy maximises, `[..., 1]`."""
 
 
 def smoothed_action(
@@ -152,7 +156,7 @@ def critic_loss(
 
 
 def policy_loss(policy_params: PyTree, nets: Td3Networks, critic_params: PyTree, observation: Observation) -> Array:
-    """The first critic's value of the policy's actions, negated (Fujimoto 2018, Algorithm 1).
+    """The value of the policy's actions, negated: that of the first critic by default (Fujimoto 2018, Algorithm 1).
 
     Args:
       policy_params: parameters of the policy being learned.
@@ -162,9 +166,9 @@ def policy_loss(policy_params: PyTree, nets: Td3Networks, critic_params: PyTree,
 
     Returns:
       Scalar `[]` in units of scaled reward.
-    Deviation: none.
+    Deviation: none, unless `Td3Config.policy_critic` is "smaller".
     """
-    return -jnp.mean(nets.first_critic(critic_params, observation, _action(nets, policy_params, observation)))
+    return -jnp.mean(nets.policy_value(critic_params, observation, _action(nets, policy_params, observation)))
 
 
 def init(nets: Td3Networks, key: Key) -> Td3Params:
@@ -290,7 +294,8 @@ def networks_of(
     critic_sizes = config.hidden_sizes if config.critic_hidden_sizes is None else config.critic_hidden_sizes
     value = read.network(networks.mlp(sizes, critic_sizes, 1))
     policy = networks.mlp(sizes[:1], config.hidden_sizes, spec.action_size, output_scale=config.output_scale)
-    return Td3Networks(read.network(policy), networks.twin(value), networks.first_twin(value)), read
+    maximised = {"first": networks.first_twin, "smaller": networks.smaller_twin}[config.policy_critic]
+    return Td3Networks(read.network(policy), networks.twin(value), maximised(value)), read
 
 
 def td3(

@@ -4,11 +4,12 @@ MAP-Elites connects them: ask the emitter, evaluate, add to the repertoire, tell
 population between generations (`members`, sharded over devices like any population).
 """
 
-from typing import Generic, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol
 
 from typing_extensions import TypeVar
 
 from rookery.envs.base import DescriptorSpec
+from rookery.factories import type_of
 from rookery.learners.base import Bank, EvaluateFn, Evaluator, StartStatesFn
 from rookery.populations.base import MembersT, SharedT
 from rookery.qd.repertoire import Repertoire
@@ -42,6 +43,17 @@ class Scoring(NamedTuple, Generic[GenotypeT]):
     """The policy, environment and settings that `evaluate` uses; None if it runs no episodes of an environment."""
     settings: Settings = NO_SETTINGS
     """Names and configs of its parts, recorded in the run directory."""
+
+
+def check_scoring(scoring: Any) -> None:
+    """Check that a search is given a scoring.
+
+    Raises:
+      TypeError: it is something else; the message contains the remedy.
+    """
+    if not isinstance(scoring, Scoring):
+        remedy = "give a function or an environment to one: rookery.qd.policy_scoring(env)"
+        raise TypeError(f"map_elites searches a Scoring, got {type_of(scoring)}; {remedy}.")
 
 
 class EmitterState(NamedTuple, Generic[MembersT, SharedT]):

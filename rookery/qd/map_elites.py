@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.factories import type_of
 from rookery.learners.evaluation import evaluate as evaluate_episodes
 from rookery.populations import base, rebuild
 from rookery.populations.base import Program, ProgramState
@@ -20,7 +19,7 @@ from rookery.populations.stages import StagedInit, StagedStep, Work, change_init
 from rookery.qd import archives, emitters
 from rookery.qd import repertoire as repertoires
 from rookery.qd.archives import Archive
-from rookery.qd.base import Bank, Emitter, EmitterState, Scoring
+from rookery.qd.base import Bank, Emitter, EmitterState, Scoring, check_scoring
 from rookery.qd.repertoire import Added, Repertoire
 from rookery.qd.staged import staged_ask
 from rookery.types import Array, Evaluation, Key, Metrics, PyTree
@@ -349,9 +348,7 @@ def map_elites(
       >>> cells = rookery.qd.grid((8, 8), arm.descriptor.lower, arm.descriptor.upper)
       >>> program = rookery.map_elites(arm, cells)
     """
-    if not isinstance(scoring, Scoring):
-        remedy = "give a function or an environment to one: rookery.qd.policy_scoring(env)"
-        raise TypeError(f"map_elites searches a Scoring, got {type_of(scoring)}; {remedy}.")
+    check_scoring(scoring)
     size = scoring.descriptor.size
     shape = (centroids.centroids if isinstance(centroids, Archive) else centroids).shape
     if len(shape) != 2 or shape[0] < 1 or shape[1] != size:

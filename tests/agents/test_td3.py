@@ -102,6 +102,22 @@ def test_policy_loss_and_its_slope_by_hand_follow_the_first_critic_alone() -> No
         np.testing.assert_allclose(weights(slope), [-2 * 0.36 * 2, -2 * 0.36], rtol=1e-5)
 
 
+def test_the_policy_can_follow_the_smaller_critic() -> None:
+    nets = NETS._replace(policy_value=networks.smaller_twin(VALUE))
+    observation = Observation(column(1.0, 2.0, 3.0))
+    values = [nets.critic.apply(CRITICS, observation, jnp.full((3, 1), 0.8))[:, each] for each in range(2)]
+    smaller = [0 if first < second else 1 for first, second in zip(*values, strict=True)]
+    assert set(smaller) == {0, 1}, "each critic is the smaller one somewhere"
+    loss, slope = jax.value_and_grad(policy_loss)(POLICY, nets, CRITICS, observation)
+    assert float(loss) == pytest.approx(-np.mean(np.minimum(*values)), rel=1e-6)
+    # d value / d action is the critic's second weight, d tanh(x) = 0.36.
+    by_row = np.asarray([weights(CRITICS[each])[1] for each in smaller]) * 0.36
+    expected = [-np.mean(by_row * np.asarray([1.0, 2.0, 3.0])), -np.mean(by_row)]
+    np.testing.assert_allclose(weights(slope), expected, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"^policy_critic must be first or smaller, got 'both'\.$"):
+        Td3Config(policy_critic="both")  # pyright: ignore[reportArgumentType]
+
+
 def test_policy_loss_computes_the_products_of_one_critic() -> None:
     value = networks.mlp([3, 2], [4], 1)
     nets = Td3Networks(networks.mlp([3], [4], 2), networks.twin(value), networks.first_twin(value))

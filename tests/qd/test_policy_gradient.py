@@ -95,7 +95,7 @@ class TestVariation:
 
         buffer = buffers.ring(7)
         stored = buffer.add(buffer.init(Observation(jnp.zeros(2))), Observation(jax.random.normal(KEY, (7, 2))))
-        ascent = variation.Ascent(act, critic.first_critic, buffer, 5, 0.01)
+        ascent = variation.Ascent(act, critic.policy_value, buffer, 5, 0.01)
         found = jax.jit(partial(variation.vary, ascent))(params, condition, KEY, values, stored, 4)
 
         optimiser = optax.adam(0.01)
@@ -142,7 +142,7 @@ class TestProposals:
         parents = trees.take(repertoire.genotypes.params, cells)
         settings = PgaMeConfig(**SMALL).td3(POLICY)
         ascent = variation.Ascent(
-            EVALUATOR.act, networks_of(ENV.spec, settings)[0].first_critic, buffers.ring(200), 5, 1e-3
+            EVALUATOR.act, networks_of(ENV.spec, settings)[0].policy_value, buffers.ring(200), 5, 1e-3
         )
         stored = buffer._replace(rows=buffer.rows.observation)
         vary = partial(variation.vary, ascent, condition=None, critic=training.member.state.critic.params, steps=3)

@@ -139,7 +139,7 @@ def _build(
     if isinstance(config, DcrlMeConfig):
         limits = Conditions(scoring.descriptor, config.length_scale, first_input, spec.qd_offset)
     trained = Critics(agent, buffers.ring(config.buffer_size), config.critic_steps, config.gradient_batch_size)
-    ascent = Ascent(evaluator.act, nets.first_critic, trained.buffer, config.gradient_batch_size, config.policy_lr)
+    ascent = Ascent(evaluator.act, nets.policy_value, trained.buffer, config.gradient_batch_size, config.policy_lr)
     variations = emitters.iso_line(scoring, counts[0], variation, placement.cells)
     bindings = GradientBindings(
         scoring, trained, config.hyper, ascent, config.policy_gradient_steps, variations, *counts[1:], placement, limits
