@@ -5,7 +5,7 @@ numbers of steps and updates. They are the defaults of SBX 0.28, except for TD3'
 none by default: N(0, 0.1) of Fujimoto 2018 is given to all. TD3's target networks move by `tau` in every update in SBX;
 here, as in Fujimoto 2018, in every second one, by as much as in two of SBX. Its policy maximises the smaller value of
 both critics, as in SBX and by default not here. What has no common setting is left as each library has it: initial
-weights, Adam's epsilon, the loss's constant factors.
+weights, Adam's epsilon, and the loss's constant factors.
 """
 
 import time
@@ -98,10 +98,11 @@ def chosen(settings: Settings) -> dict[str, float]:
         losses = {"entropy_coefficient": ENTROPY_COEFFICIENT, "value_coefficient": VALUE_COEFFICIENT}
         return {"discount": settings.discount, "gae_lambda": GAE_LAMBDA, **rates, **clipping, **losses}
     values = {"policy_lr": settings.learning_rate, "critic_lr": settings.learning_rate, "tau": settings.tau}
-    delayed = {"exploration_noise": settings.exploration_noise, "tau": 1 - (1 - settings.tau) ** POLICY_DELAY}
-    noise = delayed if settings.agent == "td3" else {}
-    rates = {"alpha_lr": settings.learning_rate} if settings.agent == "sac" else {}
-    return {"discount": settings.discount, **values, **noise, **rates}
+    if settings.agent == "td3":
+        own = {"exploration_noise": settings.exploration_noise, "tau": 1 - (1 - settings.tau) ** POLICY_DELAY}
+    else:
+        own = {"alpha_lr": settings.learning_rate}
+    return {"discount": settings.discount, **values, **own}
 
 
 def flags(settings: Settings, steps_per_generation: int) -> tuple[str, ...]:

@@ -155,8 +155,9 @@ def _write_outputs(program: Program, config: RunConfig, result: Result) -> None:
     if program.table is not None:
         outputs["repertoire"] = _attempt(draw_repertoire, run_dir)
         console.print(tables.repertoire_summary(run_dir))
-    is_python = open_existing(run_dir).config.get("kind") == PYTHON
-    outputs["evaluate"] = f"rookery.load({str(run_dir)!r}, program).evaluate()" if is_python else _evaluate(run_dir)
+    outputs["evaluate"] = f"rookery evaluate {run_dir}"
+    if open_existing(run_dir).config.get("kind") == PYTHON:  # which no command can build again
+        outputs["evaluate"] = f"rookery.load({str(run_dir)!r}, program).evaluate()"
     if (run_dir / "lineage.csv").exists():
         console.print(tables.summary(run_dir))
     if result.memory is not None:
@@ -164,10 +165,6 @@ def _write_outputs(program: Program, config: RunConfig, result: Result) -> None:
     for name, value in outputs.items():
         if value is not None:
             console.print(f"{name:10} {value}", highlight=False, soft_wrap=True)
-
-
-def _evaluate(run_dir: Path) -> str:
-    return f"rookery evaluate {run_dir}"
 
 
 def _attempt(write: Callable[[Path], Path], run_dir: Path) -> Path | None:
