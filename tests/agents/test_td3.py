@@ -109,7 +109,7 @@ def test_the_policy_can_follow_the_smaller_critic() -> None:
     smaller = [0 if first < second else 1 for first, second in zip(*values, strict=True)]
     assert set(smaller) == {0, 1}, "each critic is the smaller one somewhere"
     loss, slope = jax.value_and_grad(policy_loss)(POLICY, nets, CRITICS, observation)
-    assert float(loss) == pytest.approx(-np.mean(np.minimum(*values)), rel=1e-6)
+    assert float(loss) == pytest.approx(-np.mean(np.minimum(values[0], values[1])), rel=1e-6)
     # d value / d action is the critic's second weight, d tanh(x) = 0.36.
     by_row = np.asarray([weights(CRITICS[each])[1] for each in smaller]) * 0.36
     expected = [-np.mean(by_row * np.asarray([1.0, 2.0, 3.0])), -np.mean(by_row)]

@@ -79,8 +79,8 @@ def in_turn(run: Path, opponents: Path) -> np.ndarray:
     assert learner is not None
     bank_key, key = jax.random.split(evaluation_key(0))
     bank, evaluate = learner.start_states(bank_key), compiled(learner.evaluate)
-    members, opponents = (jax.device_get(genotype(read.state.members)) for read in (mine, other))
-    sizes = [len(jax.tree.leaves(each.params)[0]) for each in (members, opponents)]
+    members, opposing = (jax.device_get(genotype(read.state.members)) for read in (mine, other))
+    sizes = [len(jax.tree.leaves(each.params)[0]) for each in (members, opposing)]
     returns = np.empty((2, *sizes))
     for role, member, opponent in np.ndindex(*returns.shape):
 
@@ -89,7 +89,7 @@ def in_turn(run: Path, opponents: Path) -> np.ndarray:
             team[at[0]] = own[at[1], at[0]]
             return team
 
-        params = jax.tree.map(seated, members.params, opponents.params)
+        params = jax.tree.map(seated, members.params, opposing.params)
         hyper = jax.tree.map(lambda leaf, slot=member: leaf[slot], members.hyper)
         returns[role, member, opponent] = evaluate(Genotype(params, hyper, None), bank, key).roles[role]
     return returns

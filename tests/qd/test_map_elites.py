@@ -169,7 +169,7 @@ class TestHostScoring:
 
         message = rf"fitnesses \[6\] and descriptors \[6, 2\] for 6 genotypes, got the shapes \[{fitness}\] and \[6, "
         with pytest.raises(ValueError, match=message):
-            scoring._score_batch(wrong, 2, np.zeros((2, 3, 4)), np.zeros((2, 3), np.uint32))
+            scoring._score_batch(wrong, 2, np.zeros((2, 3, 4)), jnp.zeros((2, 3), jnp.uint32))
 
 
 class TestEvaluate:
