@@ -209,6 +209,7 @@ def line(
         **{"iqm": float(middle.value), "low": float(middle.low), "high": float(middle.high)},
         "seconds of all": seconds[0] if name == "rookery" else sum(seconds),
         "scores": scores[name].tolist(),
+        "quarters": quarters(mine).mean(axis=0).tolist(),
         "curves": {str(row["seed"]): {"steps": row["steps"], "returns": row["returns"]} for row in mine},
     }
     if name == "rookery" and scores[peer].size:
@@ -216,7 +217,17 @@ def line(
             statistics.probability_of_improvement, {task: scores["rookery"]}, {task: scores[peer]}
         )
         found |= {f"over {peer}": float(better.value), "low over": float(better.low), "high over": float(better.high)}
+        pairs = zip(quarters(mine).T, quarters(of(rows, peer, agent, task)).T, strict=True)
+        found[f"quarters over {peer}"] = [
+            float(statistics.probability_of_improvement({task: ours}, {task: theirs})) for ours, theirs in pairs
+        ]
     return found
+
+
+def quarters(rows: list[dict[str, Any]]) -> np.ndarray:
+    """Mean returns `[runs, 4]` of the evaluations in each quarter of the training."""
+    curves = (np.mean(row["returns"], axis=1) for row in rows)
+    return np.array([[np.mean(part) for part in np.array_split(curve, 4)] for curve in curves])
 
 
 def draw(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
