@@ -41,7 +41,7 @@ from rookery.storage.checkpoint import Checkpointer, CheckpointError, Checkpoint
 from rookery.storage.exit_reasons import Diverged
 from rookery.storage.island_files import IslandWarning
 from rookery.storage.run_dir import open_existing
-from rookery.tracking import TrackingConfig, trackers
+from rookery.tracking import TrackingConfig, continued, trackers
 from rookery.training import CallbackWarning, gpu_plan, loop, run_writer
 from rookery.training.compilation import keep_compiled_programs
 from rookery.training.memory_plan import remedy
@@ -249,7 +249,7 @@ def main() -> None:
 
 def _join(command: Any) -> ProcessGroup:
     if isinstance(command, Train):
-        islands.has_islands(command.config, command.processes, command.tracking)  # before anything connects
+        islands.has_islands(command.config, command.processes)  # before anything connects
     return join(getattr(command, "processes", ProcessesConfig()))
 
 
@@ -264,12 +264,12 @@ def _execute(command: Any, group: ProcessGroup) -> None:
 
 def train(command: Train, group: ProcessGroup) -> None:
     """`rookery train KIND`."""
-    divided = islands.has_islands(command.config, command.processes, command.tracking)
+    divided = islands.has_islands(command.config, command.processes)
     config, schedule = _complete(command.config)
     if command.plan:
         _plan(islands.planned(config), schedule)
     elif divided:
-        islands.train(config, command.processes)
+        islands.train(config, command.processes, command.tracking)
     else:
         _run(config, schedule, group, command.tracking)
 
@@ -362,7 +362,7 @@ def _run(
     resume: bool = False,
 ) -> None:
     group.set_run_dir(str(config.run.run_dir))
-    callbacks = trackers(tracking, config.run.run_dir if resume else None, config.run.quiet)
+    callbacks = trackers(continued(tracking, str(config.run.run_dir)) if resume else tracking, config.run.quiet)
     check_alike({**to_record(config), **record_of(schedule), "resume": resume})
     built = build.build(config, schedule)
     connect(built.mesh)

@@ -14,9 +14,9 @@ from rookery.islands import plan, replay_island, run_islands
 from rookery.report.formatting import counted
 from rookery.report.page import write_report
 from rookery.storage import events
-from rookery.storage.island_files import best_of, check_is_no_island, islands_of
+from rookery.storage.island_files import best_of, check_is_no_island, island_dir, islands_of
 from rookery.storage.run_dir import open_existing
-from rookery.tracking import TrackingConfig
+from rookery.tracking import TrackingConfig, continued, trackers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class ReplayIsland:
     """Number of the island (0 to the number of islands - 1)."""
 
 
-def has_islands(config: RecordedRun, processes: ProcessesConfig, tracking: TrackingConfig) -> bool:
+def has_islands(config: RecordedRun, processes: ProcessesConfig) -> bool:
     """Whether a run is divided into islands.
 
     Raises:
@@ -40,7 +40,7 @@ def has_islands(config: RecordedRun, processes: ProcessesConfig, tracking: Track
             raise ValueError("ray_address has an effect only with islands; give --islands, or leave it out.")
         return False
     plan.check(config)
-    _check_alone(processes, tracking)
+    _check_alone(processes)
     return True
 
 
@@ -54,24 +54,22 @@ def planned(config: RecordedRun) -> RecordedRun:
     return dataclasses.replace(one, run=dataclasses.replace(one.run, quiet=quiet))
 
 
-def _check_alone(processes: ProcessesConfig, tracking: TrackingConfig) -> None:
-    """Check that nothing else is asked for which runs of islands do not have.
+def _check_alone(processes: ProcessesConfig) -> None:
+    """Check that no processes are asked for, which runs of islands do not have.
 
     Raises:
-      ValueError: it is.
+      ValueError: they are.
     """
     if processes.wanted:
         raise ValueError(
             "islands run without the processes of jax.distributed; give --ray-address to place them on several "
             "machines, or leave the flags of processes out."
         )
-    if tracking != TrackingConfig():
-        raise ValueError("a run of islands is not sent to trackers yet; leave --wandb and --mlflow out.")
 
 
-def train(config: RecordedRun, processes: ProcessesConfig) -> None:
+def train(config: RecordedRun, processes: ProcessesConfig, tracking: TrackingConfig) -> None:
     """`rookery train KIND --islands I`."""
-    _run(plan.check(config), processes.ray_address)
+    _run(plan.check(config), processes.ray_address, tracking)
 
 
 def resume(
@@ -95,23 +93,26 @@ def resume(
             if value is not None:
                 raise ValueError(f"{name} has an effect only for a run that was started with --islands; leave it out.")
         return False
-    _check_alone(processes, tracking)
+    _check_alone(processes)
     config = plan.resumed(folder, islands, changed)
     if devices is not None:
         environment = dataclasses.replace(config.environment, devices=devices)
         config = dataclasses.replace(config, environment=environment)
-    _run(config, processes.ray_address, resume=True)
+    _run(config, processes.ray_address, tracking, resume=True)
     return True
 
 
-def _run(config: plan.IslandRun, ray_address: str | None, resume: bool = False) -> None:
+def _run(config: plan.IslandRun, ray_address: str | None, tracking: TrackingConfig, resume: bool = False) -> None:
     count, run_dir = config.islands.islands, Path(str(config.run.run_dir))
+    tracking = continued(tracking, island_dir(run_dir, 0)) if resume else tracking
+    callbacks = functools.partial(trackers, tracking, quiet=True)
+    callbacks()  # a tracker that cannot be used is an error before anything is written
     engine = "in turn in this process" if ray_address is None else "on Ray"
     size = config.population // count
     running.show(config.run, f"{config.kind}: {count} islands of {counted(size, 'member')}, {engine}, in {run_dir}")
     live = functools.partial(_live, run_dir) if config.run.live else None
     try:
-        run_islands(config, resume, ray_address, events.command_line(), live)
+        run_islands(config, resume, ray_address, events.command_line(), live, callbacks)
     finally:
         if any((path / "metrics.csv").is_file() for path in islands_of(run_dir)):
             page = write_report([run_dir])

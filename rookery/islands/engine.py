@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from rookery.distributed.signals import Interrupted, Requests
 from rookery.envs.host.base import HostError
-from rookery.islands.plan import Builder, IslandRun
+from rookery.islands.plan import Builder, CallbacksFn, IslandRun
 from rookery.storage.checkpoint import CheckpointError
 from rookery.storage.exit_reasons import Diverged
 from rookery.training.loop import Result
@@ -26,7 +26,11 @@ ENDS_ONE = (Diverged, CheckpointError, HostError)
 
 
 def take_turns(
-    config: IslandRun, requests: Requests, command: Sequence[str] | None, show: Callable[[], None]
+    config: IslandRun,
+    requests: Requests,
+    command: Sequence[str] | None,
+    callbacks: CallbacksFn,
+    show: Callable[[], None],
 ) -> list[Outcome]:
     """Run all islands in this process; the one with the fewest finished generations has the next turn.
 
@@ -36,6 +40,7 @@ def take_turns(
       config: of the whole run, whose folder exists and is locked.
       requests: the signals that stop the run.
       command: the words of the command line, for the journals.
+      callbacks: makes those of each island.
       show: called after each generation.
 
     Returns:
@@ -44,7 +49,7 @@ def take_turns(
     builder = Builder(config)
     numbers = range(config.islands.islands)
     builders = {number: Builder(config) if number and builder.on_host else builder for number in numbers}
-    running = {number: builders[number].turns(number, requests, command) for number in numbers}
+    running = {number: builders[number].turns(number, requests, command, callbacks) for number in numbers}
     reached: dict[int, int] = dict.fromkeys(numbers, -1)  # the first turn of each one ends before a generation
     outcomes = []
     try:

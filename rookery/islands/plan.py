@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -21,12 +21,16 @@ from rookery.islands.store import Store
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.island_files import ISLAND, ImportJournal, island_dir
 from rookery.storage.run_dir import RunFolder, open_existing
+from rookery.training.callbacks import Callback
 from rookery.training.compilation import Compiler
 from rookery.training.host_episodes import host_episodes
 from rookery.training.loop import Result, Sharing, result_of, turns
 
 IslandRun = PbtRun | MePbtRun
 """A config whose population can be divided into islands."""
+
+CallbacksFn = Callable[[], Sequence[Callback]]
+"""Makes the callbacks of one island, in its process."""
 
 
 def check(config: RecordedRun) -> IslandRun:
@@ -163,7 +167,7 @@ class Builder:
         return Island(number, seed, self.migration, schedule, store, journal, replays)
 
     def turns(
-        self, number: int, requests: Requests, command: Sequence[str] | None = None
+        self, number: int, requests: Requests, command: Sequence[str] | None, callbacks: CallbacksFn
     ) -> Generator[int, None, Result]:
         """Run an island, or continue it, one generation at a time; see `training.loop.turns`."""
         config = config_of(self._config, number).run
@@ -172,7 +176,8 @@ class Builder:
         sharing = Sharing(exchange, requests, self.compiler)
         resume = folder.config_file.is_file()
         program, record = self.built.program, self.record(number)
-        return turns(program, config, self.built.mesh, resume, record, sharing, command=command)
+        options = {"command": command, "callbacks": callbacks()}
+        return turns(program, config, self.built.mesh, resume, record, sharing, **options)
 
     def replayed(self, number: int, run_dir: Path, generations: int, journal: ImportJournal) -> Result:
         """Run an island again from its seed, in another folder, with the exchanges of a journal.

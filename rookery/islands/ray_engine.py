@@ -16,7 +16,7 @@ from rookery.distributed.signals import Interrupted, Requests
 from rookery.distributed.sync import PACKAGES
 from rookery.experiments.config_io import from_record, to_record
 from rookery.islands.engine import ENDS_ONE, Outcome
-from rookery.islands.plan import Builder, IslandRun, check, with_devices
+from rookery.islands.plan import Builder, CallbacksFn, IslandRun, check, with_devices
 from rookery.storage.run_dir import RunFolder, RunFolderError
 from rookery.training.compilation import keep_compiled_programs
 from rookery.versions import versions
@@ -48,6 +48,7 @@ class Task(NamedTuple):
     versions: dict[str, str]
     """Versions of the packages in the process that starts the islands."""
     command: Sequence[str] | None
+    callbacks: CallbacksFn
 
 
 class Actor:
@@ -66,7 +67,7 @@ class Actor:
         config = check(from_record(json.loads(task.record)))
         _check_node(task, str(config.run.run_dir))
         keep_compiled_programs()
-        turns = Builder(config, task.number).turns(task.number, self._requests, task.command)
+        turns = Builder(config, task.number).turns(task.number, self._requests, task.command, task.callbacks)
         try:
             for _ in turns:
                 pass
@@ -102,6 +103,7 @@ def run_actors(
     address: str,
     requests: Requests,
     command: Sequence[str] | None,
+    callbacks: CallbacksFn,
     show: Callable[[], None],
 ) -> list[Outcome]:
     """Run all islands on Ray; the arguments and the result are those of `engine.take_turns`.
@@ -111,6 +113,7 @@ def run_actors(
       address: `auto`, the address of a cluster, or `local`.
       requests: the signals that stop the run.
       command: the words of the command line, for the journals.
+      callbacks: makes those of each island, in its process.
       show: called about once a second.
 
     Raises:
@@ -132,7 +135,8 @@ def run_actors(
         )
         numbers = range(config.islands.islands)
         configs = {number: json.dumps(to_record(_on_node(config, number, reserved))) for number in numbers}
-        actors: dict[int, Any] = {n: remote.remote(Task(n, configs[n], owner, known, command)) for n in configs}
+        tasks = [Task(number, configs[number], owner, known, command, callbacks) for number in numbers]
+        actors: dict[int, Any] = {task.number: remote.remote(task) for task in tasks}
         running = {actor.run.remote(): number for number, actor in actors.items()}
         outcomes = []
         while running:
@@ -184,12 +188,13 @@ def connected(address: str, quiet: bool = False) -> Iterator[None]:
 
     try:
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=not quiet, **here)
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+    except Exception as error:  # a Ray that takes too long to start raises no narrower class
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise ValueError(
-            f"ray_address {address} cannot be used: {reason.rstrip('.')}; start a cluster (ray start --head) with the "
-            "same versions of Python and Ray, give its HOST:PORT, or use local."
-        ) from error
+        remedy = "start a cluster (ray start --head) with the same versions of Python and Ray, give its HOST:PORT, or "
+        remedy += "use local."
+        if address == "local":
+            remedy = "run the command again, or without ray_address, so that the islands take turns in one process."
+        raise ValueError(f"ray_address {address} cannot be used: {reason.rstrip('.')}; {remedy}") from error
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ from rookery.distributed.signals import Interrupted, Requests
 from rookery.experiments.config_io import to_record
 from rookery.islands import ray_engine
 from rookery.islands.engine import Outcome, take_turns
-from rookery.islands.plan import IslandRun
+from rookery.islands.plan import CallbacksFn, IslandRun
 from rookery.islands.store import Store, StoreError
 from rookery.storage.exit_reasons import Diverged
 from rookery.storage.island_files import island_dir, reached
@@ -24,6 +24,7 @@ def run_islands(
     ray_address: str | None = None,
     command: Sequence[str] | None = None,
     after_exchange: Callable[[Path], None] | None = None,
+    callbacks: CallbacksFn = tuple,
 ) -> list[Outcome]:
     """Run all islands of a run up to its number of generations.
 
@@ -35,6 +36,7 @@ def run_islands(
       command: the words of the command line, for the journals.
       after_exchange: called with the run directory when the islands have passed a further exchange; an exception
         becomes a warning.
+      callbacks: makes those of one island, in its process.
 
     Returns:
       How each island ended.
@@ -59,9 +61,9 @@ def run_islands(
         shown = Follower(config, folder, after_exchange)
         with Requests() as requests:
             if ray_address is None:
-                outcomes = take_turns(config, requests, command, shown)
+                outcomes = take_turns(config, requests, command, callbacks, shown)
             else:
-                outcomes = ray_engine.run_actors(config, ray_address, requests, command, shown)
+                outcomes = ray_engine.run_actors(config, ray_address, requests, command, callbacks, shown)
     shown.end(outcomes)
     if any(outcome.stopped for outcome in outcomes):
         least = min(generation for generation, _ in progress(folder, config.islands.islands))

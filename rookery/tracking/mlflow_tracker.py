@@ -123,7 +123,7 @@ class MlflowTracker:
             raise TrackerError(f"the MLflow experiment {self._experiment!r} is deleted; restore it, or name another.")
         else:
             identifier = experiment.experiment_id
-        name = start.run_dir.name if start.run_dir else None
+        name, _ = records.name_and_group(start)
         run_id = self._client.create_run(identifier, run_name=name).info.run_id
         flat = flatten_mapping(dict(start.config)).items()
         params = [self._mlflow.entities.Param(key, str(value)[:_LONGEST]) for key, value in flat]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rookery.storage.csv_log import read_csv
+from rookery.storage.island_files import ISLAND
 from rookery.storage.run_dir import RunFolder, write_atomically
 from rookery.training.callbacks import Generation, Start
 
@@ -85,6 +86,17 @@ def _summary(name: str, array: np.ndarray) -> dict[str, float]:
     if name == "parent" or not finite.size:
         return {}
     return {f"members/{name}/{label}": float(np.quantile(finite, at)) for label, at in _QUANTILES.items()}
+
+
+def name_and_group(start: Start) -> tuple[str | None, str | None]:
+    """Name of a tracker's run, and of the group it belongs to: the run directory's, and for an island `hopper/2` in the
+    group `hopper`. None for a run without a directory, or without a group."""
+    if start.run_dir is None:
+        return None, None
+    if ISLAND not in start.config:
+        return start.run_dir.name, None
+    group = start.run_dir.parent.parent.name
+    return f"{group}/{start.run_dir.name}", group
 
 
 def read_record(run_dir: Path | None, tracker: str) -> dict[str, Any]:

@@ -22,20 +22,22 @@ class TrackingConfig:
     `mlflow`."""
 
 
-def trackers(config: TrackingConfig, run_dir: str | Path | None = None, quiet: bool = False) -> Sequence[Callback]:
+def continued(config: TrackingConfig, run_dir: str | Path) -> TrackingConfig:
+    """The trackers of a run that is resumed: those that it has used before, unless `config` names another."""
+    project = config.wandb or records.read_record(Path(run_dir), "wandb").get("project")
+    return TrackingConfig(project, config.mlflow or records.read_record(Path(run_dir), "mlflow").get("uri"))
+
+
+def trackers(config: TrackingConfig, quiet: bool = False) -> Sequence[Callback]:
     """The callbacks of the configured trackers, which are imported, and connected, only here.
 
     Args:
       config: which trackers.
-      run_dir: of a run to be resumed: a tracker that it has used before is used again, unless `config` names another.
       quiet: do not print where the trackers' runs are.
 
     Raises:
       ImportError: the package of a tracker is not installed.
       TrackerError: a tracker cannot be used or reached.
     """
-    before = Path(run_dir) if run_dir is not None else None
-    project = config.wandb or records.read_record(before, "wandb").get("project")
-    uri = config.mlflow or records.read_record(before, "mlflow").get("uri")
-    found: list[Callback] = [WandbTracker(project, quiet)] if project else []
-    return [*found, MlflowTracker(uri, quiet=quiet)] if uri else found
+    found: list[Callback] = [WandbTracker(config.wandb, quiet)] if config.wandb else []
+    return [*found, MlflowTracker(config.mlflow, quiet=quiet)] if config.mlflow else found

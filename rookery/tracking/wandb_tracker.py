@@ -33,7 +33,7 @@ class WandbTracker:
       project: the W&B project, or `entity/project`.
       quiet: do not print where the W&B run is.
       **options: further arguments of `wandb.init`, such as `group`, `tags` or `name`; by default the name is that of
-        the run directory.
+        the run directory, and the islands of a run are a group.
 
     Raises:
       ImportError: wandb is not installed.
@@ -64,7 +64,8 @@ class WandbTracker:
         found = records.read_record(start.run_dir, "wandb")
         new = {"project": self._project, "id": secrets.token_hex(4), "finished": start.finished}
         self._record = found if found.get("project") == self._project else new
-        options = {"name": start.run_dir.name if start.run_dir else None, **self._options}
+        name, group = records.name_and_group(start)
+        options = {"name": name, "group": group, **self._options}
         settings = self._wandb.Settings(
             silent=True,
             console="off",

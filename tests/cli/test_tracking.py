@@ -5,7 +5,10 @@ import sys
 
 import pytest
 
+from rookery.storage.island_files import islands_of
 from tests.commandline import call
+from tests.islands.runs import PBT
+from tests.tracking.wandb_file import offline_files
 
 ARM = "--env arm --dimensions 4 --batch-size 16 --generations 2 --quiet".split()
 
@@ -78,3 +81,23 @@ def test_a_tracked_run_is_continued_without_naming_its_trackers(tmp_path):
     assert call("train", "map-elites", *ARM, "--run-dir", "run", "--overwrite") == (0, "", "")
     assert not (tmp_path / "run/wandb.json").exists(), "a new run does not continue that of the old one"
     assert not (tmp_path / "run/mlflow.json").exists()
+
+
+def test_each_island_has_a_run_of_its_own(tmp_path):
+    """W&B groups them; a resumed run continues all of them without naming the trackers, and added islands join them."""
+    from mlflow import MlflowClient
+
+    flags = f"train {PBT} --run-dir birds --generations 2 --wandb p --mlflow mlruns".split()
+    assert call(*flags) == (0, "", "")
+    assert call("resume", "birds", "--generations", "3", "--islands", "3", "--quiet") == (0, "", "")
+    folders = islands_of(tmp_path / "birds")
+    records = [json.loads((path / "mlflow.json").read_text()) for path in folders]
+    client = MlflowClient(records[0]["uri"])
+    names = [client.get_run(record["run_id"]).info.run_name for record in records]
+    assert names == ["birds/0", "birds/1", "birds/2"]
+    for record in records:
+        assert [entry.step for entry in client.get_metric_history(record["run_id"], "env_steps")] == [0, 1, 2]
+    for name, folder in zip(names, folders, strict=True):
+        found = offline_files(folder)
+        assert {(file.project, file.name, file.group) for file in found} == {("p", name, "birds")}
+        assert [row["_step"] for file in found for row in file.history] == [0, 1, 2]

@@ -298,7 +298,7 @@ def test_two_drivers_on_one_folder(copy):
         ("--islands 2 --migrate-fraction 1.5", "--migrate-fraction must lie in [0, 1], got 1.5."),
         ("--ray-address auto", "--ray-address has an effect only with islands; give --islands, or leave it out."),
         ("--islands 2 --distributed", "islands run without the processes of jax.distributed; give --ray-address to"),
-        ("--islands 2 --wandb p", "a run of islands is not sent to trackers yet; leave --wandb and --mlflow out."),
+        ("--islands 2 --wandb team/", "the W&B project 'team/' has no name; give PROJECT or ENTITY/PROJECT."),
     ],
 )
 def test_bad_input_is_one_sentence(flags, message, tmp_path, monkeypatch):
@@ -355,12 +355,6 @@ def test_a_store_that_cannot_be_used_ends_the_command_with_one_sentence(tmp_path
         1,
         f"error: {tmp_path}/run/publications cannot be used by islands (no); give another --run-dir.\n",
     )
-
-
-def test_a_resumed_run_does_not_ignore_trackers(copy):
-    code, _, err = call("resume", str(copy), "--wandb", "p")
-    assert code == 1
-    assert "a run of islands is not sent to trackers yet" in err
 
 
 def test_seeds_of_islands():

@@ -95,14 +95,22 @@ def test_an_error_of_an_island_is_one_sentence(address, tmp_path):
     assert err.count("\n") == 1
 
 
-def test_a_ray_that_cannot_be_reached_is_one_sentence(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("address", "error", "remedy"),
+    [
+        ("auto", ConnectionError("Could not find any running Ray instance.\nMore."), "start a cluster"),
+        ("local", Exception("The current node timed out during startup."), "run the command again, or without --ray-"),
+    ],
+)
+def test_a_ray_that_cannot_be_reached_is_one_sentence(address, error, remedy, tmp_path, monkeypatch):
     def fails(**_):
-        raise ConnectionError("Could not find any running Ray instance. Please specify the one to connect to.\nMore.")
+        raise error
 
     monkeypatch.setattr(ray, "init", fails)
-    code, _, err = train(PBT, tmp_path / "run", "--ray-address", "auto")
+    code, _, err = train(PBT, tmp_path / "run", "--ray-address", address)
     assert code == 1
-    assert err.startswith("error: --ray-address auto cannot be used: Could not find any running Ray instance. Please")
+    assert err.startswith(f"error: --ray-address {address} cannot be used: {str(error).splitlines()[0]}".rstrip("."))
+    assert f"; {remedy}" in err
     assert err.count("\n") == 1
 
 

@@ -17,12 +17,22 @@ from rookery.experiments.lineage import lineage
 from rookery.populations.pbt import pbt
 from rookery.storage.csv_log import read_csv
 from rookery.storage.run_dir import open_existing
-from rookery.tracking import MlflowTracker, TrackerError, TrackingConfig, WandbTracker, records, trackers, wandb_tracker
+from rookery.tracking import (
+    MlflowTracker,
+    TrackerError,
+    TrackingConfig,
+    WandbTracker,
+    continued,
+    records,
+    trackers,
+    wandb_tracker,
+)
 from rookery.training import CallbackWarning, Generation
 from rookery.training.loop import run
 from rookery.trees import flatten_mapping
 from tests import walks
 from tests.tracking import wandb_server
+from tests.tracking.wandb_file import offline_files
 from tests.training import test_loop
 
 OPTIONS = {"checkpoint_every": 3, "quiet": True}
@@ -47,16 +57,6 @@ def _without_network(monkeypatch, tmp_path_factory):
 def database(tmp_path_factory) -> Path:
     """A folder for MLflow; the creation of its database takes seconds."""
     return tmp_path_factory.mktemp("mlflow")
-
-
-def offline_files(run_dir: Path) -> list[Any]:
-    import wandb
-
-    from tests.tracking.wandb_file import read
-
-    wandb.teardown()  # until then another process writes them
-    files = [read(path) for path in run_dir.glob("wandb/offline-run-*/*.wandb")]
-    return sorted(files, key=lambda file: file.history[0]["_timestamp"])
 
 
 def mlflow_run(run_dir: Path) -> tuple[Any, dict[str, dict[int, float]]]:
@@ -203,13 +203,17 @@ def test_children_of_a_repertoire_are_no_members():
 
 
 def test_the_trackers_of_a_run_are_used_again_when_it_is_resumed(tmp_path, database):
-    assert trackers(TrackingConfig(), tmp_path) == []
+    assert continued(TrackingConfig(), tmp_path) == TrackingConfig()
+    assert trackers(TrackingConfig()) == []
     records.write_record(tmp_path, "wandb", {"project": "birds", "id": "a", "finished": 0})
     records.write_record(tmp_path, "mlflow", {"uri": f"sqlite:///{database / 'mlflow.db'}", "run_id": "b"})
-    assert [type(tracker) for tracker in trackers(TrackingConfig(), tmp_path)] == [WandbTracker, MlflowTracker]
+    found = continued(TrackingConfig(), tmp_path)
+    assert found == TrackingConfig("birds", f"sqlite:///{database / 'mlflow.db'}")
+    assert continued(TrackingConfig("nests"), tmp_path).wandb == "nests"
+    assert [type(tracker) for tracker in trackers(found)] == [WandbTracker, MlflowTracker]
     (tmp_path / "wandb.json").write_text("{")
     with pytest.raises(TrackerError, match=r"wandb.json is damaged .* delete it, and wandb begins a new run"):
-        trackers(TrackingConfig(), tmp_path)
+        continued(TrackingConfig(), tmp_path)
 
 
 def test_another_project_begins_another_run(tmp_path):

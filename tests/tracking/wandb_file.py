@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wandb.proto import wandb_internal_pb2
-
 _FILE_HEADER, _BLOCK, _HEADER = 7, 32768, struct.Struct("<IHB")  # an entry's checksum, length and type
 _FULL, _LAST = 1, 4
 
@@ -18,6 +16,7 @@ class Offline(NamedTuple):
     id: str
     project: str
     name: str
+    group: str
     config: dict[str, Any]
     history: list[dict[str, float]]
     """The values of each `log` by name, with `_step`."""
@@ -43,6 +42,8 @@ def entries(path: Path) -> Iterator[bytes]:
 
 def read(path: Path) -> Offline:
     """Read one file."""
+    from wandb.proto import wandb_internal_pb2  # wandb reads the environment when it is imported
+
     run, history, exit_code, summaries = None, [], None, {}
     for entry in entries(path):
         record = vars(wandb_internal_pb2)["Record"]()  # protobuf creates its classes at import
@@ -59,4 +60,13 @@ def read(path: Path) -> Offline:
             summaries[record.metric.name] = "max"
     assert run is not None
     config = {update.key: json.loads(update.value_json) for update in run.config.update}
-    return Offline(run.run_id, run.project, run.display_name, config, history, exit_code, summaries)
+    return Offline(run.run_id, run.project, run.display_name, run.run_group, config, history, exit_code, summaries)
+
+
+def offline_files(run_dir: Path) -> list[Offline]:
+    """What a run wrote, a file for each start, in the order of time."""
+    import wandb
+
+    wandb.teardown()  # until then another process writes them
+    files = [read(path) for path in run_dir.glob("wandb/offline-run-*/*.wandb")]
+    return sorted(files, key=lambda file: file.history[0]["_timestamp"])
