@@ -1,7 +1,8 @@
-"""Draw the pictures of the report pages: `python -m docs.draw_reports RUNS` writes docs/images/report_*.png.
+"""Draw the pictures of the report pages: `python -m docs.draw_reports RUNS` writes `getting_started.png` and
+`report_*.png` in docs/images.
 
-The four commands of `docs/guides/report.md` train in the folder RUNS; a run that is there already is not repeated. The
-pictures need playwright and Chromium, as the tests of the page do.
+The commands of `docs/getting_started.md` and `docs/guides/report.md` train in the folder RUNS; a run that is there
+already is not repeated. The pictures need playwright and Chromium, as the tests of the page do.
 """
 
 import re
@@ -27,20 +28,32 @@ SECTIONS = {
 def main() -> None:
     """Train what is missing, write every page, and take its picture."""
     runs = Path(sys.argv[1])
-    guide = (DOCS / "guides" / "report.md").read_text().replace("\\\n", "")
     with launched() as browser:
-        for command in re.findall(r"^rookery train .*", guide, re.MULTILINE):
-            kind = command.split()[2]
-            run = runs / kind
-            if not run.exists():
-                subprocess.run([*command.split(), "--run-dir", run], check=True)
-            subprocess.run(["rookery", "report", run], check=True)
+        for command in commands(DOCS / "guides" / "report.md"):
+            kind = command[2]
             picture = DOCS / "images" / f"report_{kind.replace('-', '_')}.png"
-            draw(browser, run / "report.html", picture, *SECTIONS[kind])
+            draw(browser, page_of(command, runs / kind), picture, *SECTIONS[kind])
+        first = commands(DOCS / "getting_started.md")[0]
+        run = runs / "pbt-sac-point_maze-0"
+        draw(browser, page_of(first, run), DOCS / "images" / "getting_started.png", "episode", "light")
+
+
+def commands(document: Path) -> list[list[str]]:
+    """The words of the training commands in a document."""
+    found = re.findall(r"^rookery train .*", document.read_text().replace("\\\n", ""), re.MULTILINE)
+    return [command.split() for command in found]
+
+
+def page_of(command: list[str], run: Path) -> Path:
+    """The page of a run with its episodes; trains if the run does not exist."""
+    if not run.exists():
+        subprocess.run([*command, "--run-dir", run], check=True)
+    subprocess.run(["rookery", "report", run], check=True)
+    return run / "report.html"
 
 
 def draw(browser: Browser, file: Path, picture: Path, section: str, colours: str) -> None:
-    """Take a picture of the page, scrolled to a section whose episode has been played for a second."""
+    """Take a picture of the page, scrolled to a section whose episode was played for a second."""
     with shown(browser, file, viewport=SIZE, color_scheme=colours) as page:
         draw_everything(page)
         page.locator(f"#{section}").evaluate("section => section.scrollIntoView()")

@@ -11,7 +11,7 @@ import inspect
 import operator
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
@@ -92,8 +92,16 @@ def call(name: str, factory: Factory, options: dict[str, Any]) -> Any:
         raise ValueError(f"the factory {name} raised {_described(error)}") from error
 
 
-def config_from(cls: type[ConfigT], config: ConfigT | None, keywords: Mapping[str, Any]) -> ConfigT:
+def config_from(
+    cls: type[ConfigT], config: ConfigT | None, keywords: Mapping[str, Any], others: Sequence[str] = ()
+) -> ConfigT:
     """A config, or the one whose fields are given as keywords in its place.
+
+    Args:
+      cls: its class.
+      config: the config, or None.
+      keywords: names of fields -> values.
+      others: further keywords of the function that was called, to suggest.
 
     Raises:
       TypeError: both are given, or a keyword is no field of the config.
@@ -104,7 +112,8 @@ def config_from(cls: type[ConfigT], config: ConfigT | None, keywords: Mapping[st
         if config is not None:
             raise TypeError(f"give either config or the keywords {sorted(keywords)}, not both.")
         if keyword not in names:
-            near = difflib.get_close_matches(keyword, names)
+            near = [name for name in (*others, *names) if name.startswith(keyword)]
+            near = near or difflib.get_close_matches(keyword, [*others, *names])
             remedy = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(names)}."
             raise TypeError(f"{cls.__name__} has no field {keyword}; {remedy}")
     return config if config is not None else cls(**keywords)
@@ -235,12 +244,17 @@ def reference_to(name: str, factory: Factory) -> str:
 
 
 def _described(error: BaseException) -> str:
-    """An exception with the latest place in the user's own files that led to it, as the end of a sentence."""
+    """An exception with the place that led to it, as the end of a sentence."""
+    return f"{type(error).__name__}: {error}{place_of(error)}"
+
+
+def place_of(error: BaseException) -> str:
+    """The latest place in the user's own files that led to an exception, such as ` (mass.py, line 9)`; that in an
+    installed package if there is none."""
     frames = traceback.extract_tb(error.__traceback__)
     installed = (str(Path(__file__).parent), "<", *(path for path in sys.path if "site-packages" in path))
     own = [frame for frame in frames if not frame.filename.startswith(installed)] or frames
-    place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {error}{place}"
+    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
 
 
 def type_of(value: object) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 from rich.console import Console
 
 from rookery.distributed import layout
@@ -22,7 +23,7 @@ from rookery.report import tables
 from rookery.report.figures import curves
 from rookery.report.figures.repertoire import draw_repertoire
 from rookery.report.page import write_report
-from rookery.storage.run_dir import open_existing
+from rookery.storage.run_dir import check_new, open_existing
 from rookery.training import Callback, Required, loop
 from rookery.training.loop import Result
 
@@ -86,6 +87,8 @@ def run(
     over = over or layout.mesh_of(program)
     program = layout.place(program, over)
     if config.run_dir is not None:
+        if not (resume or config.overwrite) and jax.process_count() == 1:  # before the line says that it runs
+            check_new(config.run_dir, from_python=True)
         show(config, f"{title(program, over)}, in {config.run_dir}")
     options = {"resume": resume, "record": record, "command": command, "after_save": after_save}
     return train(program, config, over, callbacks=callbacks, **options)
@@ -129,7 +132,7 @@ def train(
     if program.timing and program.timing.first > config.generations:
         first, last = program.timing.first, config.generations
         late = f"the run ends with generation {last}, before the first selection in generation {first}"
-        show(config, f"note: {late}; give more generations, or a smaller exploit_interval.")
+        show(config, f"note: {late}; give more generations, or a smaller exploit interval.")
     if options.get("resume"):
         _warn_of_changes(program, str(config.run_dir))
     options["after_save"] = _both(options.get("after_save"), _write_live_report if config.live else None)

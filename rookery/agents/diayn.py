@@ -20,6 +20,7 @@ from rookery import distributions, gradients, hyperparams, networks
 from rookery.agents import smerl
 from rookery.agents.base import IntrinsicReward, OffPolicyAgent, UpdateLayout, check_hidden_sizes, check_spec
 from rookery.envs.base import EnvSpec, SkillSpec, Step
+from rookery.factories import config_from
 from rookery.features import as_floats
 from rookery.hyperparams import Field, LogUniform, Space
 from rookery.types import Array, Hyper, Key, Metrics, Observation, PyTree, Scalar, Transition
@@ -340,7 +341,7 @@ def check_discovery(method: str, agent: OffPolicyAgent, spec: EnvSpec, full_stat
 
 
 def diayn(
-    agent: OffPolicyAgent, spec: EnvSpec, config: DiaynConfig | None = None
+    agent: OffPolicyAgent, spec: EnvSpec, config: DiaynConfig | None = None, **options: Any
 ) -> OffPolicyAgent[DiaynParams, DiaynState, Any, Any]:
     """Build DIAYN around an off-policy agent that was built for `spec`; with `smerl` in the config, SMERL.
 
@@ -348,16 +349,18 @@ def diayn(
       agent: SAC, TD3 or a custom agent; it reads the skill of an observation.
       spec: spec of an environment with skills (`rookery.skills`).
       config: discriminator, reward and fitness.
+      **options: fields of `DiaynConfig`, instead of `config`.
 
     Raises:
       ValueError: the agent learns on-policy; or the environment has no skills, or no descriptor while
         `descriptor_full_state` is off.
+      TypeError: both `config` and keywords are given, or a keyword that is not a field of `DiaynConfig`.
 
     Example:
       >>> env = rookery.skills(rookery.make("point_room"))
       >>> agent = rookery.diayn(rookery.sac(env.spec), env.spec)
     """
-    config = config or DiaynConfig()
+    config = config_from(DiaynConfig, config, options)
     size = check_discovery("DIAYN", agent, spec, config.descriptor_full_state)
     assert spec.skill is not None
     bindings = DiaynBindings(

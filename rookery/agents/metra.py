@@ -5,8 +5,7 @@ A network phi maps states to a space of the skills' dimension. A transition from
 phi: LSD makes it 1-Lipschitz, and METRA bounds the distance that one step covers by 1, whatever the states' units.
 
 Sources: Park 2024, "METRA: Scalable Unsupervised RL with Metric-Aware Abstraction" (arXiv:2310.08887); Park 2022,
-"Lipschitz-constrained Unsupervised Skill Discovery" (arXiv:2202.00914); spectral normalisation: Miyato 2018
-(arXiv:1802.05957).
+"Lipschitz-constrained Unsupervised Skill Discovery" (arXiv:2202.00914); spectral norms: Miyato 2018 (arXiv:1802.05957).
 
 Deviation: the reward is computed by phi before its update, not after it, which saves a forward pass. Skills of LSD have
 length 1, as those of METRA; the paper draws them from a normal distribution.
@@ -25,6 +24,7 @@ from rookery import gradients, hyperparams, networks, normalize
 from rookery.agents.base import IntrinsicReward, OffPolicyAgent, check_hidden_sizes
 from rookery.agents.diayn import act, check_discovery, explore, layout_around
 from rookery.envs.base import EnvSpec, Previous, SkillSpec, Step
+from rookery.factories import config_from
 from rookery.features import as_floats
 from rookery.hyperparams import Field, LogUniform, Space
 from rookery.types import Array, Hyper, Key, Metrics, Observation, PyTree, Scalar, Transition
@@ -333,14 +333,14 @@ def _knows_positions(spec: EnvSpec, config: LsdConfig) -> bool:
 
 
 def metra(
-    agent: OffPolicyAgent, spec: EnvSpec, config: MetraConfig | None = None
+    agent: OffPolicyAgent, spec: EnvSpec, config: MetraConfig | None = None, **options: Any
 ) -> OffPolicyAgent[PhiParams, PhiState, Any, Any]:
     """Build METRA around an off-policy agent that was built for `spec`.
 
     Args:
       agent: SAC, TD3 or a custom agent; it reads the skill of an observation.
       spec: spec of an environment with skills and the state before each step, `skills(env, with_previous=True)`.
-      config: phi, its multiplier and the fitness.
+      config: phi, its multiplier and the fitness; `**options` are its fields, as keywords instead.
 
     Raises:
       ValueError: the agent learns on-policy; or the environment has no skills, no state before each step, or no
@@ -350,12 +350,12 @@ def metra(
       >>> env = rookery.skills(rookery.make("point_room"), 2, "sphere", with_previous=True)
       >>> agent = rookery.agents.metra(rookery.sac(env.spec), env.spec)
     """
-    config = config or MetraConfig()
+    config = config_from(MetraConfig, config, options)
     return _build("METRA", agent, spec, config, config.initial_dual)
 
 
 def lsd(
-    agent: OffPolicyAgent, spec: EnvSpec, config: LsdConfig | None = None
+    agent: OffPolicyAgent, spec: EnvSpec, config: LsdConfig | None = None, **options: Any
 ) -> OffPolicyAgent[PhiParams, PhiState, Any, Any]:
     """Build LSD around an off-policy agent that was built for `spec`.
 
@@ -365,7 +365,7 @@ def lsd(
       >>> env = rookery.skills(rookery.make("point_room"), 2, "sphere", with_previous=True)
       >>> agent = rookery.agents.lsd(rookery.sac(env.spec), env.spec)
     """
-    return _build("LSD", agent, spec, config or LsdConfig(), None)
+    return _build("LSD", agent, spec, config_from(LsdConfig, config, options), None)
 
 
 def _build(

@@ -8,7 +8,7 @@ defaults are in `ppo_settings`.
 
 import math
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -30,6 +30,7 @@ from rookery.agents.encoders import reader
 from rookery.agents.minibatch import UpdateSpec, clipped_adam, cut_rows, shuffle, train_both
 from rookery.agents.ppo_settings import PpoConfig, PpoHyper, environment_defaults, resolve_defaults
 from rookery.envs.base import ActionWithCarry, EnvSpec
+from rookery.factories import config_from
 from rookery.features import has_image
 from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition, named
 
@@ -281,7 +282,7 @@ def _value(nets: ActorCritic, critic: PyTree, observation: Observation) -> Array
 
 
 def ppo(
-    spec: EnvSpec, config: PpoConfig | None = None, encoder: networks.Encoder | None = None
+    spec: EnvSpec, config: PpoConfig | None = None, encoder: networks.Encoder | None = None, **options: Any
 ) -> OnPolicyAgent[PpoParams, PpoState, PpoHyper]:
     """Build PPO for an environment with continuous or discrete actions.
 
@@ -293,16 +294,18 @@ def ppo(
       config: widths, epochs and minibatches.
       encoder: a user-defined network that reads the features, see `rookery.agents.reader`; the policy and the critic
         have separate parameters of it.
+      **options: fields of `PpoConfig`, instead of `config`.
 
     Raises:
       ValueError: the environment has skills or a memory, which PPO does not support, or the encoder cannot read the
         features.
+      TypeError: both `config` and keywords are given, or a keyword that is not a field of `PpoConfig`.
 
     Example:
       >>> env = rookery.make("point_room")
-      >>> agent = rookery.ppo(env.spec, rookery.agents.PpoConfig(recurrent=True))
+      >>> agent = rookery.ppo(env.spec, recurrent=True)
     """
-    config = config or PpoConfig()
+    config = config_from(PpoConfig, config, options)
     check_spec(spec, "PPO", config)
     if spec.skill is not None or spec.recurrent:
         raise ValueError(

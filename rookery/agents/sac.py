@@ -6,7 +6,7 @@ Source: Haarnoja 2018, "Soft Actor-Critic Algorithms and Applications" (arXiv:18
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import chex
 import jax
@@ -16,6 +16,7 @@ from rookery import distributions, gradients, hyperparams, networks, returns
 from rookery.agents.base import OffPolicyAgent, UpdateLayout, check_continuous, check_hidden_sizes, check_output_scale
 from rookery.agents.encoders import EncoderName, reader
 from rookery.envs.base import EnvSpec
+from rookery.factories import config_from
 from rookery.hyperparams import Field, LogUniform, OneMinusLog
 from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition, named
 
@@ -262,7 +263,7 @@ def update(
 
 
 def sac(
-    spec: EnvSpec, config: SacConfig | None = None, encoder: networks.Encoder | None = None
+    spec: EnvSpec, config: SacConfig | None = None, encoder: networks.Encoder | None = None, **options: Any
 ) -> OffPolicyAgent[SacParams, SacState, SacHyper, SacNoise]:
     """Build soft actor-critic for an environment with continuous actions.
 
@@ -271,16 +272,18 @@ def sac(
       config: widths and temperature; the paper's by default.
       encoder: a user-defined network that reads the features, see `rookery.agents.reader`; the policy and each critic
         have separate parameters of it.
+      **options: fields of `SacConfig`, instead of `config`.
 
     Raises:
       ValueError: the actions are discrete, or the encoder cannot read the features.
+      TypeError: both `config` and keywords are given, or a keyword that is not a field of `SacConfig`.
 
     Example:
       >>> env = rookery.make("point_room")
-      >>> rookery.sac(env.spec).space.defaults.discount
+      >>> rookery.sac(env.spec, hidden_sizes=(64, 64)).space.defaults.discount
       0.99
     """
-    config = config or SacConfig()
+    config = config_from(SacConfig, config, options)
     check_continuous(spec, "SAC", config)
     read = reader(spec, config.encoder, encoder)
     sizes = read.size, spec.action_size

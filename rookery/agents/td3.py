@@ -6,7 +6,7 @@ Source: Fujimoto 2018, "Addressing Function Approximation Error in Actor-Critic 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import chex
 import jax
@@ -17,6 +17,7 @@ from rookery.agents import backend
 from rookery.agents.base import OffPolicyAgent, UpdateLayout, check_continuous, check_hidden_sizes, check_output_scale
 from rookery.agents.encoders import EncoderName, Reader, reader
 from rookery.envs.base import EnvSpec
+from rookery.factories import config_from
 from rookery.hyperparams import Field, LogUniform, OneMinusLog, Uniform
 from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition, named
 
@@ -299,7 +300,7 @@ def networks_of(
 
 
 def td3(
-    spec: EnvSpec, config: Td3Config | None = None, encoder: networks.Encoder | None = None
+    spec: EnvSpec, config: Td3Config | None = None, encoder: networks.Encoder | None = None, **options: Any
 ) -> OffPolicyAgent[Td3Params, Td3State, Td3Hyper, Array]:
     """Build TD3 for an environment with continuous actions.
 
@@ -307,15 +308,17 @@ def td3(
       spec: sizes of the observation and the action.
       config: widths and the delay; the paper's delay by default.
       encoder: as in `sac`.
+      **options: fields of `Td3Config`, instead of `config`.
 
     Raises:
       ValueError: the actions are discrete, or the encoder cannot read the features.
+      TypeError: both `config` and keywords are given, or a keyword that is not a field of `Td3Config`.
 
     Example:
       >>> env = rookery.make("point_room")
-      >>> agent = rookery.td3(env.spec, rookery.agents.Td3Config(hidden_sizes=(64, 64)))
+      >>> agent = rookery.td3(env.spec, hidden_sizes=(64, 64))
     """
-    config = config or Td3Config()
+    config = config_from(Td3Config, config, options)
     nets, read = networks_of(spec, config, encoder)
     return OffPolicyAgent(
         init=partial(init, nets),

@@ -37,14 +37,15 @@ from rookery.experiments.lineage import Schedule, check_agent, lineage, record_o
 from rookery.experiments.settings import AnyRun, ProgramRun, RecordedRun
 from rookery.experiments.warm_start_settings import replay_defaults, warm_start_defaults, without_population_method
 from rookery.storage import events
-from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
+from rookery.storage.checkpoint import CheckpointError, CheckpointWarning
 from rookery.storage.exit_reasons import Diverged
 from rookery.storage.island_files import IslandWarning
-from rookery.storage.run_dir import open_existing
+from rookery.storage.run_dir import check_new, open_existing
 from rookery.tracking import TrackingConfig, continued, trackers
 from rookery.training import CallbackWarning, gpu_plan, loop, run_writer
 from rookery.training.compilation import keep_compiled_programs
 from rookery.training.memory_plan import remedy
+from rookery.training.start_point import has_checkpoint
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,7 @@ def main() -> None:
         print(f"error: {_as_typed(str(error), line)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("\ninterrupted; the checkpoints saved so far are complete", file=sys.stderr)
+        print("\nstopped without saving; rookery resume continues from what was saved before", file=sys.stderr)
         group.abandon(130, "it was interrupted")
         sys.exit(130)
     except (ValueError, ImportError, MemoryError, CheckpointError, HostError) as error:
@@ -364,9 +365,11 @@ def _run(
     group.set_run_dir(str(config.run.run_dir))
     callbacks = trackers(continued(tracking, str(config.run.run_dir)) if resume else tracking, config.run.quiet)
     check_alike({**to_record(config), **record_of(schedule), "resume": resume})
+    if not (resume or config.run.overwrite) and group.alone:  # before anything is built
+        check_new(str(config.run.run_dir))
     built = build.build(config, schedule)
     connect(built.mesh)
-    if not (resume and _has_checkpoint(config)):
+    if not (resume and has_checkpoint(str(config.run.run_dir))):  # else the run in `init_from` is not needed any more
         built = built._replace(program=warm_start.begin(config, built))
     running.show(config.run, f"{run_title(config, built)}, in {config.run.run_dir}")
     if isinstance(config, ProgramRun):
@@ -375,14 +378,6 @@ def _run(
         record = to_record(with_space(built.config or config, built.space)) | record_of(schedule)
     options = {"resume": resume, "record": record, "command": events.command_line(), "callbacks": callbacks}
     running.train(built.program, config.run, built.mesh, group.finish, **options)
-
-
-def _has_checkpoint(config: RecordedRun) -> bool:
-    """Whether a run can be resumed from a checkpoint, so that the run in `init_from` is not needed any more."""
-    run_folder = open_existing(str(config.run.run_dir))
-    return not all(
-        Checkpointer(path, read_only=True).empty for path in (run_folder.checkpoints, run_folder.interrupted)
-    )
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:

@@ -164,10 +164,22 @@ def unknown_flag(token: str, words: Sequence[str], command: str, flags: Flags) -
         return f"{token!r}{after} is one word too many for {command}; `{command} --help` lists its arguments."
     if command == "rookery train":
         return f"{command} needs a kind of run before {token}, such as pbt-sac; `{command} --help` lists them."
-    same = [flag for flag in flags if flag.startswith("--space.") == token.startswith("--space.")]
-    near = difflib.get_close_matches(token, same) or (same if token.startswith("--space.") else [])
+    near = similar_flags(token, list(flags))
     remedy = f"did you mean {' or '.join(near)}?" if near else f"`{command} --help` lists all flags."
     return f"{command} has no flag {token}; {remedy}"
+
+
+def similar_flags(token: str, flags: Sequence[str]) -> list[str]:
+    """The flags that a user may have meant: of the same beginning, similarly spelt, or of a hyper-parameter of that
+    name (`--lr` and `--learning-rate` for `--space.policy-lr`)."""
+    of_space = [flag for flag in flags if flag.startswith("--space.")]
+    if token.startswith("--space."):
+        return difflib.get_close_matches(token, of_space) or of_space
+    others = [flag for flag in flags if flag not in of_space]
+    name = token.lstrip("-").replace("learning-rate", "lr")
+    begins = [flag for flag in others if flag.startswith(f"--{name}")]
+    rates = [flag for flag in of_space if f"-{flag.removeprefix('--space.')}".endswith(f"-{name}")]
+    return begins or rates or difflib.get_close_matches(token, others)
 
 
 def _place(token: str, words: Sequence[str]) -> int:
@@ -188,9 +200,14 @@ def _wrong_value(argument: Any, words: Sequence[str]) -> str:
         values.append(word)
     choices = re.findall(r"[a-z][\w/-]*", metavar)
     near = difflib.get_close_matches(values[0], choices) if values else []
-    remedy = f"; did you mean {near[0]}?" if near else "."
+    remedy = f"; did you mean {near[0]}?" if near else "; separate them by spaces." if _several(values) else "."
     values = values if " " in metavar else values[:1]
     return f"{names[0]} must be {describe_values(metavar)}, got {' '.join(values) or 'nothing'}{remedy}"
+
+
+def _several(values: Sequence[str]) -> bool:
+    """Whether numbers are separated by commas, as in `64,64`."""
+    return bool(values) and re.fullmatch(r"[\d.e+-]+(,[\d.e+-]+)+,?", values[0]) is not None
 
 
 def describe_values(metavar: str) -> str:

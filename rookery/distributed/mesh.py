@@ -105,10 +105,13 @@ def mesh_for(population_size: int, count: int | None = None) -> Mesh:
 
 
 def describe(over: Mesh) -> str:
-    """A mesh as text: `4 cpu devices of 2 processes`."""
+    """A mesh as text: `4 cpu devices of 2 processes`, or `1 of 2 cpu devices` where this machine has more."""
     count, processes = over.devices.size, len({device.process_index for device in over.devices.flat})
+    platform = over.devices.flat[0].platform
+    total = len(jax.devices(platform))
     of_many = f" of {processes} processes" if processes > 1 else ""
-    return f"{count} {over.devices.flat[0].platform} device{'s' if count > 1 else ''}{of_many}"
+    share = f"{count} of {total}" if count < total else str(count)
+    return f"{share} {platform} device{'s' if total > 1 else ''}{of_many}"
 
 
 def connect_devices(over: Mesh) -> None:

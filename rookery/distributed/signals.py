@@ -42,7 +42,7 @@ class Requests:
             raise KeyboardInterrupt
         self.signum = signum
         os.write(
-            2, b"\nstopping within seconds, saving first; Ctrl-C stops at once\n"
+            2, b"\nstopping: the run is saved first; press Ctrl-C again to stop at once, without saving\n"
         )  # print is not safe in a signal handler
 
 

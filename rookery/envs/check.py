@@ -14,7 +14,7 @@ from rookery import trees
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
 from rookery.envs.check_parameters import behaviour_problems, declaration_problems, measure_problems
 from rookery.envs.host.base import first_line
-from rookery.factories import OWN_ENVIRONMENT
+from rookery.factories import OWN_ENVIRONMENT, place_of
 from rookery.features import Shape, feature_size, is_shape
 from rookery.types import Array, Key, Observation, PyTree
 
@@ -28,6 +28,12 @@ _NOT_SEEDED = (
     "two episodes with the same seed and the same actions differ, so that no run can be repeated; let the environment "
     "draw all random numbers from self.np_random, which super().reset(seed=seed) sets."
 )
+_NOT_TRACEABLE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+"""Raised by Python and NumPy code that needs the values of arrays, which a compiled program does not have."""
 SEEDS = 3
 """Episodes that `check_environment` runs at once."""
 
@@ -129,7 +135,8 @@ def _traced(
         result = jax.eval_shape(function, *inputs)
     except Exception as error:
         shape = f" for an action of shape {inputs[1].shape} and type {inputs[1].dtype}" if len(inputs) > 1 else ""
-        _report(spec, [f"{call} raised {type(error).__name__}{shape}: {first_line(error)}."])
+        remedy = "; compute with jax.numpy, jnp.where in place of if" if isinstance(error, _NOT_TRACEABLE) else ""
+        _report(spec, [f"{call} raised {type(error).__name__}{shape}: {first_line(error)}{place_of(error)}{remedy}."])
         raise
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Step)):
         text = f"{call} must return (state, step), with step from rookery.envs.{builder}, got {_kind(result)}."

@@ -64,8 +64,8 @@ def open_origin(run_dir: str | Path, checkpoint: str = "last", program: Program 
     opened = open_existing(best_of(run_dir))
     if opened.config.get("kind") == config_io.PYTHON and program is None:
         raise ValueError(
-            f"{opened.path} was started from Python; open it there with its program, rookery.load(run, "
-            "program=program), or start from it with begin_as(program, learner, genotype), begin_from or begin_with."
+            f"{opened.path} was started from Python, and its program cannot be rebuilt from its record; open it in "
+            "Python, rookery.load(run, program=program), which evaluates, draws and exports it too."
         )
     return restore(opened, *opened_on(opened, here(), program), checkpoint)
 

@@ -18,13 +18,13 @@ from rookery.experiments.settings import MePbtRun, PbtRun, RecordedRun
 from rookery.islands.island import Island, Schedule
 from rookery.islands.migration import Migration, migration
 from rookery.islands.store import Store
-from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.island_files import ISLAND, ImportJournal, island_dir
 from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.training.callbacks import Callback
 from rookery.training.compilation import Compiler
 from rookery.training.host_episodes import host_episodes
 from rookery.training.loop import Result, Sharing, result_of, turns
+from rookery.training.start_point import has_checkpoint
 
 IslandRun = PbtRun | MePbtRun
 """A config whose population can be divided into islands."""
@@ -124,8 +124,8 @@ class Builder:
         """The program, and the parts that it is made of."""
         config = config_of(self._config, 0)
         built = build.build(config)
-        numbers = range(self._config.islands.islands)
-        if self._begins or not all(_has_checkpoint(config_of(self._config, number)) for number in numbers):
+        run_dir, numbers = str(self._config.run.run_dir), range(self._config.islands.islands)
+        if self._begins or not all(has_checkpoint(island_dir(run_dir, number)) for number in numbers):
             built = built._replace(program=warm_start.begin(config, built))
         return built
 
@@ -203,9 +203,3 @@ def with_devices(config: IslandRun, number: int, devices: int | None = None) -> 
     if (folder / "config.json").is_file():
         devices = open_existing(folder).config["environment"]["devices"]
     return dataclasses.replace(config, environment=dataclasses.replace(config.environment, devices=devices))
-
-
-def _has_checkpoint(config: IslandRun) -> bool:
-    folder = RunFolder(str(config.run.run_dir))
-    found = (path for path in (folder.checkpoints, folder.interrupted) if path.is_dir())
-    return not all(Checkpointer(path, read_only=True).empty for path in found)

@@ -13,6 +13,7 @@ from rookery.agents.base import KeepFn, OffPolicyAgent, UpdateLayout
 from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.teams import check_alone
+from rookery.factories import config_from
 from rookery.learners import evaluation, grouped_updates, rollout
 from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
 from rookery.learners.iterations import Phases, training
@@ -67,8 +68,10 @@ class OffPolicyConfig(EvaluationConfig):
                 f"updates_per_step x num_envs must be a whole number of at least 1, got {self.updates_per_step} x "
                 f"{self.num_envs} = {updates:g}; use updates_per_step {nearest:g}."
             )
-        if self.buffer_size is not None and self.buffer_size < self.num_envs:
-            raise ValueError(f"buffer_size must be at least num_envs ({self.num_envs}), got {self.buffer_size}.")
+        for name in ("num_envs", "batch_size"):
+            if self.buffer_size is not None and self.buffer_size < getattr(self, name):
+                least = f"{name} ({getattr(self, name)})"
+                raise ValueError(f"buffer_size must be at least {least}, got {self.buffer_size}.")
         largest = buffers.LARGEST_INDEX - self.num_envs
         if self.buffer_size is not None and self.buffer_size > largest:
             raise ValueError(
@@ -278,18 +281,26 @@ def off_policy(
     agent: OffPolicyAgent[Any, StateT, HyperT, Any],
     environment: envs.Environment,
     config: OffPolicyConfig | None = None,
+    **options: Any,
 ) -> Learner[StateT, HyperT]:
     """Bind an off-policy agent (SAC, TD3, ...) to an environment.
 
+    Args:
+      agent: built for the spec of the environment.
+      environment: one agent's, with continuous actions.
+      config: batches, buffer, evaluation; or give its fields as keywords: `off_policy(agent, env, batch_size=64)`.
+      **options: fields of `OffPolicyConfig`, instead of `config`.
+
     Raises:
       ValueError: the environment has discrete actions or is a multi-agent environment, or the agent is on-policy.
+      TypeError: both `config` and keywords are given, or a keyword that is not a field of `OffPolicyConfig`.
 
     Example:
       >>> env = rookery.make("point_room")
       >>> rookery.off_policy(rookery.sac(env.spec), env).steps_per_generation
       1000
     """
-    config = config or OffPolicyConfig()
+    config = config_from(OffPolicyConfig, config, options)
     rollout.check_arguments("off_policy", agent, environment)
     spec = environment.spec
     if spec.discrete:

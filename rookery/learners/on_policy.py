@@ -17,6 +17,7 @@ from rookery.agents.base import OnPolicyAgent, RolloutExtras
 from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset, time_limit
 from rookery.envs.wrappers.recurrence import with_carry
+from rookery.factories import config_from
 from rookery.learners import evaluation, rollout
 from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
 from rookery.learners.iterations import training
@@ -244,21 +245,31 @@ def _update_statistics(bindings: OnPolicyBindings, statistics: PyTree, features:
 
 
 def on_policy(
-    agent: OnPolicyAgent[Any, StateT, HyperT], environment: envs.Environment, config: OnPolicyConfig | None = None
+    agent: OnPolicyAgent[Any, StateT, HyperT],
+    environment: envs.Environment,
+    config: OnPolicyConfig | None = None,
+    **options: Any,
 ) -> Learner[StateT, HyperT]:
     """Bind an on-policy agent (PPO, or a team of PPO agents) to an environment.
+
+    Args:
+      agent: built for the spec of the environment.
+      environment: of one agent or of a team, as the agent is.
+      config: rollouts and evaluation; or give its fields as keywords: `on_policy(agent, env, num_envs=8)`.
+      **options: fields of `OnPolicyConfig`, instead of `config`.
 
     Raises:
       ValueError: the agent learns off-policy; the agent is for a team but the environment is not, or the other way
         round; the rollout cannot be split into the agent's minibatches; no agent of the team has the name `fitness`, or
         the objective does not measure agents; or the environment has no such objective.
+      TypeError: both `config` and keywords are given, or a keyword that is not a field of `OnPolicyConfig`.
 
     Example:
       >>> env = rookery.make("point_room")
       >>> rookery.on_policy(rookery.ppo(env.spec), env).steps_per_generation
       20480
     """
-    config = config or OnPolicyConfig()
+    config = config_from(OnPolicyConfig, config, options)
     rollout.check_arguments("on_policy", agent, environment)
     spec = environment.spec
     _check(agent, spec, config)

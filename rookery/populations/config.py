@@ -92,7 +92,7 @@ class Timing(NamedTuple):
         """A clause for the summary of a run, such as "selects in every generation"."""
         if self.every == 1:
             return "selects in every generation" + (f" from generation {self.first} on" if self.first > 1 else "")
-        return f"selects in every {self.every} generations, first in generation {self.first}"
+        return f"selects every {self.every} generations, first in generation {self.first}"
 
 
 def timing(config: PbtConfig, steps_per_generation: int, untrained_generations: int) -> Timing:

@@ -350,7 +350,7 @@ def bind(
 ) -> PbtBindings[StateT, HyperT]:
     """Check the arguments of `pbt` and bundle them; it raises the errors of `pbt`."""
     check_learner(learner)
-    config = config_from(PbtConfig, config, options)
+    config = config_from(PbtConfig, config, options, ("population_size", "rating_opponents"))
     check_population(config, population_size)
     if rating_opponents is not None:
         ratings.check_opponents(learner, population_size, rating_opponents)

@@ -3,6 +3,9 @@
 Source: Pierrot 2023, "Evolving Populations of Diverse RL Agents with MAP-Elites" (arXiv:2303.12803).
 """
 
+from typing import Any
+
+from rookery.factories import config_from
 from rookery.hyperparams import Space
 from rookery.learners.base import Learner, check_learner
 from rookery.populations import rebuild
@@ -25,6 +28,7 @@ def me_pbt(
     config: MePbtConfig | None = None,
     variation: VariationConfig | None = None,
     placement: Placement = ONE_DEVICE,
+    **options: Any,
 ) -> Program:
     """MAP-Elites with Population Based Training, with any learner whose task has a descriptor.
 
@@ -37,6 +41,7 @@ def me_pbt(
       config: the selection of members to replace.
       variation: the configuration of the iso+line operator.
       placement: the placement of members and repertoire; `rookery.distributed.placement` for a mesh.
+      **options: fields of `MePbtConfig`, instead of `config`.
 
     Returns:
       The program.
@@ -44,6 +49,7 @@ def me_pbt(
     Raises:
       ValueError: the task has no descriptor, the centroids do not fit it, a size is below 1, or the fractions together
         exceed the population.
+      TypeError: both `config` and keywords are given, or a keyword that is not a field of `MePbtConfig`.
 
     Example:
       >>> env = rookery.make("point_room")
@@ -52,6 +58,7 @@ def me_pbt(
       >>> program = rookery.me_pbt(learner, cells, population_size=4)
     """
     check_learner(learner)
+    config = config_from(MePbtConfig, config, options, ("population_size", "ga_population"))
     scoring = learner_scoring(learner, space)
     emitter = pbt_emitter(learner, scoring, space, population_size, ga_population, config, variation, placement)
     program = map_elites(scoring, centroids, emitter, placement)

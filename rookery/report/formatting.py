@@ -46,7 +46,7 @@ def part(config: Settings, name: str) -> Settings:
 
 def headline(config: Settings) -> str:
     """The kind and the environment of a run, from `config.json`."""
-    return f"{kind_label(config)}  {environment_label(config)}".strip()
+    return " on ".join(filter(None, (kind_label(config), environment_label(config))))
 
 
 def fitness_label(config: Settings) -> str:

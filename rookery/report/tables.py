@@ -153,10 +153,11 @@ def evaluation_summary(metrics: Metrics) -> list[Table | str]:
         rows = {name: [text] for name, text in seeds_rows(fitness).items()}
         return [_titled_table(counted(len(fitness), "independent member"), [], rows)]
     best = int(metrics["best_member"])
+    copies = " Equal rows are copies, which the last selection made." if len({*fitness.tolist()}) < len(fitness) else ""
     return [
         f"note: the first row is the best of {len(fitness)} on these same episodes, which is optimistic; member {best} "
         "was the best in the evaluation recorded in training, so these episodes are an unbiased estimate of its "
-        f"fitness: {number(float(fitness[best]))}."
+        f"fitness: {number(float(fitness[best]))}.{copies}"
     ]
 
 

@@ -39,7 +39,10 @@ def lost(generation: int, of_a_repertoire: bool, checkpoints: Checkpointer | Non
         checkpoints.wait()
         newest = checkpoints.latest()
     if newest is None:
-        return f"{message}, and no checkpoint was saved before; lower the learning rates or the reward scale."
+        return (
+            f"{message}, and no checkpoint was saved before; lower the learning rates or the reward scale, and look "
+            "for rewards that are not finite: rookery.check_environment(environment)."
+        )
     return f"{message}; the last good checkpoint is that of generation {newest}, in {run_dir}."
 
 

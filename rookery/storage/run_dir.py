@@ -170,6 +170,20 @@ class RunFolder:
         self.versions = content["versions"]
 
 
+def check_new(path: str | os.PathLike[str], from_python: bool = False) -> None:
+    """Check that a directory contains no run.
+
+    Raises:
+      RunFolderError: it does; the message names the remedy, in Python or on the command line.
+    """
+    folder = RunFolder(path)
+    if any(any(folder.path.glob(pattern)) for pattern in _RUN_FILES):
+        remedy = f"continue it with `rookery resume {folder.path}`, replace it with `--overwrite`, or give a --run-dir"
+        if from_python:
+            remedy = "continue it with resume=True, replace it with overwrite=True, or give another run_dir"
+        raise RunFolderError(f"{folder.path} already contains a run: {remedy}.")
+
+
 def create(path: str | os.PathLike[str], config: Mapping[str, Any], overwrite: bool = False) -> RunFolder:
     """Create the directory of a new run, and acquire its lock.
 
@@ -193,11 +207,8 @@ def create(path: str | os.PathLike[str], config: Mapping[str, Any], overwrite: b
         raise RunFolderError(f"{folder.path} contains the config.json of another program; choose another folder.")
     folder.acquire()
     try:
-        if not overwrite and any(any(folder.path.glob(pattern)) for pattern in _RUN_FILES):
-            raise RunFolderError(
-                f"{folder.path} already contains a run: continue it with `rookery resume {folder.path}` (in Python "
-                "resume=True), or replace it with `--overwrite` (overwrite=True)."
-            )
+        if not overwrite:
+            check_new(path, from_python=config.get("kind") == "python")
         _delete_run(folder)
         write_atomically(folder.config_file, text)
         folder._load()

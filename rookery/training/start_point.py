@@ -1,5 +1,6 @@
 """The point at which a run starts: a new state, or one that is restored from a checkpoint."""
 
+import os
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -67,3 +68,10 @@ def _latest(checkpoints: Checkpointer) -> int:
     """The generation of the newest complete checkpoint on process 0; -1 without one, and on all other processes."""
     latest = checkpoints.latest() if sync.is_first() else None
     return -1 if latest is None else latest
+
+
+def has_checkpoint(run_dir: str | os.PathLike[str]) -> bool:
+    """Whether a run can be resumed from a complete checkpoint, or from that of an interrupted generation."""
+    folder = RunFolder(run_dir)
+    found = (path for path in (folder.checkpoints, folder.interrupted) if path.is_dir())
+    return not all(Checkpointer(path, read_only=True).empty for path in found)

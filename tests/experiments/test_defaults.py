@@ -24,11 +24,11 @@ from tests import tiny, walks
     ("interval", "burn_in", "steps", "untrained", "expected", "words"),
     [
         (0, None, 1_000, 0, Timing(0, 1), "selects in every generation"),
-        (10_000, None, 1_000, 1, Timing(1, 10), "selects in every 10 generations, first in generation 10"),
+        (10_000, None, 1_000, 1, Timing(1, 10), "selects every 10 generations, first in generation 10"),
         (10_000, None, 12_500, 0, Timing(0, 1), "selects in every generation"),
         (10_000, None, 10_000, 1, Timing(1, 1), "selects in every generation from generation 2 on"),
-        (10_000, 25, 1_000, 1, Timing(25, 10), "selects in every 10 generations, first in generation 30"),
-        (10_001, 0, 5_000, 3, Timing(0, 3), "selects in every 3 generations, first in generation 3"),
+        (10_000, 25, 1_000, 1, Timing(25, 10), "selects every 10 generations, first in generation 30"),
+        (10_001, 0, 5_000, 3, Timing(0, 3), "selects every 3 generations, first in generation 3"),
     ],
 )
 def test_first_selection_and_interval(interval, burn_in, steps, untrained, expected, words):

@@ -40,7 +40,7 @@ function runSections(run) {
 function episodeSection(run, player) {
   if (!player) return section("episode", "Episode", noEpisodes(run));
   const several = player.episodes.length > 1;
-  const title = several ? "The members, best first" : capitalised(run.episodes.episodes[0].label);
+  const title = several ? "The best members, without copies" : capitalised(run.episodes.episodes[0].label);
   return section("episode", "Episode", playerFrame(run, player, title));
 }
 
@@ -78,7 +78,7 @@ function episodeColumns({ arrays, episodes }) {
 
 /** Note for a run without recorded episodes. */
 function noEpisodes(run) {
-  return el("p", { class: "note" }, `No episodes are recorded. \u201crookery report ${run.name}\u201d records some, unless the task is a function or an environment that cannot be rendered.`);
+  return el("p", { class: "note" }, "No episodes are recorded. \u201crookery report\u201d with the directory of this run records some, unless its task is a function or cannot be rendered, or it was started from Python: then rookery.load(run, program=program).report() does.");
 }
 
 function runHead(run) {
