@@ -48,8 +48,8 @@ def mean_of(counts: Array, values: Array) -> Array:
     return jnp.sum(jnp.where(counts, values, 0.0)) / jnp.maximum(jnp.sum(counts.astype(jnp.float32)), 1.0)
 
 
-LIMIT = 5.0
-"""Default clipping limit: normalised observations are in [-5, 5]."""
+LIMIT = 10.0
+"""Default clipping limit: normalised observations are in [-10, 10], as in CleanRL and Stable-Baselines3."""
 
 
 def normalize(statistics: RunningStatistics, observation: Array, limit: float = LIMIT) -> Array:

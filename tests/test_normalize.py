@@ -63,14 +63,14 @@ def test_normalising_by_hand_and_the_clip() -> None:
     # Rows 1 and 5: mean 3, standard deviation 2. (4 - 3) / 2 = 0.5; (103 - 3) / 2 = 50, cut to 5.
     statistics = seen(np.asarray([[1.0], [5.0]]))
     np.testing.assert_allclose(normalize.normalize(statistics, jnp.asarray([4.0])), [0.5], rtol=1e-6)
-    assert normalize.normalize(statistics, jnp.asarray([103.0])).tolist() == [5.0]
-    assert normalize.normalize(statistics, jnp.asarray([-103.0])).tolist() == [-5.0]
+    assert normalize.normalize(statistics, jnp.asarray([103.0])).tolist() == [10.0]
+    assert normalize.normalize(statistics, jnp.asarray([-103.0])).tolist() == [-10.0]
     assert normalize.normalize(statistics, jnp.asarray([103.0]), limit=2.0).tolist() == [2.0]
 
 
 def test_a_constant_column_becomes_zero_and_stays_finite() -> None:
     statistics = seen(np.full((10, 2), 4.0))
-    assert normalize.normalize(statistics, jnp.asarray([4.0, 1e9])).tolist() == [0.0, 5.0]
+    assert normalize.normalize(statistics, jnp.asarray([4.0, 1e9])).tolist() == [0.0, 10.0]
 
 
 def test_leading_axes_are_normalised_row_by_row(rows: np.ndarray) -> None:
