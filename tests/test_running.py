@@ -240,6 +240,12 @@ def test_mistakes_in_python_are_one_sentence() -> None:
             lambda: pbt(learner, exploit_intervall=3),
             r"^PbtConfig has no field exploit_intervall; did you mean exploit_i",
         ),
+        (lambda: pbt(learner, population=4), r"^PbtConfig has no field population; did you mean population_size\?$"),
+        (lambda: sac(env.spec, hidden_size=(8,)), r"^SacConfig has no field hidden_size; did you mean hidden_sizes\?$"),
+        (
+            lambda: sac(env.spec, sac_config(), hidden_sizes=(8,)),
+            r"^give either config or the keywords \['hidden_sizes'\], not both\.$",
+        ),
         (
             lambda: map_elites(env, cells),
             r"^map_elites searches a Scoring, got an object of type .*; give a function or an",
@@ -272,3 +278,25 @@ def test_titles() -> None:
     assert title(made, over) == "map_elites on arm: 4 cells, 256 genotypes a generation on 1 cpu device"
     scratch = rookery.Program(made.init, made.step, made.evaluate, 2, 2)
     assert title(scratch, over) == "a program: population 2 on 1 cpu device"
+
+
+def test_the_fields_of_a_config_are_keywords_of_its_factory() -> None:
+    env = rookery.make("point_room")
+    skilled = rookery.skills(env, 2, "sphere", with_previous=True)
+    sac = rookery.sac(env.spec, hidden_sizes=(8,))
+    for made, name, value in (
+        (sac, "hidden_sizes", (8,)),
+        (rookery.td3(env.spec, policy_delay=3), "policy_delay", 3),
+        (rookery.ppo(env.spec, memory_size=3), "memory_size", 3),
+        (
+            rookery.agents.metra(rookery.sac(skilled.spec), skilled.spec, phi_hidden_sizes=(9,)),
+            "phi_hidden_sizes",
+            (9,),
+        ),
+        (rookery.agents.lsd(rookery.sac(skilled.spec), skilled.spec, phi_hidden_sizes=(9,)), "phi_hidden_sizes", (9,)),
+        (rookery.diayn(rookery.sac(skilled.spec), skilled.spec, fitness="accuracy"), "fitness", "accuracy"),
+        (rookery.off_policy(sac, env, batch_size=7), "batch_size", 7),
+        (rookery.on_policy(rookery.ppo(env.spec), env, num_envs=4), "num_envs", 4),
+    ):
+        recorded = str(made.settings)
+        assert f"{name!r}: {value!r}" in recorded or f"{name}={value!r}" in recorded, recorded

@@ -56,6 +56,7 @@ def test_train_and_evaluate(rookery_command, tmp_path):
     assert code == 1
     assert "already contains a run" in err
     assert "--overwrite" in err
+    assert not out, "no line says that it runs"
     before = (run / "metrics.csv").read_text()
 
     code, out, err = rookery_command("evaluate", str(run), "--episodes", "3")
@@ -277,6 +278,15 @@ INVALID = [
     ),
     ("train sac --nope 3", 2, "rookery train sac has no flag --nope; `rookery train sac --help` lists"),
     ("train sac --num_env=3", 2, "has no flag --num-env; did you mean --num-envs"),
+    (
+        "train sac --lr 3",
+        2,
+        "has no flag --lr; did you mean --space.policy-lr or --space.critic-lr or --space.alpha-lr?",
+    ),
+    ("train ppo --learning-rate 3", 2, "--learning-rate; did you mean --space.actor-lr or --space.critic-lr?"),
+    ("train sac --policy-lr 3", 2, "has no flag --policy-lr; did you mean --space.policy-lr?"),
+    ("train sac --pop 3", 2, "has no flag --pop; did you mean --population?"),
+    ("train sac --hidden-sizes 8,8", 2, "--hidden-sizes must be whole numbers, got 8,8; separate them by spaces."),
     ("train sac --env point_room --population -3", 1, "--population must be at least 1, got -3."),
     ("train sac --env point_room --seeds -3", 1, "--seeds must be at least 1, got -3."),
     ("train me-pbt-sac --population 0", 1, "--population must be at least 1, got 0."),

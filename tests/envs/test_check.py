@@ -36,6 +36,8 @@ def line(mistake: str = "", **spec: Any) -> Environment:
 
     def step(state: jax.Array, action: jax.Array, key: jax.Array) -> Any:
         state = state + (action if mistake != "needs two actions" else action[1:] + action[:1] @ jnp.ones((2, 1)))
+        if mistake == "branches in Python" and state[0] > 0.5:
+            state = -state
         if mistake == "growing state":
             state = jnp.concatenate([state, state])
         reward = {"long reward": jnp.ones(1), "nan": jnp.float32(jnp.nan), "int reward": jnp.int32(1)}.get(
@@ -68,6 +70,11 @@ def test_shipped_environments_pass(name: str) -> None:
         ("", {"observation_size": 0}, r"spec\.observation_size must be a whole number of at least 1, got 0\.$"),
         ("", {"masked": True}, r"reset gives no mask, but spec\.masked is True\."),
         ("needs two actions", {}, r"step\(state, action, key\) raised TypeError for an action of shape \(1,\)"),
+        (
+            "branches in Python",
+            {},
+            r"step\(.* raised TracerBoolConversionError .*test_check\.py, line \d+\); compute with jax\.numpy, jnp\.where",
+        ),
         ("growing state", {}, r"\.inner of the state is float32 \(2,\) after reset and float32 \(4,\) after step\.$"),
         ("long reward", {}, r"step gives reward of shape \(1,\) instead of \(\)\.$"),
         ("int reward", {}, r"step gives reward of type int32 instead of float32\.$"),

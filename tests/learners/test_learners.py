@@ -307,6 +307,7 @@ def test_an_initial_member_has_no_data_and_starts_from_the_bank(real: Life) -> N
             r"got 0\.0 x 4 = 0; use updates_per_step 0\.25\.$",
         ),
         ({"buffer_size": 24}, r"^buffer_size must be at least num_envs \(25\), got 24\.$"),
+        ({"buffer_size": 255}, r"^buffer_size must be at least batch_size \(256\), got 255\.$"),
         (
             {"buffer_size": 2**31 - 25},
             "^buffer_size must be at most 2147483622 with num_envs 25, since indices of transitions are int32, got "

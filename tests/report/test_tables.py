@@ -176,6 +176,10 @@ class TestEvaluationSummary:
             "in the evaluation recorded in training, so these episodes are an unbiased estimate of its fitness: 2."
         )
 
+    def test_copies_are_noted(self):
+        (note,) = evaluation_summary(members([[2.0], [1.0], [2.0]], independent=False, best_member=0))
+        assert str(note).endswith("fitness: 2. Equal rows are copies, which the last selection made.")
+
     def test_the_best_elite_of_a_repertoire_is_noted_as_optimistic(self):
         values = {"coverage": 50.0, "qd_score": 7.0, "max_fitness": 2.0}
         stored = {f"stored/{name}": np.asarray(value) for name, value in values.items()}
