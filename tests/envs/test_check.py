@@ -73,7 +73,7 @@ def test_shipped_environments_pass(name: str) -> None:
         (
             "branches in Python",
             {},
-            r"step\(.* raised TracerBoolConversionError .*test_check\.py, line \d+\); compute with jax\.numpy, jnp\.where",
+            r".*raised TracerBoolConversionError .*test_check\.py, line \d+\); compute with jax\.numpy, jnp\.where",
         ),
         ("growing state", {}, r"\.inner of the state is float32 \(2,\) after reset and float32 \(4,\) after step\.$"),
         ("long reward", {}, r"step gives reward of shape \(1,\) instead of \(\)\.$"),
