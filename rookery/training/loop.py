@@ -194,7 +194,8 @@ def turns(
             if resume and sync.is_first():
                 best.recall(folder, checkpoints)
         first = start.generation
-        reporter = Reporter(config.generations, first, config.quiet or not sync.is_first())
+        untrained = program.learner.untrained_generations if program.learner else 0
+        reporter = Reporter(config.generations, first, config.quiet or not sync.is_first(), untrained=untrained)
         if start.state is not None and first >= config.generations:
             reporter.message(f"generation {first} is already reached; give a larger --generations to continue.")
             return Result(start.state, [], writers.run_dir)

@@ -35,11 +35,14 @@ class Reporter:
       first: generations that are finished already, greater than 0 after a resume.
       quiet: print nothing.
       console: the console to print to; standard output by default.
+      untrained: generations at the start of the run without an update, whose time says nothing of the others'.
     """
 
-    def __init__(self, generations: int, first: int = 0, quiet: bool = False, console: Console | None = None):
+    def __init__(
+        self, generations: int, first: int = 0, quiet: bool = False, console: Console | None = None, untrained: int = 0
+    ):
         self.console = console or Console(quiet=quiet)
-        self._generations, self._first = generations, first
+        self._generations, self._first, self._untrained = generations, first, untrained
         self._done, self._since = first, time.monotonic()  # finished generations, and when the last one finished
         self.seconds_compiling = 0.0
         self._shown = self._since  # time of the last plain line
@@ -114,10 +117,11 @@ class Reporter:
         if row.get("broken_episodes"):
             parts.append(f"broken episodes {row['broken_episodes']:.0f}")
         line = "  ".join(parts)
+        remaining = "warm-up" if generation <= self._untrained else f"{clock(left)} left"
         if self._display:
-            self._move(generation, line=line, left=f"{clock(left)} left")
+            self._move(generation, line=line, left=remaining)
         else:
-            text = f"generation {generation} of {self._generations}  {line}  {clock(left)} left"
+            text = f"generation {generation} of {self._generations}  {line}  {remaining}"
             self.console.print(text, highlight=False, soft_wrap=True)
 
     def _move(self, completed: float, **fields: Any) -> None:

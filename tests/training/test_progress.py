@@ -26,6 +26,16 @@ def test_plain_lines_if_the_output_is_no_terminal():
     assert lines[2] == "generation 3 of 10  12,346 steps/s  best 1048  median -0.01234  0:14 left"
 
 
+def test_the_warm_up_gives_no_estimate():
+    """A generation without updates takes less time than those that follow."""
+    console = Console(file=io.StringIO(), width=120, color_system=None)
+    with Reporter(10, console=console, untrained=1) as reporter:
+        reporter.update(1, ROW)
+        reporter.update(2, ROW)
+    assert isinstance(console.file, io.StringIO)
+    assert [line.rpartition("  ")[2] for line in console.file.getvalue().splitlines()[1:]] == ["warm-up", "0:16 left"]
+
+
 def test_a_live_line_on_a_terminal():
     shown = display(terminal=True)
     assert "3/10" in shown
