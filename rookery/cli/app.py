@@ -249,8 +249,10 @@ def main() -> None:
 
 
 def _join(command: Any) -> ProcessGroup:
-    if isinstance(command, Train):
-        islands.has_islands(command.config, command.processes)  # before anything connects
+    if isinstance(command, Train):  # before anything connects
+        islands.has_islands(command.config, command.processes)
+    elif isinstance(command, Resume) and command.processes.wanted:
+        islands.check_resumed(command.run, command.processes)
     return join(getattr(command, "processes", ProcessesConfig()))
 
 

@@ -15,7 +15,7 @@ from rookery.report.formatting import counted
 from rookery.report.page import write_report
 from rookery.storage import events
 from rookery.storage.island_files import best_of, check_is_no_island, island_dir, islands_of
-from rookery.storage.run_dir import open_existing
+from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.tracking import TrackingConfig, continued, trackers
 
 
@@ -67,6 +67,20 @@ def _check_alone(processes: ProcessesConfig) -> None:
         )
 
 
+def check_resumed(run: Path, processes: ProcessesConfig) -> None:
+    """Check that a run that is to be resumed by processes of `jax.distributed` has no islands.
+
+    Raises:
+      ValueError: it has.
+    """
+    if _divided(open_existing(run)):
+        _check_alone(processes)
+
+
+def _divided(folder: RunFolder) -> bool:
+    return folder.config.get("islands", {}).get("islands", 1) > 1
+
+
 def train(config: RecordedRun, processes: ProcessesConfig, tracking: TrackingConfig) -> None:
     """`rookery train KIND --islands I`."""
     _run(plan.check(config), processes.ray_address, tracking)
@@ -87,8 +101,7 @@ def resume(
     """
     check_is_no_island(run)
     folder = open_existing(run)
-    divided = folder.config.get("islands", {}).get("islands", 1) > 1
-    if not divided:
+    if not _divided(folder):
         for name, value in (("islands", islands), ("ray_address", processes.ray_address)):
             if value is not None:
                 raise ValueError(f"{name} has an effect only for a run that was started with --islands; leave it out.")

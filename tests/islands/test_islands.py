@@ -357,6 +357,13 @@ def test_a_store_that_cannot_be_used_ends_the_command_with_one_sentence(tmp_path
     )
 
 
+def test_processes_that_resume_islands_are_an_error_before_they_connect(copy, monkeypatch):
+    monkeypatch.setattr("rookery.cli.app.join", None)
+    code, _, err = call("resume", str(copy), "--distributed")
+    assert (code, err.count("\n")) == (1, 1)
+    assert err.startswith("error: islands run without the processes of jax.distributed; give --ray-address to place")
+
+
 def test_seeds_of_islands():
     assert [plan.seed_of(0, island) for island in range(2)] == [1427366890, 2839049726]
     assert len({plan.seed_of(seed, island) for seed in range(-50, 50) for island in range(50)}) == 5000
