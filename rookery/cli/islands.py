@@ -62,8 +62,8 @@ def _check_alone(processes: ProcessesConfig) -> None:
     """
     if processes.wanted:
         raise ValueError(
-            "islands run without the processes of jax.distributed; give --ray-address to place them on several "
-            "machines, or leave the flags of processes out."
+            "the processes of jax.distributed cannot run islands; give --ray-address to place them on several machines, or "
+            "leave the flags of processes out."
         )
 
 

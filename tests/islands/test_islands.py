@@ -297,7 +297,7 @@ def test_two_drivers_on_one_folder(copy):
         ("--islands 2 --migrate-every 0", "--migrate-every must be at least 1, got 0."),
         ("--islands 2 --migrate-fraction 1.5", "--migrate-fraction must lie in [0, 1], got 1.5."),
         ("--ray-address auto", "--ray-address has an effect only with islands; give --islands, or leave it out."),
-        ("--islands 2 --distributed", "islands run without the processes of jax.distributed; give --ray-address to"),
+        ("--islands 2 --distributed", "the processes of jax.distributed cannot run islands; give --ray-address to"),
         ("--islands 2 --wandb team/", "the W&B project 'team/' has no name; give PROJECT or ENTITY/PROJECT."),
     ],
 )
@@ -361,7 +361,7 @@ def test_processes_that_resume_islands_are_an_error_before_they_connect(copy, mo
     monkeypatch.setattr("rookery.cli.app.join", None)
     code, _, err = call("resume", str(copy), "--distributed")
     assert (code, err.count("\n")) == (1, 1)
-    assert err.startswith("error: islands run without the processes of jax.distributed; give --ray-address to place")
+    assert err.startswith("error: the processes of jax.distributed cannot run islands; give --ray-address to place")
 
 
 def test_seeds_of_islands():
