@@ -62,8 +62,8 @@ def _check_alone(processes: ProcessesConfig) -> None:
     """
     if processes.wanted:
         raise ValueError(
-            "the processes of jax.distributed cannot run islands; give --ray-address to place them on several machines, "
-            "or leave the flags of processes out."
+            "the processes of jax.distributed cannot run islands; give --ray-address to place them on several "
+            "machines, or leave the flags of processes out."
         )
 
 
