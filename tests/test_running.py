@@ -275,9 +275,9 @@ def test_titles() -> None:
     over = make_mesh(1)
     arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
     made = rookery.map_elites(arm, rookery.qd.grid((2, 2), (0.0, 0.0), (1.0, 1.0)))
-    assert title(made, over) == "map_elites on arm: 4 cells, 256 genotypes a generation on 1 cpu device"
+    assert title(made, over) == "map_elites on arm: 4 cells, 256 genotypes a generation on 1 of 2 cpu devices"
     scratch = rookery.Program(made.init, made.step, made.evaluate, 2, 2)
-    assert title(scratch, over) == "a program: population 2 on 1 cpu device"
+    assert title(scratch, over) == "a program: population 2 on 1 of 2 cpu devices"
 
 
 def test_the_fields_of_a_config_are_keywords_of_its_factory() -> None:

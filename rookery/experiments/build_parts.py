@@ -98,7 +98,7 @@ def _buffer_size(config: TrainingRun, spec: EnvSpec, mesh: Mesh) -> int:
         return BUFFER_SIZE
     row = 4 * (2 * spec.input_size + spec.action_size + 2)  # bytes of a transition; less for pixels of 8 bits
     members = config.population // mesh.devices.size
-    return max(min(BUFFER_SIZE, memory // (6 * row * members)), config.learner.num_envs)
+    return max(min(BUFFER_SIZE, memory // (6 * row * members)), config.learner.num_envs, config.learner.batch_size)
 
 
 def _on_policy(

@@ -64,8 +64,8 @@ def open_origin(run_dir: str | Path, checkpoint: str = "last", program: Program 
     opened = open_existing(best_of(run_dir))
     if opened.config.get("kind") == config_io.PYTHON and program is None:
         raise ValueError(
-            f"{opened.path} was started from Python, and its program cannot be rebuilt from its record; open it in "
-            "Python, rookery.load(run, program=program), which evaluates, draws and exports it too."
+            f"{opened.path} was started from Python, and its program cannot be rebuilt from its record; in "
+            "Python, rookery.load(run, program=program) opens it, and begin_as, begin_from or begin_with start from it."
         )
     return restore(opened, *opened_on(opened, here(), program), checkpoint)
 

@@ -67,7 +67,7 @@ class Page:
 
     def __init__(self, path: Path, short_runs: Mapping[str, Path]) -> None:
         self.path, self.short_runs = path, short_runs
-        self.names: dict[str, Any] = {"__name__": "guide"}
+        self.names: dict[str, Any] = {"__name__": "__main__"}  # as a script
         self.replaced: dict[str, str] = {}
 
     def run(self) -> None:

@@ -94,7 +94,7 @@ def small_run(**settings) -> AnyRun:
 
 @pytest.mark.parametrize(
     ("memory", "rows"),
-    [(None, BUFFER_SIZE), (10**12, BUFFER_SIZE), (2**20, 2**20 // (6 * 4 * (2 * 2 + 2 + 2) * 2)), (1, 2)],
+    [(None, BUFFER_SIZE), (10**12, BUFFER_SIZE), (2**20, 2**20 // (6 * 4 * (2 * 2 + 2 + 2) * 2)), (1, 4)],
 )
 def test_a_replay_buffer_has_a_million_rows_or_as_many_as_fit_in_memory(memory, rows, monkeypatch):
     monkeypatch.setattr(build_parts, "available", lambda _: memory)

@@ -256,7 +256,10 @@ def test_skill_discovery_needs_a_run_with_skills(me_pbt_run):
 
 def test_a_run_from_python_is_rejected_with_a_remedy(tmp_path):
     run_dir.create(tmp_path / "run", {"kind": "python", "space": None}).release()
-    with pytest.raises(ValueError, match="start from it with begin_as"):
+    with pytest.raises(
+        ValueError,
+        match=r"rookery\.load\(run, program=program\) opens it, and begin_as, begin_from or begin_with start",
+    ):
         warm_start.open_origin(tmp_path / "run")
 
 

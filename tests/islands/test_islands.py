@@ -314,7 +314,7 @@ def test_the_plan_is_that_of_one_island(tmp_path):
     code, out, err = call("train", *PBT.replace("--quiet", "--plan").split(), "--run-dir", str(tmp_path / "run"))
     assert (code, err) == (0, "")
     assert out.startswith("one of 2 islands; a process with several holds the state of each")
-    assert "pbt-sac on point_room: population 2 on 1 cpu device" in out
+    assert "pbt-sac on point_room: population 2 on 1 of 2 cpu devices" in out
     assert not list(tmp_path.iterdir())
 
 

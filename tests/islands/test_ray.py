@@ -117,7 +117,7 @@ def test_a_ray_that_cannot_be_reached_is_one_sentence(address, error, remedy, tm
 def test_a_node_with_other_versions_or_another_folder(tmp_path):
     found = versions((*ray_engine.PACKAGES, "ray"))
     (tmp_path / ".owner.json").write_text("this run")
-    task = Task(2, "", "this run", found, None)
+    task = Task(2, "", "this run", found, None, tuple)
     _check_node(task, str(tmp_path))
     for name in ("python", "ray", "rookery", "jax"):
         with pytest.raises(

@@ -51,7 +51,7 @@ def test_every_start_and_end_is_recorded(folder, monkeypatch):
     assert began["command"] == COMMAND
     assert "command" not in again, "Python started it"
     assert began["versions"] | {"jax": jax.__version__} == again["versions"]
-    expected = {"devices": "1 cpu device", "kind": "cpu", "processes": 1, "memory": device_memory.machine()}
+    expected = {"devices": "1 of 2 cpu devices", "kind": "cpu", "processes": 1, "memory": device_memory.machine()}
     assert began["hardware"] | expected == again["hardware"]
     assert set(began["hardware"]) == {*expected, "cpu", "cores", "system"}
     assert 1 <= began["hardware"]["cores"] <= (os.cpu_count() or 1)

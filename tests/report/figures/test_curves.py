@@ -79,7 +79,7 @@ def test_the_fitness_is_named_by_its_objective_and_a_file_by_its_stem(tmp_path):
     record = open_run(write(tmp_path, {}, config))
     figure = curves._figure(record)
     assert figure.axes[0].get_ylabel() == "mean approach"
-    assert figure.get_suptitle() == "sac  mass"
+    assert figure.get_suptitle() == "sac on mass"
 
 
 def test_equal_members_have_equal_ranks():

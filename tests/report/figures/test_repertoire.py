@@ -98,7 +98,7 @@ class TestDrawn:
         picture = draw_repertoire(write(tmp_path, SQUARE, [-INF] * 4))
         assert fraction(picture, PALE) > 0.6
         assert fraction(picture, YELLOW) == 0.0
-        assert title(tmp_path) == "map-elites  arm\nempty: none of 4 cells has an elite"
+        assert title(tmp_path) == "map-elites on arm\nempty: none of 4 cells has an elite"
 
     def test_an_existing_picture_is_replaced(self, tmp_path):
         before = draw_repertoire(write(tmp_path, SQUARE, [0.0] * 4)).read_bytes()
@@ -108,7 +108,7 @@ class TestDrawn:
 class TestTitle:
     def test_the_title_has_coverage_best_fitness_and_the_last_qd_score(self, tmp_path):
         write(tmp_path, SQUARE, [-2.0, 3.25, -INF, 1.0], qd_score=[1.0, 12_345.6])
-        assert title(tmp_path) == "map-elites  arm\ncoverage 75.0 % of 4 cells,  best 3.25 (star),  QD score 12,346"
+        assert title(tmp_path) == "map-elites on arm\ncoverage 75.0 % of 4 cells,  best 3.25 (star),  QD score 12,346"
 
     def test_the_title_without_a_qd_score(self, tmp_path):
         assert title(write(tmp_path, SQUARE, [0.0] * 4)).endswith("best 0 (star)")

@@ -150,7 +150,7 @@ class TestFrame:
         _, _, axes = drawn(write(tmp_path, straight(4, length=0.5)))
         assert frame(axes) == [[-1.0, 1.0]] * 2
         assert axes.get_aspect() == 1.0
-        assert title(tmp_path) == "diayn  room\n4 skills, 1 episode each"
+        assert title(tmp_path) == "diayn on room\n4 skills, 1 episode each"
 
     def test_the_view_zooms_in_on_small_trajectories(self, tmp_path):
         _, _, axes = drawn(write(tmp_path, straight(4, length=0.25)))
