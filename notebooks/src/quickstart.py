@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Quickstart: train a population, look at it, use its best policy
 #
-# This notebook trains six soft actor-critic (SAC) agents together, shows what they learned, and takes the best policy
+# This notebook trains eight soft actor-critic (SAC) agents together, shows what they learned, and takes the best policy
 # out of the run. It needs no GPU.
 
 # %%
@@ -23,11 +23,11 @@ RUN = "runs/quickstart"
 # %% [markdown]
 # ## A task
 #
-# `point_trap` is a point in a square. Its action is a velocity, its reward is minus the distance to a goal, and a
-# wall is in between. `rookery.make` knows every task by name; `env.spec` says what an agent reads and does.
+# `point_maze` is a point in a square. Its action is a velocity, its reward is minus the distance to a goal, and two
+# walls are in between. `rookery.make` knows every task by name; `env.spec` says what an agent reads and does.
 
 # %%
-env = rookery.make("point_trap")
+env = rookery.make("point_maze")
 print("observation size", env.spec.observation_size, " action size", env.spec.action_size)
 print("steps of an episode", env.spec.episode_length)
 
@@ -44,16 +44,17 @@ print("steps of an episode", env.spec.episode_length)
 # A **generation** is one round of training and evaluation of all members.
 
 # %%
-agent = rookery.sac(env.spec, rookery.agents.SacConfig(hidden_sizes=(8,) if SMALL else (32, 32)))
-learner_config = rookery.learners.OffPolicyConfig(
+agent = rookery.sac(env.spec, hidden_sizes=(8,) if SMALL else (32, 32))
+learner = rookery.off_policy(
+    agent,
+    env,
     num_envs=4 if SMALL else 10,
-    steps_per_generation=40 if SMALL else 500,
+    steps_per_generation=40 if SMALL else 4_000,
     batch_size=8 if SMALL else 64,
-    warmup_steps=20 if SMALL else 500,
-    eval_episodes=2,
+    warmup_steps=20 if SMALL else 1_000,
+    eval_episodes=4,
 )
-learner = rookery.off_policy(agent, env, learner_config)
-program = rookery.pbt(learner, population_size=4 if SMALL else 6, exploit_interval=40 if SMALL else 2_000)
+program = rookery.pbt(learner, population_size=4 if SMALL else 8, exploit_interval=40 if SMALL else 4_000)
 
 # %% [markdown]
 # ## Train
@@ -122,9 +123,8 @@ display(show_page(f"{RUN}/report.html"))
 # %% [markdown]
 # ## Next
 #
-# - The same run from a terminal: `rookery train pbt-sac --env point_trap --population 6`; `rookery train pbt-sac
-#   --help` has every setting.
-# - The best members stop at the wall: the shortest way to the goal ends there. `repertoire.ipynb` has a method that
-#   gets around it.
+# - The same run from a terminal: `docs/getting_started.md`; `rookery train pbt-sac --help` has every setting.
+# - Where every first step towards the goal leads into a trap, all members end in it: `repertoire.ipynb` has a method
+#   that gets out.
 # - `pbt.ipynb` shows what the population does to the hyper-parameters.
 # - Your own environment is a pair of functions: `docs/guides/own_environment.md`.
