@@ -80,7 +80,8 @@ def _off_policy(config: ConfigT, environment: Environment, mesh: Mesh) -> tuple[
     if discovery is not None:
         agent = discovery[0].make(agent, environment.spec, discovery[1])
     assert isinstance(config.learner, OffPolicyConfig)
-    rows = config.learner.buffer_size or _buffer_size(config, environment.spec, mesh)
+    members = config.population // mesh.devices.size
+    rows = config.learner.buffer_size or _buffer_size(config.learner, environment.spec, members, mesh)
     return _with_learner(config, buffer_size=rows), agent, environment
 
 
@@ -88,7 +89,7 @@ def _with_learner(config: ConfigT, **changes: object) -> ConfigT:
     return dataclasses.replace(config, learner=dataclasses.replace(config.learner, **changes))
 
 
-def _buffer_size(config: TrainingRun, spec: EnvSpec, mesh: Mesh) -> int:
+def _buffer_size(config: OffPolicyConfig, spec: EnvSpec, members: int, mesh: Mesh) -> int:
     """Transitions in each member's replay buffer: 1 million as in the papers, or as many as fit a sixth of the memory.
 
     While a checkpoint is written, up to three copies of the buffers exist, which is half of the memory.
@@ -97,8 +98,7 @@ def _buffer_size(config: TrainingRun, spec: EnvSpec, mesh: Mesh) -> int:
     if memory is None:
         return BUFFER_SIZE
     row = 4 * (2 * spec.input_size + spec.action_size + 2)  # bytes of a transition; less for pixels of 8 bits
-    members = config.population // mesh.devices.size
-    return max(min(BUFFER_SIZE, memory // (6 * row * members)), config.learner.num_envs, config.learner.batch_size)
+    return max(min(BUFFER_SIZE, memory // (6 * row * members)), config.num_envs, config.batch_size)
 
 
 def _on_policy(

@@ -18,7 +18,7 @@ class Offline(NamedTuple):
     name: str
     group: str
     config: dict[str, Any]
-    history: list[dict[str, float]]
+    history: list[dict[str, Any]]
     """The values of each `log` by name, with `_step`."""
     exit_code: int | None
     summaries: dict[str, str]
