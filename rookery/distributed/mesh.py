@@ -1,5 +1,6 @@
 """Construction of device meshes. A single device is a mesh of size 1, without a special case."""
 
+import contextlib
 import math
 import os
 from typing import Literal
@@ -108,7 +109,9 @@ def describe(over: Mesh) -> str:
     """A mesh as text: `4 cpu devices of 2 processes`, or `1 of 2 cpu devices` where this machine has more."""
     count, processes = over.devices.size, len({device.process_index for device in over.devices.flat})
     platform = over.devices.flat[0].platform
-    total = len(jax.devices(platform))
+    total = count
+    with contextlib.suppress(RuntimeError):  # a described GPU, which this machine does not have
+        total = len(jax.devices(platform))
     of_many = f" of {processes} processes" if processes > 1 else ""
     share = f"{count} of {total}" if count < total else str(count)
     return f"{share} {platform} device{'s' if total > 1 else ''}{of_many}"

@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
 from rookery.distributed import mesh
@@ -33,3 +36,18 @@ def test_the_precision_of_a_run_is_used(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_package_can_be_run_as_a_module() -> None:
     shown = subprocess.run([sys.executable, "-m", "rookery", "--help"], capture_output=True, text=True, check=True)
     assert shown.stdout.startswith("usage: rookery")
+
+
+@pytest.mark.parametrize(
+    ("platforms", "processes", "text"),
+    [
+        (["cpu"], [0], "1 of 2 cpu devices"),
+        (["cpu", "cpu"], [0, 0], "2 cpu devices"),
+        (["cuda"], [0], "1 cuda device"),  # described, not there
+        (["cuda", "cuda"], [0, 1], "2 cuda devices of 2 processes"),
+    ],
+)
+def test_a_mesh_as_text(platforms: list[str], processes: list[int], text: str) -> None:
+    devices = [SimpleNamespace(platform=p, process_index=i) for p, i in zip(platforms, processes, strict=True)]
+    over: Any = SimpleNamespace(devices=np.asarray(devices))
+    assert mesh.describe(over) == text
