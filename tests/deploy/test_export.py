@@ -45,7 +45,7 @@ def test_description_of_the_policy(sac_run: Path) -> None:
         "type": "float32",
         "shape": None,
         "mask": 0,
-        "normalised": {"mean": [1.0, 1.0], "std": [2.0, 2.0], "limit": 5.0},
+        "normalised": {"mean": [1.0, 1.0], "std": [2.0, 2.0], "limit": 10.0},
     }
     assert about["check"]["largest_difference"] == exported.differences
     assert set(about["versions"]["export"]) == {"rookery", "jax", "python"}
