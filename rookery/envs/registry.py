@@ -98,8 +98,13 @@ def make(name: str, **overrides: Any) -> Environment:
 
 
 def _settings(environment: Environment, name: str, overrides: dict[str, Any]) -> Settings:
-    """What a run records of its environment: name and options, with the choices that the environment made itself."""
-    return {"environment": {**environment.settings.get("environment", {}), "env": name, **overrides}}
+    """What a run records of its environment: name and options, with the choices that the environment made itself.
+
+    A default episode length is not recorded, so that `rookery compare` groups the run with those of the command line.
+    """
+    own = dict(environment.settings.get("environment", {}))
+    own.pop("episode_length", None)
+    return {"environment": {**own, "env": name, **overrides}}
 
 
 def names() -> tuple[str, ...]:

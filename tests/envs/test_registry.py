@@ -153,3 +153,10 @@ def test_probe_truncation_only_runs_out_of_time() -> None:
         state, step = env.step(state, jnp.zeros(1), jax.random.key(t))
         steps.append((float(step.reward), bool(step.terminated), bool(step.truncated)))
     assert steps == [(1.0, False, False)] * 4 + [(1.0, False, True)]
+
+
+def test_only_chosen_options_are_recorded() -> None:
+    """As on the command line; otherwise the same task would be two tasks for `rookery compare`."""
+    assert registry.make("point_room").settings == {"environment": {"env": "point_room"}}
+    chosen = registry.make("point_room", episode_length=20)
+    assert chosen.settings == {"environment": {"env": "point_room", "episode_length": 20}}
