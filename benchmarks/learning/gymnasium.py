@@ -225,9 +225,9 @@ def line(
 
 
 def quarters(rows: list[dict[str, Any]]) -> np.ndarray:
-    """Mean returns `[runs, 4]` of the evaluations in each quarter of the training."""
+    """Mean returns `[runs, 4]` of the evaluations in each quarter of the training; fewer columns for under four."""
     curves = (np.mean(row["returns"], axis=1) for row in rows)
-    return np.array([[np.mean(part) for part in np.array_split(curve, 4)] for curve in curves])
+    return np.array([[np.mean(part) for part in np.array_split(curve, min(4, len(curve)))] for curve in curves])
 
 
 def draw(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
