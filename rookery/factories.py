@@ -214,18 +214,20 @@ def _check_options(name: str, factory: Factory, options: dict[str, Any]) -> None
         raise ValueError(f"the factory {name} needs {', '.join(missing)}; give --option {missing[0]}=VALUE.")
     for parameter in parameters:
         hint, value = parameter.annotation, options.get(parameter.name)
-        number = _NUMBERS.get(hint) if isinstance(hint, type | str) else None
-        if number is not None and parameter.name in options and not isinstance(value, number.types):
-            raise ValueError(f"the option {parameter.name} of the factory {name} must be {number.text}, got {value!r}.")
+        kind = _KINDS.get(hint) if isinstance(hint, type | str) else None
+        if kind is None or parameter.name not in options:
+            continue
+        if not isinstance(value, kind.types) or isinstance(value, bool) != (kind is _SWITCH):
+            raise ValueError(f"the option {parameter.name} of the factory {name} must be {kind.text}, got {value!r}.")
 
 
-class _Number(NamedTuple):
+class _Kind(NamedTuple):
     types: tuple[type, ...]
     text: str
 
 
-_WHOLE, _ANY = _Number((int,), "a whole number"), _Number((int, float), "a number")
-_NUMBERS = {int: _WHOLE, "int": _WHOLE, float: _ANY, "float": _ANY}
+_WHOLE, _ANY, _SWITCH = _Kind((int,), "a whole number"), _Kind((int, float), "a number"), _Kind((bool,), "true or false")
+_KINDS = {int: _WHOLE, "int": _WHOLE, float: _ANY, "float": _ANY, bool: _SWITCH, "bool": _SWITCH}
 """Annotation -> the values that an option with it takes; others are not checked."""
 
 

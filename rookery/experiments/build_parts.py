@@ -190,10 +190,12 @@ def _overrides(environment: EnvironmentConfig) -> dict[str, object]:
 
 
 def option_value(word: str) -> tuple[str, object]:
-    """Parse `name=value` into the name and an int, a float or, if it is neither, a string."""
+    """Parse `name=value` into the name and a bool (`true`, `false`), an int, a float or, if it is none, a string."""
     name, separator, value = word.partition("=")
     if not (name and separator and value):
         raise ValueError(f"option must be name=value, such as predator_speed=3, got {word!r}.")
+    if value.lower() in ("true", "false"):
+        return name, value.lower() == "true"
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             return name, kind(value)

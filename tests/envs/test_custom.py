@@ -10,6 +10,7 @@ import rookery
 from rookery import factories
 from rookery.envs import custom, registry
 from rookery.envs.base import Environment
+from rookery.experiments.build_parts import option_value
 
 FILE = """
 import rookery
@@ -25,6 +26,9 @@ def nothing():
 
 def needs(mass):
     return make()
+
+def switches(dense: bool = True):
+    return make(7 if dense else 9)
 """
 
 
@@ -42,6 +46,11 @@ def file(tmp_path: Path) -> Path:
 def test_a_factory_in_a_file_is_a_task_with_its_parameters_as_options(file: Path) -> None:
     assert registry.make(f"{file}:make").spec.episode_length == 7
     assert registry.make(f"{file}:make", episode_length=9).spec.episode_length == 9
+
+
+@pytest.mark.parametrize(("word", "steps"), [("dense=false", 9), ("dense=False", 9), ("dense=true", 7)])
+def test_a_typed_switch_is_not_text(file: Path, word: str, steps: int) -> None:
+    assert registry.make(f"{file}:switches", **dict([option_value(word)])).spec.episode_length == steps
 
 
 def test_a_factory_in_a_module_is_found_from_the_working_directory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +108,9 @@ def test_labels_have_no_separators(name: str, label: str) -> None:
             r"^the option episode_length of .*:make must be a whole number, got 'two'\.$",
         ),
         ("make", {"episode_length": 2.5}, r" must be a whole number, got 2\.5\.$"),
+        ("make", {"episode_length": True}, r" must be a whole number, got True\.$"),
+        ("switches", {"dense": "no"}, r"^the option dense of .*:switches must be true or false, got 'no'\.$"),
+        ("switches", {"dense": 0}, r" must be true or false, got 0\.$"),
     ],
 )
 def test_a_wrong_factory_is_an_error(file: Path, attribute: str, options: dict, message: str) -> None:

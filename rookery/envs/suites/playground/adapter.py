@@ -118,6 +118,8 @@ def make(
       ImportError: the task's robot has to be downloaded.
       ValueError: an argument is invalid, or the suite has no randomisation function for the task.
     """
+    if not isinstance(randomize, bool):
+        raise ValueError(f"randomize must be true or false, got {randomize!r}.")
     env = loading.load(name, impl, naconmax)
     function = loading.suite().get_domain_randomizer(name) if randomize and TASKS[name].randomized else None
     if randomize and function is None:
