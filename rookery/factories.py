@@ -226,7 +226,8 @@ class _Kind(NamedTuple):
     text: str
 
 
-_WHOLE, _ANY, _SWITCH = _Kind((int,), "a whole number"), _Kind((int, float), "a number"), _Kind((bool,), "true or false")
+_WHOLE, _ANY = _Kind((int,), "a whole number"), _Kind((int, float), "a number")
+_SWITCH = _Kind((bool,), "true or false")
 _KINDS = {int: _WHOLE, "int": _WHOLE, float: _ANY, "float": _ANY, bool: _SWITCH, "bool": _SWITCH}
 """Annotation -> the values that an option with it takes; others are not checked."""
 

@@ -12,21 +12,25 @@ from rookery import running
 from rookery.deploy import evaluate as evaluation
 from rookery.deploy import render as rendering
 from rookery.deploy import tournament as tournaments
+from rookery.deploy.episodes import add_episodes
 from rookery.deploy.export import Exported, export
 from rookery.deploy.policy import Cell, acting, choose
 from rookery.deploy.tournament import Tournament
 from rookery.distributed import mesh, programs
 from rookery.experiments import build, config_io, repertoire_io, warm_start
 from rookery.experiments.lineage import Lineage, schedule_of
+from rookery.experiments.settings import RecordedRun
 from rookery.experiments.warm_start import Origin
 from rookery.populations.base import Program, ProgramState
 from rookery.qd.repertoire import Repertoire
 from rookery.report.figures.animation import draw_episode
 from rookery.report.page import write_report
 from rookery.report.readers import RunRecord, open_run
+from rookery.storage.best_checkpoint import find
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.island_files import best_of, check_is_no_island
 from rookery.training import Callback, Required, loop
+from rookery.training.start_point import has_checkpoint
 from rookery.types import Genotype
 
 
@@ -62,6 +66,7 @@ class LoadedRun:
 
     def __init__(self, record: RunRecord, program: Program | None = None):
         self._record, self._program = record, program
+        self._restored: Origin | None = None
         self.path: Path = record.path
 
     def __repr__(self) -> str:
@@ -86,7 +91,7 @@ class LoadedRun:
     @property
     def generation(self) -> int:
         """The number of finished generations in the newest complete checkpoint."""
-        newest = self._checkpoints().latest()
+        newest = self._checkpoints.latest()
         if newest is None:
             raise ValueError(f"{self.path} has no complete checkpoint yet; wait for the first, or resume the run.")
         return newest
@@ -97,14 +102,15 @@ class LoadedRun:
         Args:
           generation: of the checkpoint; None for the newest complete one.
         """
-        template = programs.template(self._built_program(), mesh.make_mesh(1))
-        return self._checkpoints().restore(template, generation)[0]
+        self._check_program("state")
+        template = programs.template(self._parts[1].program, mesh.make_mesh(1))
+        return self._checkpoints.restore(template, generation)[0]
 
-    def best(self, checkpoint: str = "last") -> Genotype:
+    def best(self, checkpoint: str | int = "last") -> Genotype:
         """The genotype of the best member by its last evaluation, or of the best elite of a repertoire.
 
         Args:
-          checkpoint: "last", "best", or a generation.
+          checkpoint: "last", "best" (by the run's `best_by`), or a generation.
         """
         return choose(self._origin(checkpoint)).genotype
 
@@ -117,7 +123,7 @@ class LoadedRun:
         cell: Cell | None = None,
         member: int | None = None,
         skill: int | None = None,
-        checkpoint: str = "last",
+        checkpoint: str | int = "last",
         agent: str | int | None = None,
     ) -> Callable[..., Any]:
         """A policy of the run as a compiled function from an observation to the deterministic action.
@@ -126,7 +132,7 @@ class LoadedRun:
           cell: for runs with a repertoire: "best" (the default), a cell's index, or a descriptor for the nearest elite.
           member: for all other runs: the index of the member; by default the best of the last evaluation.
           skill: index of the skill, for runs that discover skills; 0 by default.
-          checkpoint: "last", "best", or a generation.
+          checkpoint: "last", "best" (by the run's `best_by`), or a generation.
           agent: name or index of one agent of a team, which then acts on its own observation.
 
         Returns:
@@ -136,13 +142,13 @@ class LoadedRun:
         """
         return acting(choose(self._origin(checkpoint), cell, member, skill), agent)
 
-    def evaluate(self, episodes: int = 100, seed: int = 0, checkpoint: str = "last") -> dict[str, np.ndarray]:
+    def evaluate(self, episodes: int = 100, seed: int = 0, checkpoint: str | int = "last") -> dict[str, np.ndarray]:
         """Evaluate every member, or every elite, in fresh episodes; see `rookery.deploy.evaluate.evaluate`."""
         self._check_program("evaluate")
         return evaluation.evaluate(self.path, episodes, seed, checkpoint, self._program)[1]
 
     def tournament(
-        self, against: "LoadedRun | None" = None, episodes: int = 100, seed: int = 0, checkpoint: str = "last"
+        self, against: "LoadedRun | None" = None, episodes: int = 100, seed: int = 0, checkpoint: str | int = "last"
     ) -> Tournament:
         """Let the members of each role play all members of the other roles, of this or another run, and write
         `tournament.csv`; see `rookery.deploy.tournament.tournament`."""
@@ -157,7 +163,7 @@ class LoadedRun:
         skill: int | None = None,
         seed: int = 0,
         cell: Cell | None = None,
-        checkpoint: str = "last",
+        checkpoint: str | int = "last",
     ) -> Path:
         """Write a film of one deterministic episode, by default `episode.gif` in the run directory; see `policy`."""
         self._check_program("render")
@@ -165,8 +171,23 @@ class LoadedRun:
         played = rendering.render(self.path, member, skill, seed, checkpoint, self._program, cell)
         return draw_episode(played, target)
 
-    def report(self, path: str | Path | None = None) -> Path:
-        """Write the page of the run, by default `report.html` in the run directory."""
+    def goals(self, goals: int = 50, seed: int = 0, checkpoint: str | int = "last") -> dict[str, np.ndarray]:
+        """Let the skills of the best member reach goals, without training; see `deploy.evaluate.evaluate_goals`."""
+        self._check_program("goals")
+        return evaluation.evaluate_goals(self.path, goals, seed, checkpoint, self._program)
+
+    def report(self, path: str | Path | None = None, rollouts: int | None = 0, seed: int = 0) -> Path:
+        """Write the page of the run, by default `report.html` in the run directory.
+
+        Args:
+          path: the file to write.
+          rollouts: number of episodes to record first, which the page then plays (`rookery report` records 12); 0 keeps
+            those that are recorded, None records all policies.
+          seed: seed of the start state of the episodes.
+        """
+        if rollouts != 0:
+            self._check_program("report")
+            add_episodes(self.path, rollouts, seed, self._program)
         return write_report([self.path], path)
 
     def export(
@@ -175,7 +196,7 @@ class LoadedRun:
         cell: Cell | None = None,
         member: int | None = None,
         skill: int | None = None,
-        checkpoint: str = "last",
+        checkpoint: str | int = "last",
     ) -> Exported:
         """Write one policy for use without this library; see `rookery.export`."""
         self._check_program("export")
@@ -190,28 +211,45 @@ class LoadedRun:
           **options: further fields of `RunConfig`, such as `quiet=True`.
         """
         check_is_no_island(self.path)
+        try:
+            return self._continue(generations, callbacks, options)
+        finally:
+            self._record, self._restored = open_run(self.path), None
+            for name in ("metrics", "_checkpoints", "_parts"):
+                self.__dict__.pop(name, None)
+
+    def _continue(
+        self, generations: int, callbacks: Sequence[Callback | Required], options: dict[str, Any]
+    ) -> loop.Result:
         if self._program is not None:
             options |= {"run_dir": str(self.path), "generations": generations}
             return running.run(self._program, resume=True, callbacks=callbacks, **options)
-        config = self._config("resume")
+        self._check_program("resume")
+        config = config_io.from_record(self.config)
         run = dataclasses.replace(config.run, generations=generations, run_dir=str(self.path), **options)
-        built = build.build(dataclasses.replace(config, run=run), schedule_of(self.config))
+        config = dataclasses.replace(config, run=run)
+        built = build.build(config, schedule_of(self.config))
+        if not has_checkpoint(self.path):  # it begins again, from the run in `init_from` if there is one
+            built = built._replace(program=warm_start.begin(config, built))
         record = {**self.config, "run": dataclasses.asdict(run)}
         return running.train(built.program, run, built.mesh, resume=True, record=record, callbacks=callbacks)
 
+    @cached_property
     def _checkpoints(self) -> Checkpointer:
         return Checkpointer(self._record.folder.checkpoints, read_only=True)
 
-    def _config(self, method: str) -> Any:
-        self._check_program(method)
-        return config_io.from_record(self.config)
+    @cached_property
+    def _parts(self) -> tuple[RecordedRun, build.Built]:
+        return warm_start.opened_on(self._record.folder, mesh.here(), self._program)
 
-    def _built_program(self) -> Program:
-        return self._program or build.on_one_device(self._config("state")).program
-
-    def _origin(self, checkpoint: str) -> Origin:
+    def _origin(self, checkpoint: str | int) -> Origin:
+        """The run at a checkpoint, which is not read again while no other is asked for."""
         self._check_program("policy")
-        return warm_start.open_origin(self.path, checkpoint, self._program)
+        folder, (config, built) = self._record.folder, self._parts
+        wanted = find(folder, self._checkpoints, checkpoint, config.run.best_by) or self._checkpoints.latest()
+        if self._restored is None or self._restored.generation != wanted:
+            self._restored = warm_start.restore(folder, config, built, checkpoint, self._checkpoints)
+        return self._restored
 
     def _check_program(self, method: str) -> None:
         if self._program is None and self.config.get("kind") == config_io.PYTHON:

@@ -1,6 +1,8 @@
 """A recorded run as a Python object, from the command line and from Python."""
 
+import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -10,6 +12,7 @@ import pytest
 
 import rookery
 from rookery.deploy import evaluate
+from rookery.storage import manifest
 from tests.tiny import assert_equal
 
 
@@ -45,6 +48,9 @@ def test_a_repertoire(short_runs: dict[str, Path]) -> None:
     cell = rookery.qd.best(run.repertoire()).cell
     observation = jnp.asarray([0.1, 0.2])
     np.testing.assert_array_equal(run.policy()(observation), run.policy(cell=cell)(observation))
+    descriptor = rookery.qd.best(run.repertoire()).descriptor
+    for where in (descriptor, np.asarray(descriptor), tuple(np.asarray(descriptor).tolist())):
+        np.testing.assert_array_equal(run.policy()(observation), run.policy(cell=where)(observation))
     with pytest.raises(ValueError, match="has a repertoire; choose by cell"):
         run.policy(member=0)
 
@@ -70,8 +76,13 @@ def test_a_run_from_python_has_its_seed_and_settings_and_resumes(tmp_path: Path)
     assert_equal(again.state, whole.state)
     assert_equal(rookery.load(run.path, made).state(), whole.state)
     assert Path(run.report()).is_file()
+    assert not (run.path / "episodes.npz").exists()
+    run.report(rollouts=1)
+    assert (run.path / "episodes.npz").is_file()
     without = rookery.load(run.path)
-    for method in (without.policy, without.best, without.evaluate, without.export, without.render, without.state):
+    record = partial(without.report, rollouts=1)
+    opening = without.policy, without.best, without.evaluate, without.export, without.render, without.state, record
+    for method in opening:
         with pytest.raises(
             ValueError, match=r"was started from Python, so \w+ cannot rebuild its parts; give its program"
         ):
@@ -133,10 +144,34 @@ def test_a_run_of_the_command_line_resumes(short_runs: dict[str, Path], tmp_path
     copy = shutil.copytree(short_runs["pbt-sac"], tmp_path / "copy")
     run = rookery.load(copy)
     before = run.generation
+    assert len(run.metrics["generation"]) == before
     result = run.resume(before + 1, quiet=True)
     assert len(result.history) == 1
-    assert rookery.load(copy).generation == before + 1
-    assert len(rookery.load(copy).metrics["generation"]) == before + 1
+    for opened in (run, rookery.load(copy)):
+        assert opened.generation == len(opened.metrics["generation"]) == before + 1
+        assert opened.config["run"]["generations"] == before + 1
+    assert_equal(run.best(before), rookery.load(short_runs["pbt-sac"]).best())
+
+
+def test_a_run_without_a_checkpoint_begins_again_from_its_origin(short_runs: dict[str, Path], tmp_path: Path) -> None:
+    copy = shutil.copytree(short_runs["pbt-sac"], tmp_path / "copy")
+    shutil.rmtree(copy / "checkpoints")
+    record = json.loads((copy / "config.json").read_text())
+    record["config"]["init_from"] = str(tmp_path / "absent")
+    (copy / "config.json").write_text(json.dumps(record))
+    with pytest.raises(ValueError, match="absent is not a run directory"):
+        rookery.load(copy).resume(1, quiet=True)
+
+
+def test_a_checkpoint_is_read_once(short_runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    verified = manifest.verified
+    monkeypatch.setattr(manifest, "verified", lambda folder, number: read.append(number) or verified(folder, number))
+    run = rookery.load(short_runs["pbt-sac"])
+    for member in range(2):
+        run.policy(member=member)
+    run.best(checkpoint=run.generation)
+    assert read == [run.generation]
 
 
 def test_what_is_no_run_is_an_error(tmp_path: Path) -> None:

@@ -107,8 +107,8 @@ CONTINUOUS = PpoDefaults(
 minibatches over 2,048 steps, learning rate 3e-4, no entropy bonus, normalised observations and rewards.
 
 Deviations: CleanRL uses one environment, here 16 with 128 steps each; it clips values, which Andrychowicz 2021
-(arXiv:2006.05990) finds harmful; it clips normalised observations to +-10, here +-5. Brax's training of its locomotion
-tasks also normalises observations and uses the same learning rate, but is tuned for thousands of environments."""
+(arXiv:2006.05990) finds harmful. Brax's training of its locomotion tasks also normalises observations and uses the same
+learning rate, but is tuned for thousands of environments."""
 DISCRETE = PpoDefaults(
     epochs=4,
     minibatches=16,

@@ -22,7 +22,7 @@ from rookery.report import tables
 from rookery.report.figures.skills import draw_skills
 from rookery.report.formatting import counted
 from rookery.storage import run_dir
-from rookery.storage.checkpoint import Checkpointer, CheckpointError
+from rookery.storage.checkpoint import CheckpointError
 from rookery.storage.island_files import best_of
 
 
@@ -264,24 +264,12 @@ def report(command: Report) -> None:
 
 def _roll_out(console: Console, count: int | None, seed: int, run: Path) -> None:
     """Record episodes of a run for its page; if that is not possible, print the reason and leave them out."""
-    from rookery.deploy.episodes import record_episodes, write_episodes
+    from rookery.deploy.episodes import add_episodes
 
     try:
-        opened = run_dir.open_existing(best_of(run))
-        if Checkpointer(opened.checkpoints, read_only=True).empty:
-            raise CheckpointError(f"{run} has not written its first checkpoint.")
-        write_episodes(run, record_episodes(run, count, seed))
-        if "skills" in opened.config and not _is_newer(opened.skills_file, opened.metrics_file):
-            evaluate.evaluate(run, _EPISODES_PER_SKILL * int(opened.config["skills"]["num_skills"]), seed)
+        add_episodes(run, count, seed)
     except (ValueError, ImportError, OSError, CheckpointError) as error:
         console.print(f"note      no episodes recorded: {error}", highlight=False, soft_wrap=True, markup=False)
-
-
-def _is_newer(file: Path, other: Path) -> bool:
-    return file.exists() and file.stat().st_mtime_ns >= other.stat().st_mtime_ns
-
-
-_EPISODES_PER_SKILL = 3
 
 
 def export(command: Export) -> None:

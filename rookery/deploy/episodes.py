@@ -35,12 +35,17 @@ from rookery import trees
 from rookery.agents.base import ActFn
 from rookery.deploy import episode_selection, render
 from rookery.deploy.episode_selection import Selection
+from rookery.deploy.evaluate import evaluate
 from rookery.deploy.policy import evaluator_of
 from rookery.deploy.render import Trajectory
 from rookery.envs.base import Environment
 from rookery.envs.rendering.scene import Picture
 from rookery.experiments import warm_start
+from rookery.experiments.config_io import PYTHON
+from rookery.populations.base import Program
 from rookery.storage import array_files
+from rookery.storage.checkpoint import Checkpointer, CheckpointError
+from rookery.storage.island_files import best_of
 from rookery.storage.run_dir import open_existing, write_atomically
 from rookery.types import PyTree
 
@@ -78,12 +83,47 @@ class _Recording(NamedTuple):
     description: dict[str, Any]
 
 
+def add_episodes(run_dir: str | Path, count: int | None = 12, seed: int = 0, program: Program | None = None) -> None:
+    """Write what a run's page shows of its policies: recorded episodes, and the trajectories of its skills.
+
+    Args:
+      run_dir: the run directory.
+      count: as for `record_episodes`.
+      seed: as for `record_episodes`.
+      program: as for `record_episodes`.
+
+    Raises:
+      ValueError: as for `record_episodes`.
+      CheckpointError: the run has no complete checkpoint.
+    """
+    opened = open_existing(best_of(run_dir))
+    if program is None and opened.config.get("kind") == PYTHON:
+        raise ValueError(
+            f"{opened.path} was started from Python, and its program cannot be rebuilt from its record; in Python, "
+            "rookery.load(run, program=program).report(rollouts=12) records them."
+        )
+    if Checkpointer(opened.checkpoints, read_only=True).empty:
+        raise CheckpointError(f"{run_dir} has not written its first checkpoint.")
+    write_episodes(run_dir, record_episodes(run_dir, count, seed, program=program))
+    if "skills" in opened.config and not _is_newer(opened.skills_file, opened.metrics_file):
+        episodes = _EPISODES_PER_SKILL * int(opened.config["skills"]["num_skills"])
+        evaluate(run_dir, episodes, seed, program=program)
+
+
+_EPISODES_PER_SKILL = 3
+
+
+def _is_newer(file: Path, other: Path) -> bool:
+    return file.exists() and file.stat().st_mtime_ns >= other.stat().st_mtime_ns
+
+
 def record_episodes(
     run_dir: str | Path,
     count: int | None = 12,
     seed: int = 0,
-    checkpoint: str = "last",
+    checkpoint: str | int = "last",
     most_frames: int = MOST_FRAMES,
+    program: Program | None = None,
 ) -> Episodes:
     """Roll out deterministic episodes of a run's policies, all from one start state.
 
@@ -98,20 +138,21 @@ def record_episodes(
       checkpoint: "last"; "best", by the metric that the run was configured with; or a generation.
       most_frames: largest number of frames of an episode, at least 2; fewer where all frames would exceed `BUDGET`.
         Every k-th step is stored with the smallest sufficient k, and always the first and the last.
+      program: the program of a run that was started from Python.
 
     Returns:
       The episodes.
 
     Raises:
-      ValueError: the folder is not a run, the run was started from Python, its environment cannot be rendered, its
-        repertoire is empty, or an argument is below its minimum.
+      ValueError: the folder is not a run, the run was started from Python and no program is given, its environment
+        cannot be rendered, its repertoire is empty, or an argument is below its minimum.
       CheckpointError: the run has no complete checkpoint.
     """
     if count is not None and count < 1:
         raise ValueError(f"count must be at least 1 episode, or None for all, got {count}.")
     if most_frames < 2:
         raise ValueError(f"most_frames must be at least 2, the first and the last, got {most_frames}.")
-    origin = warm_start.open_origin(run_dir, checkpoint)
+    origin = warm_start.open_origin(run_dir, checkpoint, program)
     evaluator = evaluator_of(origin)
     picture, spec = render.picture_of(evaluator.environment), evaluator.environment.spec
     selection = episode_selection.choose(origin, spec, 1 if picture.film else count)

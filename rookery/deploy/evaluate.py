@@ -34,7 +34,7 @@ def evaluate(
     run_dir: str | Path,
     episodes: int = 100,
     seed: int = 0,
-    checkpoint: str = "last",
+    checkpoint: str | int = "last",
     program: Program | None = None,
 ) -> tuple[int, dict[str, np.ndarray]]:
     """Evaluate every member of a checkpoint, or every elite of its repertoire.
@@ -92,7 +92,7 @@ def evaluate(
 
 
 def evaluate_goals(
-    run_dir: str | Path, goals: int = 50, seed: int = 0, checkpoint: str = "last", program: Program | None = None
+    run_dir: str | Path, goals: int = 50, seed: int = 0, checkpoint: str | int = "last", program: Program | None = None
 ) -> dict[str, np.ndarray]:
     """Let the skills of a run's best member reach goals, without further training; see `learners.goals`.
 
@@ -139,7 +139,7 @@ _EVALUATION = 0x6576616C  # larger than any index of a split of the same key: th
 
 
 def fresh_fitness(
-    run_dir: str | Path, episodes: int = 100, seed: int = 0, checkpoint: str = "last"
+    run_dir: str | Path, episodes: int = 100, seed: int = 0, checkpoint: str | int = "last"
 ) -> tuple[int, np.ndarray]:
     """Evaluate the policies that determine a run's score on fresh episodes; the folder is only read.
 
@@ -203,7 +203,7 @@ def check_fresh(run_dir: str | Path) -> None:
 
 
 def open_with_episodes(
-    folder: RunFolder, episodes: int, checkpoint: str, over: Mesh | None, program: Program | None = None
+    folder: RunFolder, episodes: int, checkpoint: str | int, over: Mesh | None, program: Program | None = None
 ) -> Origin:
     """The run at a checkpoint, with the requested number of evaluation episodes; see `warm_start.opened_on`.
 

@@ -55,7 +55,7 @@ def export(
     cell: Cell | None = None,
     member: int | None = None,
     skill: int | None = None,
-    checkpoint: str = "last",
+    checkpoint: str | int = "last",
     program: Program | None = None,
 ) -> Exported:
     """Write one policy of a run for use without this library, and check that its actions are the same.

@@ -24,7 +24,7 @@ from rookery.qd.map_elites import repertoire_of
 from rookery.qd.repertoire import Elite, Repertoire
 from rookery.types import Array, Genotype, Observation, PyTree
 
-Cell = str | int | Sequence[float]
+Cell = str | int | Sequence[float] | np.ndarray | Array
 """Choice of an elite: "best", a cell's index, or a descriptor `[D]` (`"0.2,0.8"` or numbers), for the nearest elite."""
 
 
@@ -173,7 +173,7 @@ def _member(origin: Origin, member: int | None) -> tuple[int | None, Genotype]:
 def _elite(origin: Origin, repertoire: Repertoire, cell: Cell) -> Elite:
     if not repertoire.occupied.any():
         raise ValueError(f"the repertoire of {origin.path} is empty; continue that run until it has an elite.")
-    if cell == "best":
+    if isinstance(cell, str) and cell == "best":
         return repertoires.best(repertoire)
     requested = _parse_cell(cell)
     if not isinstance(requested, int):
@@ -202,7 +202,8 @@ def _parse_cell(cell: Cell) -> int | list[float]:
         with contextlib.suppress(ValueError):
             return [float(number) for number in cell.split(",")]
         raise ValueError(f"cell must be best, a cell's index or a descriptor such as 0.2,0.8, got {cell!r}.")
-    return [float(number) for number in cell] if isinstance(cell, Sequence) else int(cell)
+    values = np.asarray(cell).tolist()
+    return values if isinstance(values, list) else int(values)
 
 
 def _fitness(origin: Origin, member: int | None) -> float | tuple[float | None, ...] | None:

@@ -59,7 +59,7 @@ def render(
     member: int | None = None,
     skill: int | None = None,
     seed: int = 0,
-    checkpoint: str = "last",
+    checkpoint: str | int = "last",
     program: Program | None = None,
     cell: Cell | None = None,
 ) -> RenderedEpisode:
@@ -88,8 +88,8 @@ def render(
     picture = picture_of(environment)
     if picture.bodies is not None:
         raise ValueError(
-            f"{spec.name} is rendered in 3D and not as a film; `rookery report {policy.origin.path}` plays it in its "
-            "page."
+            f"{spec.name} is rendered in 3D and not as a film; `rookery report {policy.origin.path}` (in Python "
+            "rookery.load(...).report(rollouts=12)) plays it in its page."
         )
     key = jax.random.key(seed)
     states, rewards = play(policy.evaluator.act, environment, policy.genotype, key, policy.skill or 0)

@@ -39,7 +39,7 @@ def tournament(
     against: str | Path | None = None,
     episodes: int = 100,
     seed: int = 0,
-    checkpoint: str = "last",
+    checkpoint: str | int = "last",
     program: Program | None = None,
     program_against: Program | None = None,
 ) -> Tournament:
@@ -70,7 +70,7 @@ def tournament(
         raise ValueError(f"{read.path} has a single member, which has no other opponents; give another run, --against.")
     members = opponents = _policies(read)
     if against is not None:
-        other = open_with_episodes(open_existing(against), episodes, "last", here(), program_against)
+        other = open_with_episodes(open_existing(best_of(against)), episodes, "last", here(), program_against)
         opponents = _policies(other)
         _check_alike(read, other, members, opponents)
     bank_key, members_key = jax.random.split(evaluation_key(seed))  # as `Program.evaluate` does

@@ -18,7 +18,7 @@ from rookery.experiments.kinds import agent_of
 from rookery.experiments.program_record import agent_name
 from rookery.qd.pbt_emitter import FROM_REPERTOIRE
 from rookery.storage.csv_log import read_csv
-from rookery.storage.island_files import ISLAND
+from rookery.storage.island_files import ISLAND, best_of
 from rookery.storage.run_dir import RunFolder, open_existing
 
 _KNOWN_COLUMNS = ("generation", "member", "parent", "fitness")
@@ -154,7 +154,7 @@ def lineage(run: str | os.PathLike[str], separate_roles: bool = False) -> Lineag
     The run may still be in progress; a last generation that is only partly written is left out.
 
     Args:
-      run: path of the run directory.
+      run: path of the run directory; of a run of islands, the best island is read.
       separate_roles: accept also a run with a separate population for each role of a team (`--member agent`). The
         members of its lineage are agents: in teams of I, the agent in role i and slot p is member `p I + i`.
 
@@ -166,7 +166,7 @@ def lineage(run: str | os.PathLike[str], separate_roles: bool = False) -> Lineag
       >>> lineage = rookery.experiments.lineage("runs/pbt-sac")
       >>> schedule = lineage.schedule()
     """
-    folder = open_existing(run)
+    folder = open_existing(best_of(run))
     if folder.config.get("member") == "agent" and not separate_roles:
         raise ValueError(
             f"{folder.path} has a separate population for each role and matches new teams in each generation, so whole "

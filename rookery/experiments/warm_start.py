@@ -48,7 +48,7 @@ class Origin(NamedTuple):
     """The generation of the checkpoint: the number of finished generations."""
 
 
-def open_origin(run_dir: str | Path, checkpoint: str = "last", program: Program | None = None) -> Origin:
+def open_origin(run_dir: str | Path, checkpoint: str | int = "last", program: Program | None = None) -> Origin:
     """Open a run at one of its checkpoints; the run is not changed.
 
     Args:
@@ -89,7 +89,13 @@ def opened_on(folder: RunFolder, over: Mesh | None, program: Program | None = No
     return config, build.build(config)
 
 
-def restore(folder: RunFolder, config: RecordedRun, built: Built, checkpoint: str) -> Origin:
+def restore(
+    folder: RunFolder,
+    config: RecordedRun,
+    built: Built,
+    checkpoint: str | int,
+    checkpoints: Checkpointer | None = None,
+) -> Origin:
     """Restore the state in a checkpoint of a run.
 
     Args:
@@ -97,8 +103,9 @@ def restore(folder: RunFolder, config: RecordedRun, built: Built, checkpoint: st
       config: the config of the run.
       built: its parts.
       checkpoint: as for `open_origin`.
+      checkpoints: those of the run, if they are open already.
     """
-    checkpoints = Checkpointer(folder.checkpoints, read_only=True)
+    checkpoints = checkpoints or Checkpointer(folder.checkpoints, read_only=True)
     chosen = find(folder, checkpoints, checkpoint, config.run.best_by)
     template = without_data(programs.template(built.program, built.mesh))
     state, _, generation = checkpoints.restore(template, chosen, partial=True)

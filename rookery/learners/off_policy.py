@@ -46,7 +46,7 @@ class OffPolicyConfig(EvaluationConfig):
     """Environment steps of each member with uniformly random actions and no updates, at the start of the run: 1,000 in
     Fujimoto 2018 (10,000 for HalfCheetah and Ant) and in the code of Haarnoja 2018."""
     normalize_observations: bool = False
-    """Normalise observations by their running mean and variance, clipped to +-5."""
+    """Normalise observations by their running mean and variance, clipped to +-10."""
 
     def __post_init__(self) -> None:
         """Check the settings that do not depend on an environment."""

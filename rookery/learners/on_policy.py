@@ -39,7 +39,7 @@ class OnPolicyConfig(EvaluationConfig):
     evaluate_every: int = 10
     """Updates per generation, after which each member is evaluated (at least 1)."""
     normalize_observations: bool | None = None
-    """Normalise observations by their running mean and variance, clipped to +-5; by default the agent decides: PPO
+    """Normalise observations by their running mean and variance, clipped to +-10; by default the agent decides: PPO
     normalises, except in a team."""
     stagger_episodes: bool = True
     """Spread the ends of the environments' first episodes evenly over the time limit, so that every rollout has rows of

@@ -29,9 +29,12 @@ class Best:
         """Restore the state of a stopped run: the best among the generations that have a checkpoint."""
         if self.column is not None and folder.metrics_file.exists():
             metrics = read_csv(folder.metrics_file)
-            values = dict(zip(metrics["generation"] + 1, metrics[self.column], strict=True))
-            for generation in checkpoints.complete_generations():
-                self.improves(generation, {self.column: float(values.get(generation, math.nan))})
+            values = dict(zip(metrics["generation"] + 1, map(float, metrics[self.column]), strict=True))
+            kept = [number for number in checkpoints.generations() if math.isfinite(values.get(number, math.nan))]
+            best_first = sorted(kept, key=lambda generation: -values[generation])  # the earliest of equal ones first
+            found = next(filter(checkpoints.is_complete, best_first), None)
+            if found is not None:
+                self.improves(found, {self.column: values[found]})
 
     def improves(self, generation: int, row: Mapping[str, float]) -> bool:
         """Whether a generation is better than all earlier ones, in which case it becomes the best.
@@ -61,7 +64,7 @@ class Best:
             raise ValueError(f"best_by is not a metric of this run: {self.column!r}; {remedy}")
 
 
-def find(folder: RunFolder, checkpoints: Checkpointer, checkpoint: str, best_by: str | None) -> int | None:
+def find(folder: RunFolder, checkpoints: Checkpointer, checkpoint: str | int, best_by: str | None) -> int | None:
     """The generation of the checkpoint that a user selected; None for the newest complete one.
 
     Args:
@@ -76,7 +79,7 @@ def find(folder: RunFolder, checkpoints: Checkpointer, checkpoint: str, best_by:
     """
     if checkpoint == "last":
         return None
-    if checkpoint.isdecimal():
+    if str(checkpoint).isdecimal():
         return int(checkpoint)
     if checkpoint != "best":
         raise ValueError(f"checkpoint must be best, last or the number of a generation, got {checkpoint!r}.")

@@ -72,6 +72,7 @@ class Checkpointer:
         self._replaces = replaces
         self._thread: threading.Thread | None = None
         self._failure: CheckpointError | None = None
+        self._intact: dict[int, Manifest] = {}
         if not read_only:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._remove_incomplete()
@@ -155,15 +156,24 @@ class Checkpointer:
         """Whether no save was ever completed here; a killed run may have left an incomplete first one."""
         return manifest.none_finished(self.directory)
 
+    def generations(self) -> list[int]:
+        """The generations of all checkpoints, ascending; some may be incomplete."""
+        return manifest.generations(self.directory)[::-1]
+
+    def is_complete(self, generation: int) -> bool:
+        """Whether a generation has a complete checkpoint. Reads every byte of it, once for each `Checkpointer`."""
+        try:
+            return bool(self._checked(generation))
+        except manifest.Damaged:
+            return False
+
     def complete_generations(self) -> list[int]:
-        """The generations of all complete checkpoints, ascending. Reads every byte of them."""
-        found = reversed(manifest.generations(self.directory))
-        return [generation for generation in found if manifest.is_complete(self.directory, generation)]
+        """The generations of all complete checkpoints, ascending."""
+        return list(filter(self.is_complete, self.generations()))
 
     def latest(self) -> int | None:
         """The generation of the newest complete checkpoint, or None."""
-        found = manifest.generations(self.directory)
-        return next((generation for generation in found if manifest.is_complete(self.directory, generation)), None)
+        return next(filter(self.is_complete, reversed(self.generations())), None)
 
     def restore(
         self, template: StateT, generation: int | None = None, partial: bool = False
@@ -295,7 +305,7 @@ class Checkpointer:
     def _newest(self) -> Manifest:
         for candidate in manifest.generations(self.directory):
             try:
-                return manifest.verified(self.directory, candidate)
+                return self._checked(candidate)
             except manifest.Damaged as damage:
                 message = f"The checkpoint of generation {candidate} is damaged and was passed over: {damage}."
                 warnings.warn(message, CheckpointWarning, stacklevel=5)
@@ -306,12 +316,22 @@ class Checkpointer:
 
     def _verified(self, generation: int) -> Manifest:
         try:
-            return manifest.verified(self.directory, generation)
+            return self._checked(generation)
         except manifest.Damaged as damage:
             raise CheckpointError(
                 f"The checkpoint of generation {generation} cannot be used: {damage}; "
                 f"the complete generations are {self.complete_generations()}."
             ) from damage
+
+    def _checked(self, generation: int) -> Manifest:
+        """The manifest of a complete checkpoint, whose files are read and compared only once.
+
+        Raises:
+          Damaged: the checkpoint is incomplete or damaged.
+        """
+        if self._intact.get(generation) != manifest.read(self.directory, generation):
+            self._intact[generation] = manifest.verified(self.directory, generation)
+        return self._intact[generation]
 
 
 def _checkpointer() -> "StandardCheckpointer":

@@ -143,7 +143,7 @@ def test_environments_without_a_picture_are_rejected(tmp_path: Path) -> None:
 
 def test_environments_in_3d_are_left_to_the_report(sac_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(render, "picture_of", lambda _: Picture(bodies=lambda state: state))
-    with pytest.raises(ValueError, match=r"^point_room is rendered in 3D .*; `rookery report .*/sac_run` plays it in "):
+    with pytest.raises(ValueError, match=r"^point_room is rendered in 3D .*; `rookery report .*/sac_run` "):
         render.render(sac_run)
 
 

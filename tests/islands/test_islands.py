@@ -231,6 +231,7 @@ def test_the_best_of_all_islands(whole, copy):
     loaded = rookery.load(whole)
     assert loaded.path == best_of(whole)
     assert loaded.generation == 4
+    assert np.array_equal(rookery.experiments.lineage(whole).parents, loaded.lineage.parents)
     code, out, err = call("evaluate", str(whole), "--episodes", "2")
     assert (code, err) == (0, "")
     assert str(best_of(whole)) in out.replace("\n", "")

@@ -56,6 +56,22 @@ def test_find_accepts_best_last_or_a_generation(run):
         find(run, checkpoints, "-1", None)
 
 
+def test_recall_reads_only_the_files_of_the_best(run, monkeypatch):
+    read = []
+    verified = manifest.verified
+    monkeypatch.setattr(manifest, "verified", lambda folder, number: read.append(number) or verified(folder, number))
+    best = Best("score")
+    best.recall(run, Checkpointer(run.checkpoints, read_only=True))
+    assert (best.generation, read) == (2, [2])
+
+
+def test_recall_passes_over_a_damaged_best_checkpoint(run):
+    (run.checkpoints / "generation_00000002.json").write_text("{}")
+    best = Best("score")
+    best.recall(run, Checkpointer(run.checkpoints, read_only=True))
+    assert best.generation == 5
+
+
 def test_recall_uses_only_existing_checkpoints(run):
     best = Best("score")
     best.recall(run, Checkpointer(run.checkpoints, read_only=True))
