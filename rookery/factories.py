@@ -1,10 +1,12 @@
 """Functions of a user's modules and files by name: `package.module:function` and `path/to/file.py:function`.
 
-A factory is such a function that builds a part of a run; its keyword parameters are the options.
+A factory is such a function that builds a part of a run; its keyword parameters are the options. Also the checks of the
+configs that this library's own factories take.
 """
 
 import dataclasses
 import difflib
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -13,8 +15,8 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from types import ModuleType, NoneType, UnionType
+from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Factory = Callable[..., Any]
 _MODULES: dict[Path, ModuleType] = {}
@@ -104,7 +106,7 @@ def config_from(
       others: further keywords of the function that was called, to suggest.
 
     Raises:
-      TypeError: both are given, or a keyword is no field of the config.
+      TypeError: both are given, the config is another object, or a keyword is no field of the config.
       ValueError: a value is invalid.
     """
     names = [field.name for field in dataclasses.fields(cls)]  # pyright: ignore[reportArgumentType]
@@ -116,6 +118,8 @@ def config_from(
             near = near or difflib.get_close_matches(keyword, [*others, *names])
             remedy = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(names)}."
             raise TypeError(f"{cls.__name__} has no field {keyword}; {remedy}")
+    if config is not None and not isinstance(config, cls):
+        raise TypeError(f"config must be a {cls.__name__}, got {config!r}; give its fields as keywords, or build one.")
     return config if config is not None else cls(**keywords)
 
 
@@ -126,10 +130,63 @@ def check_whole(**numbers: Any) -> None:
       TypeError: one is not; the message names it.
     """
     for name, value in numbers.items():
-        try:
-            operator.index(value)
-        except TypeError:
-            raise TypeError(f"{name} must be a whole number, got {value!r}.") from None
+        _number(name, int, value)
+
+
+def check_numbers(config: Any) -> None:
+    """Check the fields of a config that are numbers or tuples of numbers, and convert them to Python's own types.
+
+    Args:
+      config: a frozen dataclass, in its `__post_init__`.
+
+    Raises:
+      TypeError: a value has another type; the message names the field.
+      ValueError: a tuple has another length.
+    """
+    for name, (hint, default) in _number_fields(type(config)).items():
+        value = getattr(config, name)
+        if value is not None:
+            object.__setattr__(config, name, _converted(name, hint, default, value))
+
+
+@functools.cache
+def _number_fields(cls: type) -> dict[str, tuple[Any, Any]]:
+    """Fields of numbers: name -> the annotation without None, and the default."""
+    found, hints = {}, get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        if get_origin(hint) in (UnionType, Union) and len(get_args(hint)) == 2:
+            hint = next(option for option in get_args(hint) if option is not NoneType)
+        kind = get_args(hint)[0] if get_origin(hint) is tuple else hint
+        if kind in (int, float):
+            found[field.name] = hint, field.default
+    return found
+
+
+def _converted(name: str, hint: Any, default: Any, value: Any) -> Any:
+    if get_origin(hint) is not tuple:
+        return _number(name, hint, value)
+    kind, last = get_args(hint)[0], get_args(hint)[-1]
+    if isinstance(value, str) or not hasattr(value, "__iter__"):
+        example = f", such as {default}" if default else ""
+        raise TypeError(f"{name} must be a sequence of numbers{example}, got {value!r}.")
+    values = tuple(_number(f"each of {name}", kind, item) for item in value)
+    if last is not ... and len(values) != len(get_args(hint)):
+        raise ValueError(f"{name} must be {len(get_args(hint))} numbers, got {value!r}.")
+    return values
+
+
+def _number(name: str, kind: type, value: Any) -> Any:
+    """A number of the given kind; a float may be given as an int, which stays one."""
+    if kind is float and type(value) in (int, float):
+        return value
+    try:
+        if isinstance(value, bool | str):
+            raise TypeError
+        return operator.index(value) if kind is int else float(value)
+    except TypeError:
+        kinds = "a whole number" if kind is int else "a number"
+        raise TypeError(f"{name} must be {kinds}, got {value!r}.") from None
 
 
 def canonical(reference: str) -> str:

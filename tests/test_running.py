@@ -1,7 +1,9 @@
 """`rookery.run`: the run directory is that of the command line, the population is divided over all devices, and the
 settings of all parts are recorded."""
 
+import dataclasses
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +17,7 @@ import rookery
 from rookery.agents.ppo import PpoConfig
 from rookery.distributed import layout
 from rookery.distributed.mesh import make_mesh
+from rookery.experiments.config import RunConfig
 from rookery.experiments.program_record import changes, kind_label, program_record
 from rookery.populations.rebuild import rebuild, recipe_of
 from rookery.populations.sharding import ONE_DEVICE
@@ -228,6 +231,7 @@ def test_mistakes_in_python_are_one_sentence() -> None:
     sac_config: Any = rookery.agents.SacConfig
     functions = rookery.pbt, rookery.run, rookery.sac, rookery.map_elites, rookery.me_pbt
     pbt, run, sac, map_elites, me_pbt = (cast(Any, function) for function in functions)
+    off_policy: Any = rookery.off_policy
     cells = rookery.qd.grid((2, 2), (-1.0, -1.0), (1.0, 1.0))
     for call, message in (
         (
@@ -260,15 +264,59 @@ def test_mistakes_in_python_are_one_sentence() -> None:
         (lambda: run(pbt(learner), generations="3"), r"^generations must be a whole number, got '3'\.$"),
         (
             lambda: sac(env.spec, (8,)),
-            r"^SAC takes a config, such as SacConfig\(hidden_sizes=\(64, 64\)\), got \(8,\)\.$",
+            r"^config must be a SacConfig, got \(8,\); give its fields as keywords, or build one\.$",
         ),
         (
             lambda: sac_config(hidden_sizes=8),
-            r"^hidden_sizes must be a sequence of sizes, such as \(64, 64\), got 8\.$",
+            r"^hidden_sizes must be a sequence of numbers, such as \(256, 256\), got 8\.$",
         ),
+        (lambda: sac_config(hidden_sizes=(64.0,)), r"^each of hidden_sizes must be a whole number, got 64\.0\.$"),
+        (lambda: sac(env.spec, {"alpha_init": 1}), r"^config must be a SacConfig, got {'alpha_init': 1}; give its fi"),
+        (lambda: off_policy(agent, env, {}), r"^config must be a OffPolicyConfig, got {}; give its fields as keyw"),
+        (lambda: off_policy(agent, env, batch_size=64.0), r"^batch_size must be a whole number, got 64\.0\.$"),
+        (lambda: off_policy(agent, env, buffer_size=1e5), r"^buffer_size must be a whole number, got 100000\.0\.$"),
+        (lambda: off_policy(agent, env, updates_per_step="1"), r"^updates_per_step must be a number, got '1'\.$"),
+        (lambda: pbt(learner, smooth=True), r"^smooth must be a whole number, got True\.$"),
+        (lambda: pbt(learner, frequencies=5), r"^frequencies must be a sequence of numbers, such as \(1, 10, 25, 50\)"),
+        (lambda: pbt(learner, perturb_factors=1.2), r"^perturb_factors must be a sequence of numbers, such as \(0\.8"),
+        (lambda: run(pbt(learner), seed="1"), r"^seed must be a whole number, got '1'\.$"),
+        (lambda: run(pbt(learner), seed=1.5), r"^seed must be a whole number, got 1\.5\.$"),
     ):
         with pytest.raises(TypeError, match=message):
             call()
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 2**64])
+def test_seeds_that_would_be_equal_to_others_are_errors(seed: int) -> None:
+    with pytest.raises(ValueError, match=rf"^seed must be from 0 to 4294967295, got {seed}\.$"):
+        RunConfig(seed=seed)
+
+
+def test_numbers_of_arrays_are_recorded_as_numbers() -> None:
+    config = RunConfig(seed=np.int64(3), generations=np.int32(2))  # pyright: ignore[reportArgumentType]
+    assert json.dumps(dataclasses.asdict(config)["seed"]) == "3"
+    made = rookery.agents.SacConfig(hidden_sizes=np.asarray([8, 4]), alpha_init=jnp.float32(0.5))  # pyright: ignore
+    assert (made.hidden_sizes, made.alpha_init) == ((8, 4), 0.5)
+    assert {type(value) for value in (*made.hidden_sizes, made.alpha_init)} == {int, float}
+
+
+@pytest.mark.parametrize("config", [rookery.populations.PbtConfig, rookery.qd.MePbtConfig])
+def test_perturbation_has_two_factors(config: Any) -> None:
+    for factors in ((0.8,), (0.8, 1.0, 1.25)):
+        with pytest.raises(ValueError, match=rf"^perturb_factors must be 2 numbers, got {re.escape(str(factors))}\.$"):
+            config(perturb_factors=factors)
+
+
+@pytest.mark.parametrize("make", [rookery.sac, rookery.td3, rookery.ppo])
+def test_the_name_of_an_encoder_is_a_field_of_the_config(make: Any) -> None:
+    spec = rookery.make("point_room").spec
+    assert make(spec, encoder="none").settings == make(spec).settings | {
+        "agent": make(spec).settings["agent"] | {"encoder": "none"}
+    }
+    with pytest.raises(ValueError, match="encoder nature reads images"):
+        make(spec, encoder="nature")
+    with pytest.raises(TypeError, match=r"give either config or the keywords \['encoder'\], not both"):
+        make(spec, rookery.agents.SacConfig(), encoder="none")
 
 
 def test_titles() -> None:

@@ -17,8 +17,7 @@ To add an agent, write one file in the order of `sac.py`: source, `Config`, `Hyp
 agent to the test suite in `tests/agents/test_agents.py`, which checks both.
 """
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Generic, NamedTuple, Protocol
 
 from typing_extensions import TypeVar
@@ -274,11 +273,8 @@ def check_hidden_sizes(
 
     Raises:
       ValueError: a size is below 1.
-      TypeError: the sizes are no sequence.
     """
     for setting, sizes in ((name, hidden_sizes), ("critic_hidden_sizes", critic_hidden_sizes or ())):
-        if not isinstance(sizes, Sequence):
-            raise TypeError(f"{setting} must be a sequence of sizes, such as (64, 64), got {sizes!r}.")
         if min(sizes, default=1) < 1:
             raise ValueError(f"{setting} must all be at least 1, got {sizes}.")
 
@@ -293,28 +289,23 @@ def check_output_scale(output_scale: float) -> None:
         raise ValueError(f"output_scale must be above 0, got {output_scale}.")
 
 
-def check_spec(spec: EnvSpec, agent: str, config: object = None) -> None:
-    """Check that an agent is built from a spec, not from an environment, and from a config, not from its values.
+def check_spec(spec: EnvSpec, agent: str) -> None:
+    """Check that an agent is built from a spec, not from an environment.
 
     Raises:
       ValueError: the spec is something else; the message names the agent.
-      TypeError: the config is something else.
     """
-    if config is not None and not dataclasses.is_dataclass(config):
-        example = f"{agent.title()}Config(hidden_sizes=(64, 64))"
-        raise TypeError(f"{agent} takes a config, such as {example}, got {config!r}.")
     if not isinstance(spec, EnvSpec):
         remedy = "pass its spec: env.spec" if hasattr(spec, "spec") else "pass the spec of an environment: env.spec"
         raise ValueError(f"{agent} is built from an EnvSpec, got {type(spec).__name__}; {remedy}.")
 
 
-def check_continuous(spec: EnvSpec, agent: str, config: object) -> None:
+def check_continuous(spec: EnvSpec, agent: str) -> None:
     """Check that the spec is one of an environment with continuous actions; see also `check_spec`.
 
     Raises:
       ValueError: it is not; the message names the agent and the environment.
-      TypeError: the config is something else.
     """
-    check_spec(spec, agent, config)
+    check_spec(spec, agent)
     if spec.discrete:
         raise ValueError(f"{agent} needs continuous actions, but {spec.name} has {spec.action_size} discrete ones.")

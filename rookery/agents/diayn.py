@@ -20,7 +20,7 @@ from rookery import distributions, gradients, hyperparams, networks
 from rookery.agents import smerl
 from rookery.agents.base import IntrinsicReward, OffPolicyAgent, UpdateLayout, check_hidden_sizes, check_spec
 from rookery.envs.base import EnvSpec, SkillSpec, Step
-from rookery.factories import config_from
+from rookery.factories import check_numbers, config_from
 from rookery.features import as_floats
 from rookery.hyperparams import Field, LogUniform, Space
 from rookery.types import Array, Hyper, Key, Metrics, Observation, PyTree, Scalar, Transition
@@ -57,6 +57,7 @@ class DiaynConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        check_numbers(self)
         check_hidden_sizes(self.discriminator_hidden_sizes, name="discriminator_hidden_sizes")
         choices = get_args(get_type_hints(type(self))["fitness"])
         if self.fitness not in choices:

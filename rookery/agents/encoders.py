@@ -158,6 +158,11 @@ class Reader(NamedTuple):
         return networks.with_encoder(network, self.encoder, self.spec.observation_shape)
 
 
+def apart(encoder: Encoder | EncoderName | None, options: dict[str, Any]) -> tuple[Encoder | None, dict[str, Any]]:
+    """Move the name of a built-in encoder to the fields of the config; a user-defined encoder is not one of them."""
+    return (None, {**options, "encoder": encoder}) if isinstance(encoder, str) else (encoder, options)
+
+
 def reader(spec: EnvSpec, name: EncoderName, encoder: Encoder | None = None) -> Reader:
     """How the networks of an agent read the observations of an environment.
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from rookery import gradients, hyperparams, networks, normalize
 from rookery.agents.base import IntrinsicReward, OffPolicyAgent, check_hidden_sizes
 from rookery.agents.diayn import act, check_discovery, explore, layout_around
 from rookery.envs.base import EnvSpec, Previous, SkillSpec, Step
-from rookery.factories import config_from
+from rookery.factories import check_numbers, config_from
 from rookery.features import as_floats
 from rookery.hyperparams import Field, LogUniform, Space
 from rookery.types import Array, Hyper, Key, Metrics, Observation, PyTree, Scalar, Transition
@@ -47,10 +47,10 @@ class LsdConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        check_numbers(self)
         check_hidden_sizes(self.phi_hidden_sizes, name="phi_hidden_sizes")
-        choices = get_args(get_type_hints(type(self))["fitness"])
-        if self.fitness not in choices:
-            raise ValueError(f"fitness must be one of {choices}, got {self.fitness!r}.")
+        if self.fitness not in ("distance", "return"):
+            raise ValueError(f"fitness must be one of ('distance', 'return'), got {self.fitness!r}.")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from rookery.agents.actor_critic import (
     unroll,
 )
 from rookery.agents.base import OnPolicyAgent, check_spec
-from rookery.agents.encoders import reader
+from rookery.agents.encoders import EncoderName, apart, reader
 from rookery.agents.minibatch import UpdateSpec, clipped_adam, cut_rows, shuffle, train_both
 from rookery.agents.ppo_settings import PpoConfig, PpoHyper, environment_defaults, resolve_defaults
 from rookery.envs.base import ActionWithCarry, EnvSpec
@@ -282,7 +282,10 @@ def _value(nets: ActorCritic, critic: PyTree, observation: Observation) -> Array
 
 
 def ppo(
-    spec: EnvSpec, config: PpoConfig | None = None, encoder: networks.Encoder | None = None, **options: Any
+    spec: EnvSpec,
+    config: PpoConfig | None = None,
+    encoder: networks.Encoder | EncoderName | None = None,
+    **options: Any,
 ) -> OnPolicyAgent[PpoParams, PpoState, PpoHyper]:
     """Build PPO for an environment with continuous or discrete actions.
 
@@ -292,7 +295,8 @@ def ppo(
     Args:
       spec: sizes of the observation and the action.
       config: widths, epochs and minibatches.
-      encoder: a user-defined network that reads the features, see `rookery.agents.reader`; the policy and the critic
+      encoder: a user-defined network that reads the features, see `rookery.agents.reader`, or the name of a built-in
+        one, which is a field of the config; the policy and the critic
         have separate parameters of it.
       **options: fields of `PpoConfig`, instead of `config`.
 
@@ -305,8 +309,9 @@ def ppo(
       >>> env = rookery.make("point_room")
       >>> agent = rookery.ppo(env.spec, recurrent=True)
     """
+    encoder, options = apart(encoder, options)
     config = config_from(PpoConfig, config, options)
-    check_spec(spec, "PPO", config)
+    check_spec(spec, "PPO")
     if spec.skill is not None or spec.recurrent:
         raise ValueError(
             f"PPO supports no environment with skills or a memory, but {spec.name} has one; use the environment "

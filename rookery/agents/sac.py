@@ -14,9 +14,9 @@ import jax.numpy as jnp
 
 from rookery import distributions, gradients, hyperparams, networks, returns
 from rookery.agents.base import OffPolicyAgent, UpdateLayout, check_continuous, check_hidden_sizes, check_output_scale
-from rookery.agents.encoders import EncoderName, reader
+from rookery.agents.encoders import EncoderName, apart, reader
 from rookery.envs.base import EnvSpec
-from rookery.factories import config_from
+from rookery.factories import check_numbers, config_from
 from rookery.hyperparams import Field, LogUniform, OneMinusLog
 from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition, named
 
@@ -48,6 +48,7 @@ class SacConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        check_numbers(self)
         if self.alpha_init <= 0:
             raise ValueError(f"alpha_init must be above 0, got {self.alpha_init}.")
         check_hidden_sizes(self.hidden_sizes, self.critic_hidden_sizes)
@@ -263,14 +264,18 @@ def update(
 
 
 def sac(
-    spec: EnvSpec, config: SacConfig | None = None, encoder: networks.Encoder | None = None, **options: Any
+    spec: EnvSpec,
+    config: SacConfig | None = None,
+    encoder: networks.Encoder | EncoderName | None = None,
+    **options: Any,
 ) -> OffPolicyAgent[SacParams, SacState, SacHyper, SacNoise]:
     """Build soft actor-critic for an environment with continuous actions.
 
     Args:
       spec: sizes of the observation and the action.
       config: widths and temperature; the paper's by default.
-      encoder: a user-defined network that reads the features, see `rookery.agents.reader`; the policy and each critic
+      encoder: a user-defined network that reads the features, see `rookery.agents.reader`, or the name of a built-in
+        one, which is a field of the config; the policy and each critic
         have separate parameters of it.
       **options: fields of `SacConfig`, instead of `config`.
 
@@ -283,8 +288,9 @@ def sac(
       >>> rookery.sac(env.spec, hidden_sizes=(64, 64)).space.defaults.discount
       0.99
     """
+    encoder, options = apart(encoder, options)
     config = config_from(SacConfig, config, options)
-    check_continuous(spec, "SAC", config)
+    check_continuous(spec, "SAC")
     read = reader(spec, config.encoder, encoder)
     sizes = read.size, spec.action_size
     critic_sizes = config.hidden_sizes if config.critic_hidden_sizes is None else config.critic_hidden_sizes

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from rookery import gradients, hyperparams, networks, returns, trees
 from rookery.agents import backend
 from rookery.agents.base import OffPolicyAgent, UpdateLayout, check_continuous, check_hidden_sizes, check_output_scale
-from rookery.agents.encoders import EncoderName, Reader, reader
+from rookery.agents.encoders import EncoderName, Reader, apart, reader
 from rookery.envs.base import EnvSpec
-from rookery.factories import config_from
+from rookery.factories import check_numbers, config_from
 from rookery.hyperparams import Field, LogUniform, OneMinusLog, Uniform
 from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition, named
 
@@ -47,6 +47,7 @@ class Td3Config:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        check_numbers(self)
         if self.policy_delay < 1:
             raise ValueError(f"policy_delay must be at least 1, got {self.policy_delay}.")
         if self.policy_critic not in ("first", "smaller"):
@@ -289,7 +290,7 @@ def networks_of(
     spec: EnvSpec, config: Td3Config, encoder: networks.Encoder | None = None
 ) -> tuple[Td3Networks, Reader]:
     """The networks of TD3, and how they read observations; see `td3`."""
-    check_continuous(spec, "TD3", config)
+    check_continuous(spec, "TD3")
     read = reader(spec, config.encoder, encoder)
     sizes = read.size, spec.action_size
     critic_sizes = config.hidden_sizes if config.critic_hidden_sizes is None else config.critic_hidden_sizes
@@ -300,7 +301,10 @@ def networks_of(
 
 
 def td3(
-    spec: EnvSpec, config: Td3Config | None = None, encoder: networks.Encoder | None = None, **options: Any
+    spec: EnvSpec,
+    config: Td3Config | None = None,
+    encoder: networks.Encoder | EncoderName | None = None,
+    **options: Any,
 ) -> OffPolicyAgent[Td3Params, Td3State, Td3Hyper, Array]:
     """Build TD3 for an environment with continuous actions.
 
@@ -318,6 +322,7 @@ def td3(
       >>> env = rookery.make("point_room")
       >>> agent = rookery.td3(env.spec, hidden_sizes=(64, 64))
     """
+    encoder, options = apart(encoder, options)
     config = config_from(Td3Config, config, options)
     nets, read = networks_of(spec, config, encoder)
     return OffPolicyAgent(

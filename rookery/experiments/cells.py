@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery.envs.base import DescriptorSpec
+from rookery.factories import check_numbers
 from rookery.qd import archives, centroids
 from rookery.qd.archives import Archive
 from rookery.types import Array
@@ -54,6 +55,7 @@ class CellsConfig:
 
     def __post_init__(self) -> None:
         """Check the counts."""
+        check_numbers(self)
         for name in ("cells", "cvt_samples"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from typing_extensions import Doc
 
 from rookery.distributed.mesh import Precision
-from rookery.factories import check_whole
+from rookery.factories import check_numbers
 from rookery.hyperparams import Field, Space
 from rookery.learners.widths import NAME as WIDTH
 
@@ -51,11 +51,12 @@ class RunConfig:
     """Seed, length, run directory and checkpoints of a run.
 
     Raises:
-      ValueError: a count is below 1.
+      ValueError: a count is below 1, or the seed is outside its range.
+      TypeError: a number is not whole.
     """
 
     seed: int = 0
-    """Seed of the run (an integer); the same seed, versions and devices give bit-identical results."""
+    """Seed of the run (0 to 2^32 - 1); the same seed, versions and devices give bit-identical results."""
     generations: int = 50
     """Number of generations to train (at least 1)."""
     run_dir: str | None = None
@@ -76,8 +77,10 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Check the counts."""
+        check_numbers(self)
+        if not 0 <= self.seed < 2**32:  # the seeds of which JAX makes different keys
+            raise ValueError(f"seed must be from 0 to {2**32 - 1}, got {self.seed}.")
         for name in ("generations", "checkpoint_every", "keep"):
-            check_whole(**{name: getattr(self, name)})
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
 
@@ -101,6 +104,7 @@ class IslandsConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        check_numbers(self)
         for name in ("islands", "migrate_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")

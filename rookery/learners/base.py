@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from rookery.agents.base import ActFn, IntrinsicReward
 from rookery.envs.base import Environment, EnvSpec
-from rookery.factories import type_of
+from rookery.factories import check_numbers, type_of
 from rookery.hyperparams import Space
 from rookery.types import (
     NO_SETTINGS,
@@ -158,6 +158,7 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        check_numbers(self)
         check_evaluation(self)
 
 

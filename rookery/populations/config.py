@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args, get_type_hints
 
-from rookery.factories import check_whole
+from rookery.factories import check_numbers, check_whole
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class PbtConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        check_numbers(self)
         for name in ("replace_fraction", "best_fraction", "resample_probability"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}.")

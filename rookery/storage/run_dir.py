@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import json
 import os
+import secrets
 import shutil
 import socket
 from collections.abc import Mapping
@@ -249,8 +250,11 @@ def open_existing(path: str | os.PathLike[str], write: bool = False) -> RunFolde
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file atomically: to a temporary file, which is flushed to disk and then renamed; text is UTF-8."""
-    temporary = path.with_name(path.name + _TEMPORARY)
+    """Write a file atomically: to a temporary file, which is flushed to disk and then renamed; text is UTF-8.
+
+    The name of the temporary file is unique, since commands may write a page while the training writes it as well.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{_TEMPORARY}")
     try:
         with open(temporary, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)

@@ -247,6 +247,28 @@ def fragile(value: float) -> Environment:
     return Environment(reset, step, spec)
 
 
+def test_a_time_limit_keeps_the_truncations_of_the_environment() -> None:
+    """A limit of `limit_episode` is replaced by another; the rules of the environment itself are not."""
+    room = registry.make("point_room", episode_length=2)
+    own = room._replace(
+        reset=lambda key: tuple_state(room.reset(key)), step=lambda s, a, k: tuple_state(room.step(s[0], a, k))
+    )
+    for environment, length, end in ((room, 4, 4), (own, 4, 2), (own, 1, 1)):
+        env = time_limit.limit_episode(environment, length)
+        assert env.spec.episode_length == length
+        state, step = env.reset(jax.random.key(0))
+        truncated = []
+        for key in jax.random.split(jax.random.key(1), end):
+            state, step = env.step(state, jnp.zeros(2), key)
+            truncated.append(bool(step.truncated))
+        assert truncated == [False] * (end - 1) + [True]
+
+
+def tuple_state(found: tuple) -> tuple:
+    """The state of an environment in a container of its own."""
+    return (found[0],), found[1]
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_broken_physics_end_the_episode(value: float) -> None:
     env = time_limit.limit_episode(time_limit.guard_physics(fragile(value)), 1)

@@ -23,6 +23,7 @@ from rookery.envs.host.base import ENDED, FRESH
 from rookery.envs.suites.gymnasium import adapter
 from rookery.envs.suites.gymnasium.adapter import from_gymnasium
 from rookery.envs.wrappers import auto_reset
+from rookery.envs.wrappers.time_limit import limit_episode
 from rookery.learners import rollout
 from rookery.types import PyTree
 from tests.envs import gymnasium_environments as own
@@ -36,6 +37,11 @@ KEYS = jax.random.split(jax.random.key(0), len(SEEDS))
 @pytest.fixture(scope="module")
 def counter() -> Environment:
     return adapted(Counter)
+
+
+def test_another_time_limit_belongs_to_the_environment_on_the_host(counter: Environment) -> None:
+    with pytest.raises(ValueError, match=r"run on the host and end there; .*rookery\.make\(name, episode_length=5\)"):
+        limit_episode(counter, 5)
 
 
 def compiled(function: Callable, **axes: Any) -> Callable:

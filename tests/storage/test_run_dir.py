@@ -239,3 +239,19 @@ def test_create_writes_the_configuration_atomically(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="full"):
         create(tmp_path, CONFIG)
     assert not (tmp_path / "config.json").exists(), "it must only appear when it is complete"
+
+
+def test_two_writers_of_a_file_do_not_disturb_each_other(tmp_path, monkeypatch):
+    replace, path, names = os.replace, tmp_path / "report.html", []
+
+    def also(temporary, target):
+        names.append(temporary.name)
+        if len(names) == 1:
+            write_atomically(path, "second")
+        replace(temporary, target)
+
+    monkeypatch.setattr(os, "replace", also)
+    write_atomically(path, "first")
+    assert path.read_text() == "first"
+    assert len(set(names)) == 2
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]

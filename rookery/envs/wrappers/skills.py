@@ -29,6 +29,7 @@ from rookery.envs.base import (
     parameterize_inside,
 )
 from rookery.envs.rendering import scene
+from rookery.factories import check_numbers
 from rookery.types import Array, Key, PyTree
 
 _DIRECTIONS = 8  # evenly spread directions that represent the skills on a circle in evaluations
@@ -52,6 +53,7 @@ class SkillsConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        check_numbers(self)
         if self.num_skills < 2:
             raise ValueError(
                 f"num_skills must be at least 2, since a discriminator needs several skills; got {self.num_skills}."

@@ -24,9 +24,11 @@ class TimeLimitState(NamedTuple):
 def limit_episode(environment: Environment, length: int) -> Environment:
     """Truncate episodes after `length` steps; a step that also terminates is terminated, not truncated.
 
+    The limit replaces one that `limit_episode` added before; any other truncation of the environment remains.
+
     Raises:
-      ValueError: `length` is below 1, or the environment has skills or another assignment, which must be added outside
-        of the time limit.
+      ValueError: `length` is below 1; the environment has skills or another assignment, which must be added outside of
+        the time limit; or its episodes run on the host.
 
     Example:
       >>> env = rookery.envs.limit_episode(rookery.make("point_room"), 10)
@@ -38,6 +40,11 @@ def limit_episode(environment: Environment, length: int) -> Environment:
     if environment.assignment is not None:
         present = "skills" if environment.spec.skill else "an assignment"
         raise ValueError(f"{environment.spec.name} has {present}; apply limit_episode first, then {present}.")
+    if environment.host is not None:
+        raise ValueError(
+            f"episodes of {environment.spec.name} run on the host and end there; give the length to the function that "
+            f"made it: rookery.make(name, episode_length={length})."
+        )
     return environment._replace(
         reset=partial(_timed_reset, environment),
         step=partial(_timed_step, environment, length),
@@ -62,6 +69,8 @@ def _timed_step(
 ) -> tuple[TimeLimitState, Step]:
     inner, step = environment.step(state.inner, action, key)
     time, truncated = count_step(state.time, step.terminated, length)
+    if not _is_timed(state.inner):
+        truncated = truncated | step.truncated
     return TimeLimitState(inner, time), step._replace(truncated=truncated)
 
 

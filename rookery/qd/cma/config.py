@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from rookery.factories import check_numbers
+
 
 @dataclass(frozen=True)
 class CmaMaeConfig:
@@ -29,6 +31,7 @@ class CmaMaeConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        check_numbers(self)
         if self.emitters < 1:
             raise ValueError(f"emitters must be at least 1, got {self.emitters}.")
         if self.initial_sigma is not None and not 0.0 < self.initial_sigma < math.inf:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from rookery.agents.td3 import Td3Config, Td3Hyper
+from rookery.factories import check_numbers
 from rookery.qd.scoring import PolicyConfig
 
 
@@ -48,6 +49,7 @@ class PgaMeConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        check_numbers(self)
         for name in ("critic_steps", "policy_gradient_steps", "gradient_batch_size", "buffer_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
@@ -102,6 +104,7 @@ class DcrlMeConfig(PgaMeConfig):
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        check_numbers(self)
         PgaMeConfig.__post_init__(self)
         if not self.length_scale > 0:
             raise ValueError(f"length_scale must be above 0, got {self.length_scale}.")
