@@ -52,6 +52,10 @@ def replay_defaults(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
     )
 
 
+_TRAINING = ("actor_epochs", "critic_epochs", "minibatches", "anneal_updates")
+"""Settings of an agent that decide how it is trained, not which networks it has."""
+
+
 def warm_start_defaults(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
     """The defaults of `kind` to start from the results of `run`: its task, networks and observation normalisation.
 
@@ -64,11 +68,12 @@ def warm_start_defaults(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
     default = kind()
     if run is None:
         return default
-    task = {name: getattr(run.environment, name) for name in ("env", "backend", "option")}
+    task = {name: getattr(run.environment, name) for name in ("env", "backend", "option", "frame_stack")}
     changed = _shared(run, default, *_GENOTYPE_SETTINGS)
     changed["environment"] = dataclasses.replace(default.environment, **task)
     if run.learner is not None and default.learner is not None and run.agent_entry is default.agent_entry:
-        changed["agent"] = run.agent
+        own = {name: getattr(default.agent, name) for name in _TRAINING if hasattr(default.agent, name)}
+        changed["agent"] = dataclasses.replace(run.agent, **own)
         normalize = run.learner.normalize_observations
         changed["learner"] = dataclasses.replace(default.learner, normalize_observations=normalize)
     return dataclasses.replace(default, **changed)

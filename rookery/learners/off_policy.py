@@ -1,5 +1,6 @@
 """Training loop of an off-policy agent: repeatedly act in E environments, store the transitions, and update."""
 
+import dataclasses
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -44,7 +45,8 @@ class OffPolicyConfig(EvaluationConfig):
     command line's default is smaller if the buffers would exceed a sixth of the memory."""
     warmup_steps: int = 1_000
     """Environment steps of each member with uniformly random actions and no updates, at the start of the run: 1,000 in
-    Fujimoto 2018 (10,000 for HalfCheetah and Ant) and in the code of Haarnoja 2018."""
+    Fujimoto 2018 (10,000 for HalfCheetah and Ant) and in the code of Haarnoja 2018. On the host at least one step of
+    each environment, since its transitions are stored after the updates of the step."""
     normalize_observations: bool = False
     """Normalise observations by their running mean and variance, clipped to +-10."""
 
@@ -303,6 +305,8 @@ def off_policy(
     """
     config = config_from(OffPolicyConfig, config, options)
     rollout.check_arguments("off_policy", agent, environment)
+    if environment.announce is not None and not config.warmup_steps:
+        config = dataclasses.replace(config, warmup_steps=1)
     spec = environment.spec
     if spec.discrete:
         raise ValueError(f"off-policy learning needs continuous actions, but {spec.name} has discrete ones.")

@@ -187,6 +187,11 @@ def turns(
             journal, checkpoints = _journal_and_checkpoints(stack, folder, config)
             if resume:
                 start = restore(folder, checkpoints, template, lambda: compiler.work)
+                if start.state is not None and start.generation >= config.generations:
+                    reporter = Reporter(config.generations, start.generation, config.quiet or not sync.is_first())
+                    reached = f"generation {start.generation} is already reached"
+                    reporter.message(f"{reached}; give a larger --generations to continue.")
+                    return Result(start.state, [], folder.path)
                 if sync.is_first():
                     folder.reconfigure(record_of_resumed(folder.config, program, config, record))
             log = stack.enter_context(RunLog(folder, start.generation)) if sync.is_first() else None
@@ -196,9 +201,6 @@ def turns(
         first = start.generation
         untrained = program.learner.untrained_generations if program.learner else 0
         reporter = Reporter(config.generations, first, config.quiet or not sync.is_first(), untrained=untrained)
-        if start.state is not None and first >= config.generations:
-            reporter.message(f"generation {first} is already reached; give a larger --generations to continue.")
-            return Result(start.state, [], writers.run_dir)
         if resume and start.state is None:
             reporter.message(f"{config.run_dir} has no complete checkpoint, so the run starts from the beginning.")
         stack.enter_context(reporter)

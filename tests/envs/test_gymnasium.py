@@ -15,6 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from jax.experimental import io_callback
 
+from rookery.agents.sac import SacConfig, sac
 from rookery.distributed import layout
 from rookery.distributed.mesh import make_mesh
 from rookery.envs import registry
@@ -25,6 +26,7 @@ from rookery.envs.suites.gymnasium.adapter import from_gymnasium
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.time_limit import limit_episode
 from rookery.learners import rollout
+from rookery.learners.off_policy import off_policy
 from rookery.types import PyTree
 from tests.envs import gymnasium_environments as own
 from tests.envs.gymnasium_environments import END, LIMIT, Counter, Log, Plain, act, adapted, limited, play, starts
@@ -37,6 +39,15 @@ KEYS = jax.random.split(jax.random.key(0), len(SEEDS))
 @pytest.fixture(scope="module")
 def counter() -> Environment:
     return adapted(Counter)
+
+
+def test_the_first_updates_on_the_host_have_transitions_to_learn_from(counter: Environment) -> None:
+    """The updates of a step come before its transitions are stored there."""
+    learner = off_policy(sac(counter.spec, SacConfig(hidden_sizes=(4,))), counter, warmup_steps=0)
+    assert learner.settings["learner"]["warmup_steps"] == 1
+    room = registry.make("point_room")
+    learner = off_policy(sac(room.spec, SacConfig(hidden_sizes=(4,))), room, warmup_steps=0)
+    assert learner.settings["learner"]["warmup_steps"] == 0
 
 
 def test_another_time_limit_belongs_to_the_environment_on_the_host(counter: Environment) -> None:

@@ -12,6 +12,7 @@ import pytest
 import rookery
 from rookery import trees
 from rookery.agents.diayn import DiaynConfig
+from rookery.agents.ppo_settings import PpoConfig
 from rookery.agents.sac import SacConfig
 from rookery.agents.td3 import Td3Config
 from rookery.deploy.evaluate import evaluate
@@ -285,6 +286,15 @@ def test_settings_that_are_not_given_come_from_the_other_run():
     assert other.kind == "td3"
     assert other.agent == Td3Config()
     assert warm_start_defaults(None, KINDS["sac"]) == configure("sac")
+
+
+def test_the_settings_of_training_are_those_of_the_new_kind():
+    agent = PpoConfig(hidden_sizes=(8,), actor_epochs=1, minibatches=2, anneal_updates=0)
+    environment = EnvironmentConfig(env="Breakout-MinAtar", frame_stack=4)
+    run = configure("pbt-ppo", agent=agent, environment=environment)
+    default = warm_start_defaults(run, KINDS["ppo"])
+    assert default.agent == PpoConfig(hidden_sizes=(8,))
+    assert default.environment.frame_stack == 4
 
 
 def test_an_evaluation_records_the_trajectory_of_each_skill(diayn_run):

@@ -201,6 +201,9 @@ def test_a_finished_run_continues_with_more_generations(undisturbed, tmp_path):
     code, out, _ = call("resume", str(run))
     assert code == 0
     assert "already reached" in out
+    before = {path: path.read_bytes() for path in (run / "config.json", run / "metrics.csv")}
+    assert "already reached" in call("resume", str(run), "--generations", "4")[1]
+    assert before == {path: path.read_bytes() for path in before}
     assert call("resume", str(run), "--generations", "16")[0] == 0
     assert_same_run(undisturbed, run)
     assert json.loads((run / "config.json").read_text())["config"]["run"]["generations"] == 16
