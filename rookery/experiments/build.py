@@ -79,13 +79,16 @@ def on_one_device(config: RecordedRun) -> Built:
     return build(config, over=here())
 
 
-def build(config: RecordedRun, schedule: Schedule | None = None, over: Mesh | None = None) -> Built:
+def build(
+    config: RecordedRun, schedule: Schedule | None = None, over: Mesh | None = None, populations: int = 1
+) -> Built:
     """Build the environment, learner, program and mesh that a config describes.
 
     Args:
       config: of any kind of run.
       schedule: hyper-parameters per generation that independent members train with.
       over: the mesh; by default the devices that the config requests.
+      populations: number of such populations that share the memory, as islands do.
 
     Raises:
       ValueError: the task is unknown, an optional dependency is missing, the devices cannot divide the population
@@ -98,9 +101,9 @@ def build(config: RecordedRun, schedule: Schedule | None = None, over: Mesh | No
     if config.population < 1:
         raise ValueError(f"population must be at least 1, got {config.population}.")
     if config.cells is not None:
-        return _me_pbt(config, over)
+        return _me_pbt(config, over, populations)
     mesh = _mesh(config.environment, over, population=config.population)
-    config, learner, space = learner_of(_with_opponents(config), mesh, schedule)
+    config, learner, space = learner_of(_with_opponents(config), mesh, schedule, populations)
     placement = layout.placement(mesh, config.environment.exact)
     if config.pbt is None:
         program = seeds(learner, space, config.population, config.draw_hyper, placement)
@@ -204,13 +207,13 @@ def _emitter(config: MapElitesRun, scored: Scoring, placement: Placement) -> Emi
     return iso_line(scored, config.batch_size, config.variation, placement.cells)
 
 
-def _me_pbt(config: MePbtRun, over: Mesh | None) -> Built:
+def _me_pbt(config: MePbtRun, over: Mesh | None, populations: int) -> Built:
     if config.ga_population < 1:
         raise ValueError(f"ga_population must be at least 1, got {config.ga_population}.")
     counts(config.me_pbt, config.population)
     sizes = {"population": config.population, "ga_population": config.ga_population}
     mesh = _mesh(config.environment, over, **_sharded_cells(config.cells), **sizes)
-    config, learner, space = learner_of(config, mesh)
+    config, learner, space = learner_of(config, mesh, populations=populations)
     cells = find_cells(config.cells, descriptor_of(learner.spec))
     both = config.population, config.ga_population
     placement = _placement(mesh, config)

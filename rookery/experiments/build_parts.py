@@ -34,15 +34,17 @@ from rookery.qd.scoring import named_scoring, policy_scoring
 ConfigT = TypeVar("ConfigT", bound=TrainingRun)
 
 
-def learner_of(config: ConfigT, mesh: Mesh, schedule: Schedule | None = None) -> tuple[ConfigT, Learner, Space]:
-    """The config with its open defaults filled in, the learner of one member, and the search space."""
+def learner_of(
+    config: ConfigT, mesh: Mesh, schedule: Schedule | None = None, populations: int = 1
+) -> tuple[ConfigT, Learner, Space]:
+    """The config with its open defaults filled in, the learner of one member, and the search space; see `build`."""
     environment = _environment(config.environment)
     if config.is_on_policy:
         config, agent, environment = _on_policy(config, environment, schedule is not None)
         assert isinstance(config.learner, OnPolicyConfig)
         learner = on_policy(agent, environment, config.learner)
     else:
-        config, agent, environment = _off_policy(config, environment, mesh)
+        config, agent, environment = _off_policy(config, environment, mesh, populations)
         assert isinstance(config.learner, OffPolicyConfig)
         learner = off_policy(agent, environment, config.learner)
     parameters = [name for name in (schedule.values if schedule else ()) if name.startswith(PREFIX)]
@@ -70,7 +72,9 @@ def _space(learner: Learner, chosen: Mapping[str, Any], replayed: Sequence[str])
     return hyperparams.choose(learner.space, **{**defaults, **chosen})
 
 
-def _off_policy(config: ConfigT, environment: Environment, mesh: Mesh) -> tuple[ConfigT, OffPolicyAgent, Environment]:
+def _off_policy(
+    config: ConfigT, environment: Environment, mesh: Mesh, populations: int
+) -> tuple[ConfigT, OffPolicyAgent, Environment]:
     check_alone(environment.spec)
     discovery = config.discovery
     if discovery is not None and config.skills is not None:
@@ -80,7 +84,7 @@ def _off_policy(config: ConfigT, environment: Environment, mesh: Mesh) -> tuple[
     if discovery is not None:
         agent = discovery[0].make(agent, environment.spec, discovery[1])
     assert isinstance(config.learner, OffPolicyConfig)
-    members = config.population // mesh.devices.size
+    members = populations * config.population // mesh.devices.size
     rows = config.learner.buffer_size or _buffer_size(config.learner, environment.spec, members, mesh)
     return _with_learner(config, buffer_size=rows), agent, environment
 

@@ -1,6 +1,7 @@
 """Runs the islands of a run: the interface of both engines, and the one that lets them take turns in one process."""
 
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from rookery.distributed.signals import Interrupted, Requests
@@ -46,9 +47,10 @@ def take_turns(
     Returns:
       How each island ended.
     """
-    builder = Builder(config)
     numbers = range(config.islands.islands)
-    builders = {number: Builder(config) if number and builder.on_host else builder for number in numbers}
+    build = partial(Builder, config, together=len(numbers))
+    builder = build()
+    builders = {number: build() if number and builder.on_host else builder for number in numbers}
     running = {number: builders[number].turns(number, requests, command, callbacks) for number in numbers}
     reached: dict[int, int] = dict.fromkeys(numbers, -1)  # the first turn of each one ends before a generation
     outcomes = []

@@ -18,6 +18,7 @@ from rookery.experiments.settings import MePbtRun, PbtRun, RecordedRun
 from rookery.islands.island import Island, Schedule
 from rookery.islands.migration import Migration, migration
 from rookery.islands.store import Store
+from rookery.learners.off_policy import OffPolicyConfig
 from rookery.storage.island_files import ISLAND, ImportJournal, island_dir
 from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.training.callbacks import Callback
@@ -114,16 +115,17 @@ class Builder:
       config: of the whole run.
       number: an island of the run, whose recorded number of devices is used if `config` does not give one.
       begins: start from the run in `init_from`, if one is given, also where every island has a checkpoint.
+      together: number of islands that this process holds.
     """
 
-    def __init__(self, config: IslandRun, number: int = 0, begins: bool = False):
-        self._config, self._begins = with_devices(config, number), begins
+    def __init__(self, config: IslandRun, number: int = 0, begins: bool = False, together: int = 1):
+        self._config, self._begins, self._together = as_recorded(config, number), begins, together
 
     @cached_property
     def built(self) -> Built:
         """The program, and the parts that it is made of."""
         config = config_of(self._config, 0)
-        built = build.build(config)
+        built = build.build(config, populations=self._together)
         run_dir, numbers = str(self._config.run.run_dir), range(self._config.islands.islands)
         if self._begins or not all(has_checkpoint(island_dir(run_dir, number)) for number in numbers):
             built = built._replace(program=warm_start.begin(config, built))
@@ -195,11 +197,17 @@ class Builder:
         return result_of(turns(program, config, self.built.mesh, False, record, sharing))
 
 
-def with_devices(config: IslandRun, number: int, devices: int | None = None) -> IslandRun:
-    """The config with the number of devices that an island has recorded, or else `devices`, unless it gives one."""
+def as_recorded(config: IslandRun, number: int, devices: int | None = None) -> IslandRun:
+    """The config with what an island has recorded of the machine that it began on: the number of devices, or else
+    `devices`, and the size of the replay buffers. A config that gives them keeps its own."""
     folder = island_dir(str(config.run.run_dir), number)
-    if config.environment.devices is not None:
-        return config
+    learner = config.learner
     if (folder / "config.json").is_file():
-        devices = open_existing(folder).config["environment"]["devices"]
-    return dataclasses.replace(config, environment=dataclasses.replace(config.environment, devices=devices))
+        record = open_existing(folder).config
+        devices = record["environment"]["devices"]
+        if isinstance(learner, OffPolicyConfig) and learner.buffer_size is None:
+            learner = dataclasses.replace(learner, buffer_size=record["learner"]["buffer_size"])
+    environment = config.environment
+    if environment.devices is None:
+        environment = dataclasses.replace(environment, devices=devices)
+    return dataclasses.replace(config, environment=environment, learner=learner)

@@ -16,7 +16,7 @@ from rookery.distributed.signals import Interrupted, Requests
 from rookery.distributed.sync import PACKAGES
 from rookery.experiments.config_io import from_record, to_record
 from rookery.islands.engine import ENDS_ONE, Outcome
-from rookery.islands.plan import Builder, CallbacksFn, IslandRun, check, with_devices
+from rookery.islands.plan import Builder, CallbacksFn, IslandRun, as_recorded, check
 from rookery.storage.run_dir import RunFolder, RunFolderError
 from rookery.training.compilation import keep_compiled_programs
 from rookery.versions import versions
@@ -238,11 +238,11 @@ def _whole(share: float) -> float:
 
 def _on_node(config: IslandRun, number: int, reserved: Resources) -> IslandRun:
     """The config with the number of devices of an island: those recorded, or on a CPU as many as it has cores for."""
-    config = with_devices(config, number)
+    config = as_recorded(config, number)
     if config.environment.devices is not None or reserved.gpus:
         return config
     size, cores = config.population // config.islands.islands, max(1, int(reserved.cpus))
-    return with_devices(config, number, max(count for count in range(1, cores + 1) if size % count == 0))
+    return as_recorded(config, number, max(count for count in range(1, cores + 1) if size % count == 0))
 
 
 def _check_node(task: Task, run_dir: str) -> None:

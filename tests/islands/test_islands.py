@@ -7,6 +7,7 @@ import re
 import shutil
 import warnings
 from pathlib import Path
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ import pytest
 import rookery
 from rookery.distributed import programs
 from rookery.distributed.signals import Interrupted, Requests
+from rookery.experiments import build_parts
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import configure
 from rookery.islands import engine, plan, replay, replay_island, run_islands
@@ -23,6 +25,7 @@ from rookery.islands.island import _check_repeated
 from rookery.islands.migration import BATCH, Published, published_in
 from rookery.islands.plan import Builder
 from rookery.islands.store import Store, StoreError
+from rookery.learners.off_policy import OffPolicyConfig
 from rookery.qd.map_elites import repertoire_of
 from rookery.report.page import write_report
 from rookery.report.readers import open_run
@@ -363,6 +366,22 @@ def test_processes_that_resume_islands_are_an_error_before_they_connect(copy, mo
     code, _, err = call("resume", str(copy), "--distributed")
     assert (code, err.count("\n")) == (1, 1)
     assert err.startswith("error: the processes of jax.distributed cannot run islands; give --ray-address to place")
+
+
+def test_islands_of_one_process_share_the_memory_for_their_buffers(whole, tmp_path, monkeypatch):
+    """An island that is built again, by a replay or another process, has the buffers that it recorded."""
+
+    def rows(run_dir: Path, islands: int) -> int:
+        config = config_of(whole)
+        run = dataclasses.replace(config.run, run_dir=str(run_dir))
+        learner = dataclasses.replace(config.learner, buffer_size=None)
+        builder = Builder(dataclasses.replace(config, run=run, learner=learner), together=islands)
+        assert builder.built.config is not None
+        return cast(OffPolicyConfig, builder.built.config.learner).buffer_size or 0
+
+    monkeypatch.setattr(build_parts, "available", lambda _: 2**20)
+    assert rows(tmp_path, islands=1) // 2 == rows(tmp_path, islands=2) > 64
+    assert rows(whole, islands=2) == 64
 
 
 def test_seeds_of_islands():
