@@ -266,7 +266,7 @@ def choose(space: Space[HyperT], **choices: Choice) -> Space[HyperT]:
     joining = [name for name in known if name not in space.defaults._fields and choices.get(name, FIXED) != FIXED]
     space = join(space, space.optional, joining) if space.optional and joining else space
     domains, values = dict(space.domains), {}
-    for name, choice in choices.items():
+    for name, choice in ((name, _plain(choice)) for name, choice in choices.items()):
         _check_name(name, known)
         field = space.fields.get(name, _ANY_VALUE)
         domains.pop(name, None)
@@ -287,12 +287,9 @@ def choose(space: Space[HyperT], **choices: Choice) -> Space[HyperT]:
 
 def describe(space: Space) -> dict[str, Any]:
     """Return a space as plain values: field -> `{"scale", "low", "high"}` if it evolves, else its default value."""
-    description: dict[str, Any] = {}
-    for name in _names(space):
-        domain = space.domains.get(name)
-        description[name] = getattr(space.defaults, name)
-        if domain is not None:
-            description[name] = {"scale": type(domain).__name__, "low": domain.low, "high": domain.high}
+    description: dict[str, Any] = {name: getattr(space.defaults, name) for name in _names(space)}
+    for name, domain in space.domains.items():
+        description[name] = {"scale": type(domain).__name__, "low": domain.low, "high": domain.high}
     return description
 
 
@@ -301,12 +298,18 @@ def _names(space: Space) -> tuple[str, ...]:
     return tuple(space.fields) or space.defaults._fields
 
 
+def _plain(choice: Any) -> Any:
+    """Arrays as Python's numbers, and sequences as tuples; other choices, such as domains, unchanged."""
+    choice = choice.tolist() if hasattr(choice, "tolist") else choice
+    return tuple(map(_plain, choice)) if isinstance(choice, list | tuple) else choice
+
+
 def _domain(name: str, choice: Any, field: Field) -> Domain:
     """Return a domain unchanged, or build one from two bounds on the field's scale."""
-    if hasattr(choice, "at"):
+    if not isinstance(choice, tuple):
         return choice
-    if len(choice) != 2:
-        raise ValueError(f"{name} needs two bounds, got {len(choice)}: {choice}.")
+    if len(choice) != 2 or not all(isinstance(bound, int | float) for bound in choice):
+        raise ValueError(f"{name} needs two numbers as bounds, got {choice}.")
     return field.scale(*choice)
 
 
@@ -329,9 +332,7 @@ def _check_domain(name: str, domain: Domain, field: Field) -> None:
     if isinstance(domain, LogUniform) and domain.low <= 0:
         raise ValueError(f"{name} is drawn on a logarithmic scale and needs a lower bound above 0, got {domain.low}.")
     if isinstance(domain, OneMinusLog) and domain.high >= 1:
-        raise ValueError(
-            f"{name} is drawn on the scale log(1 - x) and needs an upper bound below 1, got {domain.high}."
-        )
+        raise ValueError(f"{name} has the scale log(1 - x) and needs an upper bound below 1, got {domain.high}.")
     for bound in (domain.low, domain.high):
         _check_value(name, bound, field)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rookery.types import Array, PyTree
 
@@ -46,6 +47,18 @@ def all_finite(tree: PyTree) -> Array:
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     finite = [jnp.isfinite(leaf).all() for leaf in leaves]
     return jnp.stack(finite).all() if finite else jnp.asarray(True)
+
+
+def same_numbers(one: PyTree, other: PyTree) -> bool:
+    """Whether all numbers of two trees of one structure are equal, typed keys by their data; NaN equals NaN."""
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(np.array_equal(_numbers(a), _numbers(b), equal_nan=True) for a, b in pairs)
+
+
+def _numbers(leaf: Array) -> np.ndarray:
+    keys = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    values = np.asarray(jax.random.key_data(leaf) if keys else leaf)
+    return values.astype(np.float64) if values.dtype.kind == "f" else values
 
 
 def flatten_mapping(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import math
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -197,7 +197,7 @@ def test_clip_changes_only_values_outside_the_bounds() -> None:
         ({"noise": Uniform(0.0, math.inf)}, r"^the interval of noise is empty: \[0\.0, inf\]"),
         ({"rate": LogUniform(0.0, 1.0)}, r"^rate is drawn on a logarithmic scale and needs a lower bound .* got 0\.0"),
         ({"rate": LogUniform(-1.0, 1.0)}, r"^rate is drawn on a logarithmic scale .* above 0, got -1\.0\.$"),
-        ({"discount": OneMinusLog(0.9, 1.0)}, r"^discount is drawn on the scale log\(1 - x\) .* below 1, got 1\.0\.$"),
+        ({"discount": OneMinusLog(0.9, 1.0)}, r"^discount has the scale log\(1 - x\) .* below 1, got 1\.0\.$"),
     ],
 )
 def test_invalid_spaces_are_errors(domains: dict, message: str) -> None:
@@ -240,6 +240,17 @@ class TestChoose:
         made = hyperparams.choose(DECLARED, rate=Uniform(1e-4, 1e-2))
         assert made.domains["rate"] == Uniform(1e-4, 1e-2)
 
+    @pytest.mark.parametrize("bounds", [[1e-4, 1e-2], np.asarray([1e-4, 1e-2]), (np.float64(1e-4), jnp.float32(1e-2))])
+    def test_bounds_are_any_two_numbers(self, bounds: Any) -> None:
+        found = hyperparams.choose(DECLARED, rate=bounds).domains["rate"]
+        np.testing.assert_allclose((found.low, found.high), (1e-4, 1e-2), rtol=1e-6)
+        assert {type(found), type(found.low), type(found.high)} == {LogUniform, float}
+
+    @pytest.mark.parametrize("value", [np.float32(0.5), jnp.float32(0.5), np.asarray(0.5)])
+    def test_a_value_is_any_number(self, value: Any) -> None:
+        made = hyperparams.choose(DECLARED, rate=value)
+        assert (type(made.defaults.rate), made.defaults.rate, "rate" in made.domains) == (float, 0.5, False)
+
     def test_fixed_keeps_the_default_and_a_value_becomes_it(self) -> None:
         made = hyperparams.choose(DECLARED, rate="fixed", discount=0.95)
         assert list(made.domains) == ["noise"]
@@ -267,7 +278,8 @@ class TestChoose:
             ({"noise": (-0.1, 0.1)}, r"^noise must lie in \[0, inf\), got -0\.1\.$"),
             ({"fixed": (1.0, 200.0)}, r"^fixed must lie in \(0, 100\], got 200\.$"),
             ({"noise": math.nan}, r"^noise must lie in \[0, inf\), got nan\.$"),
-            ({"noise": (0.1, 0.2, 0.3)}, r"^noise needs two bounds, got 3"),
+            ({"noise": (0.1, 0.2, 0.3)}, r"^noise needs two numbers as bounds, got \(0\.1, 0\.2, 0\.3\)\.$"),
+            ({"noise": ("a", "b")}, r"^noise needs two numbers as bounds, got \('a', 'b'\)\.$"),
             ({"noise": (0.2, 0.1)}, r"^the interval of noise is empty"),
             ({"noise": "loose"}, r"^noise must be two bounds, one value, a domain or 'fixed', got 'loose'\.$"),
         ],

@@ -276,6 +276,18 @@ def test_mistakes_in_python_are_one_sentence() -> None:
         (lambda: off_policy(agent, env, batch_size=64.0), r"^batch_size must be a whole number, got 64\.0\.$"),
         (lambda: off_policy(agent, env, buffer_size=1e5), r"^buffer_size must be a whole number, got 100000\.0\.$"),
         (lambda: off_policy(agent, env, updates_per_step="1"), r"^updates_per_step must be a number, got '1'\.$"),
+        (
+            lambda: pbt(learner, 8),
+            r"^space must be a search space, .* type int; did you mean population_size=8\?$",
+        ),
+        (
+            lambda: me_pbt(learner, cells, {"discount": 0.9}),
+            r"^space must be a search space, .* mean rookery\.choose",
+        ),
+        (
+            lambda: cast(Any, rookery.seeds)(None),
+            r"^the members of a population need a Learner, got None; give an",
+        ),
         (lambda: pbt(learner, smooth=True), r"^smooth must be a whole number, got True\.$"),
         (lambda: pbt(learner, frequencies=5), r"^frequencies must be a sequence of numbers, such as \(1, 10, 25, 50\)"),
         (lambda: pbt(learner, perturb_factors=1.2), r"^perturb_factors must be a sequence of numbers, such as \(0\.8"),

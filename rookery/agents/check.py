@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rookery import hyperparams, trees
 from rookery.agents.base import Agent, OffPolicyAgent, OnPolicyAgent, RolloutExtras
@@ -108,7 +107,7 @@ def _call(report: Report, call: str, function: Callable[..., Any], *inputs: Any)
         first_line = (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")
         report(f"{call} raised {type(error).__name__}: {first_line}.")
         raise _StopChecking from error
-    if str(first) != str(again) or not _equal(first.consts, again.consts):
+    if str(first) != str(again) or not trees.same_numbers(first.consts, again.consts):
         report(f"two calls of {call} with equal arguments differ; it must be a pure function.")
     return result
 
@@ -196,11 +195,11 @@ def _check_update(case: _Case, report: Report) -> None:
     final = learn(case.hyper)
     if not trees.all_finite((final, metrics)):
         report(f"{_UPDATES} updates give numbers that are not finite.")
-    elif _equal(final[0].params, case.state.params):
+    elif trees.same_numbers(final[0].params, case.state.params):
         report(f"{_UPDATES} updates change no parameters.")
     for name in case.agent.space.fields or case.agent.space.domains:
         others = [case.hyper._replace(**{name: jnp.float32(value)}) for value in _other_values(case.agent.space, name)]
-        if all(_equal(learn(other), final) for other in others):
+        if all(trees.same_numbers(learn(other), final) for other in others):
             report(
                 f"the hyper-parameter {name} changes neither {_UPDATES} updates nor an exploratory action; read it "
                 "from hyper, not from the config."
@@ -311,14 +310,3 @@ def _observations(agent: Agent, spec: EnvSpec, key: Key, leading: tuple[int, ...
     mask = jnp.ones((*axes, spec.action_size), bool) if spec.masked else None
     index = jnp.broadcast_to(jnp.eye(axes[-1]), (*axes, axes[-1])) if spec.identified else None
     return Observation(features, skill, mask, carry, index)
-
-
-def _equal(one: PyTree, other: PyTree) -> bool:
-    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
-    return all(np.array_equal(_numbers(a), _numbers(b), equal_nan=True) for a, b in pairs)
-
-
-def _numbers(leaf: Array) -> np.ndarray:
-    keys = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    values = np.asarray(jax.random.key_data(leaf) if keys else leaf)
-    return values.astype(np.float64) if values.dtype.kind == "f" else values

@@ -384,5 +384,6 @@ def diayn(
         ),
         encoded_size=agent.encoded_size,
         layout=agent.layout and layout_around(agent.layout),
+        sizes=agent.sizes,
         settings={**agent.settings, "diayn": vars(config)},
     )

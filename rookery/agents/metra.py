@@ -374,9 +374,7 @@ def _build(
     size = check_discovery(method, agent, spec, config.descriptor_full_state)
     assert spec.skill is not None
     if not spec.has_previous:
-        raise ValueError(
-            f"{method} reads the state before each step; wrap the environment by skills(env, ..., with_previous=True)."
-        )
+        raise ValueError(f"{method} reads the state before each step; give skills(env, ..., with_previous=True).")
     phi = networks.mlp((size,), config.phi_hidden_sizes, spec.skill.size)
     bindings = PhiBindings(agent, spec.skill, config, phi, initial_dual)
     return OffPolicyAgent(
@@ -396,5 +394,6 @@ def _build(
         ),
         encoded_size=agent.encoded_size,
         layout=agent.layout and layout_around(agent.layout),
+        sizes=agent.sizes,
         settings={**agent.settings, method.lower(): vars(config)},
     )

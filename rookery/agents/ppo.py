@@ -335,5 +335,6 @@ def ppo(
         carry_sizes=Memory(memory_size, memory_size) if config.recurrent else None,
         minibatches=resolve_defaults(config, spec).minibatches,
         normalize=environment_defaults(spec).normalize_observations and not has_image(spec.observation_shape),
+        sizes=(spec.input_size, spec.action_size),
         settings={"agent": read.described(named("ppo", config))},
     )

@@ -61,7 +61,7 @@ class Train:
     plan: tyro.conf.CascadeSubcommandArgs[bool] = False
     """Print the memory that the run needs on each device, and whether it fits; train nothing."""
     plan_gpu: tyro.conf.CascadeSubcommandArgs[str | None] = None
-    """Like `--plan`, for `--devices` GPUs (1) of a kind that need not be here: a100, a100-40gb, a6000, b200, h100,
+    """Like `--plan`, for GPUs that this machine does not have, `--devices` of them: a100, a100-40gb, a6000, b200, h100,
     h100-pcie, h200."""
     processes: tyro.conf.CascadeSubcommandArgs[ProcessesConfig] = field(default_factory=ProcessesConfig)
     tracking: tyro.conf.CascadeSubcommandArgs[TrackingConfig] = field(default_factory=TrackingConfig)

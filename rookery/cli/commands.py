@@ -43,8 +43,8 @@ class Evaluate:
     """Checkpoint to evaluate: last, best (by the run's `--best-by`), or the number of a
     generation."""
     tournament: bool = False
-    """For agents that compete: every member of each role plays every member of the other roles, with this number of
-    episodes per pair; prints their ratings, and writes tournament.csv and tournament.png into the run directory."""
+    """For agents that compete: every member of each role plays every member of the other roles, with `--episodes`
+    episodes for each pair; prints their ratings, and writes tournament.csv and tournament.png into the run folder."""
     against: Path | None = None
     """Run directory of the opponents of a tournament (its newest checkpoint); by default the members of the run play
     each other."""

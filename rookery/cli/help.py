@@ -16,7 +16,7 @@ _WIDEST = 100
 _COLUMN = 26
 """Columns before an explanation."""
 _GUIDES = {
-    "agents alone": f"{GUIDES}/sweeps.md",
+    "independent agents": f"{GUIDES}/single_agents.md",
     "population based training (PBT)": f"{GUIDES}/pbt.md",
     "quality diversity": f"{GUIDES}/repertoires.md",
     "skills": f"{GUIDES}/skills.md",
@@ -153,7 +153,7 @@ def _subject(kind: type[RecordedRun]) -> str:
         return "quality diversity"
     if kind.has_skills or kind.has_team:
         return "skills" if kind.has_skills else "teams"
-    return "agents alone" if kind.has_independent_members else "population based training (PBT)"
+    return "independent agents" if kind.has_independent_members else "population based training (PBT)"
 
 
 def _summary(kind: type[RecordedRun], width: int) -> str:

@@ -46,7 +46,7 @@ def task_table(row: Settings) -> Table:
         "agents": "" if is_function else row["agents"],
         "episode length": row["episode_length"] or "",
         "descriptor": _descriptor(row),
-        "QD offset per step": "" if row["qd_offset"] is None else f"{row['qd_offset']:g}",
+        f"QD offset{'' if is_function else ' per step'}": "" if row["qd_offset"] is None else f"{row['qd_offset']:g}",
         "options": ", ".join(options),
         "needs": install,
         "parameters": "\n".join(

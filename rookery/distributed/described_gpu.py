@@ -51,11 +51,6 @@ class Gpu(NamedTuple):
     """Largest number of threads on a multiprocessor."""
 
     @property
-    def flops(self) -> float:
-        """Peak operations per second in float32, without tensor cores."""
-        return 2e9 * self.cores * self.units * self.clock
-
-    @property
     def available(self) -> int:
         """Bytes that JAX may allocate: three quarters of the memory, or the fraction that the environment sets."""
         fraction = next((os.environ[name] for name in _FRACTIONS if os.environ.get(name)), _FRACTION)

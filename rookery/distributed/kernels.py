@@ -113,11 +113,6 @@ def collectives(count: Count) -> int:
     return sum(number for kind, number in count.kinds.items() if kind.removesuffix("-start") in COLLECTIVES)
 
 
-def heaviest(count: Count) -> Loop:
-    """The loop with the most kernels in all its repetitions."""
-    return count.loops[0]
-
-
 def custom_calls(text: str) -> list[str]:
     """The targets of a program's custom calls: libraries, and callbacks of the host."""
     return sorted(set(re.findall(r'custom_call_target="([^"]+)"', text)))

@@ -237,7 +237,7 @@ def _behaviour(environment: Environment, key: Key) -> Iterator[str]:
     if failure := _failed(environment):
         yield failure
         return
-    if not _equal(steps, again):
+    if not trees.same_numbers(steps, again):
         yield _NOT_SEEDED if environment.host else _NOT_PURE
     active = np.concatenate([np.ones((1, SEEDS), bool), ~np.cumsum(_over(spec, steps), axis=0).astype(bool)[:-1]])
     if environment.host is not None and (broken := (steps.broken & active).any(axis=1)).any():
@@ -283,17 +283,17 @@ def _start_problems(environment: Environment, key: Key) -> Iterator[str]:
     if failure := _failed(environment):
         yield failure
         return
-    if not _equal((state, first), again):
+    if not trees.same_numbers((state, first), again):
         yield _NOT_SEEDED if environment.host else _NOT_PURE_RESET
     starts = first if environment.host else (state, first)  # on the host a state holds the seed, which always differs
-    if _equal(trees.take(starts, 0), trees.take(starts, 1)):
+    if trees.same_numbers(trees.take(starts, 0), trees.take(starts, 1)):
         text = f"reset of {environment.spec.name} ignores its key: every episode starts in the same state"
         warnings.warn(text, EnvironmentWarning, stacklevel=5)
     if np.any(first.reward) or np.any(first.terminated) or np.any(first.truncated):
         yield "reset gives a reward or sets a flag; the first step of an episode has reward 0 and no flag."
     if not trees.all_finite((state, first)):
         yield "reset gives numbers that are not finite."
-    if not _equal(first.observation, first.final_observation):
+    if not trees.same_numbers(first.observation, first.final_observation):
         yield "reset gives a final_observation that differs from its observation; build the step by first_step."
 
 
@@ -327,17 +327,6 @@ def _over(spec: EnvSpec, steps: Step) -> Any:
     """Whether episodes are over in each step, `[T, SEEDS]`."""
     ended = np.asarray(steps.terminated | steps.truncated)
     return np.all(ended, axis=-1) if spec.team else ended
-
-
-def _equal(one: PyTree, other: PyTree) -> bool:
-    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
-    return all(np.array_equal(_numbers(a), _numbers(b), equal_nan=True) for a, b in pairs)
-
-
-def _numbers(leaf: Array) -> np.ndarray:
-    keys = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    values = np.asarray(jax.random.key_data(leaf) if keys else leaf)
-    return values.astype(np.float64) if values.dtype.kind == "f" else values
 
 
 def _kind(value: Any) -> str:

@@ -276,7 +276,7 @@ def _playground_omni(name: str) -> Task:
 
 
 def _mjx(robot: str, observation_size: int, action_size: int) -> Task:
-    """Entry of a task of Brax on today's MJX."""
+    """Entry of a task of Brax on the current MJX."""
     build = partial(brax_tasks.make, robot)
     sizes = observation_size, action_size, brax.EPISODE_LENGTH
     task = Task(f"mjx_{robot}", "playground", "playground", build, *sizes, ("episode_length", "impl"))

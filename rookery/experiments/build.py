@@ -191,7 +191,10 @@ def _map_elites(config: MapElitesRun, over: Mesh | None) -> Built:
     scored = scoring(config)
     placement = _placement(mesh, config)
     program = map_elites(
-        scored, find_cells(config.cells, scored.descriptor), _emitter(config, scored, placement), placement
+        scored,
+        find_cells(config.cells, scored.descriptor, config.cma_mae is not None),
+        _emitter(config, scored, placement),
+        placement,
     )
     return Built(program, mesh, config=config)
 

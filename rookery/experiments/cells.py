@@ -76,17 +76,29 @@ class CellsConfig:
         return self.cells if self.grid is None else math.prod(self.grid)
 
 
-def find_cells(config: CellsConfig, descriptor: DescriptorSpec) -> Archive:
+def find_cells(config: CellsConfig, descriptor: DescriptorSpec, ranked: bool = False) -> Archive:
     """A config's cells within a descriptor's limits, and the rule by which they keep genotypes.
 
+    Args:
+      config: the config.
+      descriptor: of the task.
+      ranked: whether the emitter ranks genotypes by their improvement over a cell's threshold, as CMA-MAE does.
+
     Raises:
-      ValueError: the grid does not have one size per descriptor dimension.
+      ValueError: the grid does not have one size per descriptor dimension, or a setting has no effect.
     """
+    novelty = config.survival == "dominated-novelty"
+    if config.novelty_neighbours != CellsConfig.novelty_neighbours and not novelty:
+        raise ValueError("novelty_neighbours has an effect only with --survival dominated-novelty; leave it out.")
+    if config.archive_learning_rate != CellsConfig.archive_learning_rate and not ranked:
+        raise ValueError(
+            "archive_learning_rate has an effect only on cma-mae, which ranks genotypes by it; leave it out."
+        )
     if config.grid is not None:
         found = centroids.grid(config.grid, descriptor.lower, descriptor.upper)
     else:
         found = cvt(config.cells, descriptor.lower, descriptor.upper, config.cvt_samples)
-    if config.survival == "dominated-novelty":
+    if novelty:
         return archives.dominated_novelty(found, config.novelty_neighbours)
     return archives.annealed(found, config.archive_learning_rate)
 

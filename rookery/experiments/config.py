@@ -43,7 +43,7 @@ class EnvironmentConfig:
     """Compute the members of a device one after the other, not batched: slower, but bit-identical results on any number
     of devices."""
     precision: Precision = "float32"
-    """Precision of matrix products on a GPU, also in physics: tf32 is faster and rounds their inputs to 10 bits."""
+    """Precision of matrix products on a GPU, also in physics: tf32 can be faster and rounds their inputs to 10 bits."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class RunConfig:
     """
 
     seed: int = 0
-    """Seed of the run (0 to 2^32 - 1); the same seed, versions and devices give bit-identical results."""
+    """Seed (0 to 2^32 - 1); the same seed, versions and devices give bit-identical results."""
     generations: int = 50
     """Number of generations to train (at least 1)."""
     run_dir: str | None = None

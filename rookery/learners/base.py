@@ -54,8 +54,8 @@ def without_data(tree: PyTree) -> PyTree:
     return jax.tree.map(strip, tree, is_leaf=lambda node: isinstance(node, Member))
 
 
-def check_learner(learner: Any) -> None:
-    """Check that a population method is given a learner.
+def check_learner(learner: Any, space: Any = None) -> None:
+    """Check that a population method is given a learner, and a search space or none.
 
     Raises:
       TypeError: it is something else; the message contains the remedy.
@@ -63,6 +63,10 @@ def check_learner(learner: Any) -> None:
     if not isinstance(learner, Learner):
         remedy = "give an agent and its environment to a learner: rookery.off_policy(agent, env)"
         raise TypeError(f"the members of a population need a Learner, got {type_of(learner)}; {remedy}.")
+    if not isinstance(space, Space | None):
+        meant = "rookery.choose(learner.space, discount=0.98)"
+        meant = f"population_size={space}" if isinstance(space, int) else meant
+        raise TypeError(f"space must be a search space, got {type_of(space)}; did you mean {meant}?")
 
 
 Bank = PyTree

@@ -45,8 +45,7 @@ class OffPolicyConfig(EvaluationConfig):
     command line's default is smaller if the buffers would exceed a sixth of the memory."""
     warmup_steps: int = 1_000
     """Environment steps of each member with uniformly random actions and no updates, at the start of the run: 1,000 in
-    Fujimoto 2018 (10,000 for HalfCheetah and Ant) and in the code of Haarnoja 2018. On the host at least one step of
-    each environment, since its transitions are stored after the updates of the step."""
+    Fujimoto 2018 (10,000 for HalfCheetah and Ant) and in the code of Haarnoja 2018."""
     normalize_observations: bool = False
     """Normalise observations by their running mean and variance, clipped to +-10."""
 
@@ -290,7 +289,8 @@ def off_policy(
 
     Args:
       agent: built for the spec of the environment.
-      environment: one agent's, with continuous actions.
+      environment: one agent's, with continuous actions. If it runs on the host, its transitions are stored after the
+        updates of their step, and `warmup_steps` is at least 1.
       config: batches, buffer, evaluation; or give its fields as keywords: `off_policy(agent, env, batch_size=64)`.
       **options: fields of `OffPolicyConfig`, instead of `config`.
 
@@ -305,7 +305,7 @@ def off_policy(
     """
     config = config_from(OffPolicyConfig, config, options)
     rollout.check_arguments("off_policy", agent, environment)
-    if environment.announce is not None and not config.warmup_steps:
+    if environment.announce is not None and not config.warmup_steps:  # updates come before the rows of their step
         config = dataclasses.replace(config, warmup_steps=1)
     spec = environment.spec
     if spec.discrete:

@@ -193,9 +193,17 @@ def check_arguments(learner: str, agent: Agent, environment: Environment) -> Non
     """Check an agent and an environment before a learner binds them.
 
     Raises:
-      ValueError: the arguments are swapped or of another type, or `check_interface` finds something wrong.
+      ValueError: the arguments are swapped or of another type, the agent was built for another environment, or
+        `check_interface` finds something wrong.
     """
     if not isinstance(agent, OffPolicyAgent | OnPolicyAgent):
         found = "an environment" if isinstance(agent, Environment) else f"an object of type {type(agent).__name__}"
         raise ValueError(f"{learner} takes the agent first, then the environment; got {found} as the agent.")
     check_interface(environment)
+    spec = environment.spec
+    if agent.sizes not in (None, (spec.input_size, spec.action_size)):
+        built, sizes = agent.sizes, (spec.input_size, spec.action_size)
+        raise ValueError(
+            f"the agent was built for {built[0]} numbers of an observation and {built[1]} of an action, but "
+            f"{spec.name} has {sizes[0]} and {sizes[1]}; build it from the spec of that environment with all wrappers."
+        )

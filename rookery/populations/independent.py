@@ -5,7 +5,7 @@ ranks last, and keeps its state, since replacing it would be selection.
 """
 
 from rookery.hyperparams import Space
-from rookery.learners.base import Learner
+from rookery.learners.base import Learner, check_learner
 from rookery.populations.base import Program
 from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import PbtState, pbt
@@ -34,6 +34,7 @@ def seeds(
       >>> learner = rookery.off_policy(rookery.sac(env.spec), env)
       >>> program = rookery.seeds(learner, population_size=10)
     """
+    check_learner(learner, space)
     space = space or learner.space
     if not draw_hyper:
         space = space._replace(domains={})

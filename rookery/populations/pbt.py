@@ -349,7 +349,7 @@ def bind(
     rating_opponents: int | None,
 ) -> PbtBindings[StateT, HyperT]:
     """Check the arguments of `pbt` and bundle them; it raises the errors of `pbt`."""
-    check_learner(learner)
+    check_learner(learner, space)
     config = config_from(PbtConfig, config, options, ("population_size", "rating_opponents"))
     check_population(config, population_size)
     if rating_opponents is not None:

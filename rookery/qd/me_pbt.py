@@ -57,7 +57,7 @@ def me_pbt(
       >>> cells = rookery.qd.grid((8, 8), env.spec.descriptor.lower, env.spec.descriptor.upper)
       >>> program = rookery.me_pbt(learner, cells, population_size=4)
     """
-    check_learner(learner)
+    check_learner(learner, space)
     config = config_from(MePbtConfig, config, options, ("population_size", "ga_population"))
     scoring = learner_scoring(learner, space)
     emitter = pbt_emitter(learner, scoring, space, population_size, ga_population, config, variation, placement)

@@ -46,7 +46,7 @@ def plan(program: Program, config: RunConfig, over: Mesh) -> GpuPlan:
         memory, stages = loop.compile_plan(program, config, over)
     except jax.errors.JaxRuntimeError as error:  # without a GPU, XLA cannot try other kernels
         cause = (str(error).strip().splitlines() or ["no message"])[0][:200]
-        raise ValueError(f"XLA cannot compile this run for a GPU that is not there: {cause}.") from error
+        raise ValueError(f"XLA cannot compile this run for a GPU that this machine does not have: {cause}.") from error
     seconds = time.monotonic() - started
     launched, unknown, collectives = _count(stages, staged_step(program.step).iterations)
     return GpuPlan(memory, launched, unknown, collectives, seconds)

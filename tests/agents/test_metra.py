@@ -254,7 +254,7 @@ def test_invalid_configurations_are_errors(config: type, options: dict, message:
     [
         (SPEC2, r"^METRA needs an environment with skills; wrap it: skills\(test, num_skills=5\)\.$"),
         (SPHERE2._replace(descriptor=None), r"^test has no descriptor .* turn on descriptor_full_state"),
-        (SPHERE2._replace(has_previous=False), r"^METRA reads the state before each step; wrap .*with_previous=True"),
+        (SPHERE2._replace(has_previous=False), r"^METRA reads the state before each step; give .*with_previous=True"),
     ],
 )
 def test_an_environment_without_what_it_reads_is_an_error(spec: EnvSpec, message: str) -> None:

@@ -97,7 +97,7 @@ def test_the_kinds_are_listed_by_subject():
     assert max(map(len, text.splitlines())) <= 80
     found = {heading: re.findall(r"(?m)^  ([a-z][a-z0-9-]*)  +\S", rows) for heading, rows in sections(text).items()}
     assert {heading: kinds for heading, kinds in found.items() if kinds} == {
-        "agents alone": ["sac", "td3", "ppo"],
+        "independent agents": ["sac", "td3", "ppo"],
         "population based training (PBT)": ["pbt-sac", "pbt-td3", "pbt-ppo"],
         "quality diversity": ["map-elites", "cma-mae", "pga-me", "dcrl-me", "me-pbt-sac", "me-pbt-td3"],
         "skills": [
@@ -109,7 +109,7 @@ def test_the_kinds_are_listed_by_subject():
         "teams": ["ippo", "pbt-ippo"],
         "user-defined programs": ["program"],
     }
-    listed = text[text.index("agents alone") : text.index(MAIN)]
+    listed = text[text.index("independent agents") : text.index(MAIN)]
     assert len(listed.splitlines()) == len(RUNS) + 6 * 2, "one line each"
     assert "  td3            Twin delayed deep deterministic policy gradient\n" in listed
 

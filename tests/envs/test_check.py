@@ -9,9 +9,11 @@ import pytest
 import rookery
 from rookery.agents.ppo import ppo
 from rookery.agents.sac import sac
+from rookery.agents.td3 import td3
 from rookery.envs import registry
 from rookery.envs.base import Environment, EnvSpec, first_step, next_step
 from rookery.envs.check import EnvironmentWarning, check_environment, check_interface
+from rookery.envs.wrappers.frame_stack import stack_frames
 from rookery.envs.wrappers.time_limit import guard_physics, limit_episode
 from rookery.learners.off_policy import off_policy
 from rookery.learners.on_policy import on_policy
@@ -159,6 +161,17 @@ def test_swapped_arguments_are_errors_that_name_the_order() -> None:
             learner(environment, agent(environment.spec))  # pyright: ignore
         with pytest.raises(ValueError, match=r"^an environment must be a rookery\.Environment, got EnvSpec; "):
             learner(agent(environment.spec), environment.spec)  # pyright: ignore
+
+
+def test_an_agent_of_another_environment_is_an_error() -> None:
+    environment = line()
+    stacked = stack_frames(environment, 4)
+    for learner, agent in ((off_policy, sac), (off_policy, td3), (on_policy, ppo)):
+        learner(agent(stacked.spec), stacked)
+        with pytest.raises(
+            ValueError, match=r"was built for \d+ numbers of an observation and .*; build it from the spec"
+        ):
+            learner(agent(environment.spec), stacked)
 
 
 def test_the_check_is_public() -> None:

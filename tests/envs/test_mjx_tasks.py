@@ -1,4 +1,4 @@
-"""Brax's tasks on today's MJX: they are Brax's, step by step, and Warp loses no contact of a batch."""
+"""Brax's tasks on the current MJX: they are Brax's, step by step, and Warp loses no contact of a batch."""
 
 import importlib.util
 import subprocess

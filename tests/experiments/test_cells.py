@@ -86,3 +86,24 @@ class TestCells:
     def test_counts(self):
         assert CellsConfig(cells=7).count == 7
         assert find_cells(CellsConfig(cells=5, cvt_samples=50), limits(1)).centroids.shape == (5, 1)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (
+                {"novelty_neighbours": 5},
+                r"^novelty_neighbours has an effect only with --survival dominated-novelty; leave",
+            ),
+            ({"archive_learning_rate": 0.5}, r"^archive_learning_rate has an effect only on cma-mae, which ranks"),
+        ],
+    )
+    def test_settings_without_effect_are_errors(self, options, message):
+        config = CellsConfig(cells=5, cvt_samples=50, **options)
+        with pytest.raises(ValueError, match=message):
+            find_cells(config, limits(1))
+
+    def test_settings_with_effect(self):
+        novelty = CellsConfig(cells=5, cvt_samples=50, survival="dominated-novelty", novelty_neighbours=5)
+        assert find_cells(novelty, limits(1)).centroids.shape == (5, 1)
+        ranked = CellsConfig(cells=5, cvt_samples=50, archive_learning_rate=0.5)
+        assert find_cells(ranked, limits(1), ranked=True).centroids.shape == (5, 1)

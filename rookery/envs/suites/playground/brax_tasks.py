@@ -1,4 +1,4 @@
-"""Brax's locomotion tasks on today's MJX, with its implementation for JAX or for Warp.
+"""Brax's locomotion tasks on the current MJX, with its implementation for JAX or for Warp.
 
 Observation, reward and termination are computed by Brax's classes, and the robots are Brax's files with Brax's solver
 options for its backend `mjx`; only the physics are stepped here, by MJX itself. Brax's backend keeps the whole of
