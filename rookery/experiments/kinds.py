@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import difflib
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
@@ -236,7 +237,23 @@ KINDS = generate()
 
 
 def configure(kind: str, **settings: Any) -> AnyRun:
-    """The config of a kind of run with the given settings, and the defaults of all others."""
+    """The config of a kind of run with the given settings, and the defaults of all others.
+
+    Args:
+      kind: a kind of `rookery train`, such as "pbt-sac".
+      **settings: its fields: `environment`, `run`, `learner`, `agent`, `population`, `pbt`, `islands`, ...
+
+    Raises:
+      ValueError: there is no such kind, or a setting is invalid.
+      TypeError: the kind has no such field.
+
+    Example:
+      >>> run = rookery.experiments.RunConfig(generations=20, run_dir="runs/mine")
+      >>> config = rookery.experiments.configure("pbt-sac", population=4, run=run)
+    """
+    if kind not in KINDS:
+        near = difflib.get_close_matches(kind, KINDS, n=3) or list(KINDS)
+        raise ValueError(f"there is no kind of run {kind!r}; did you mean {' or '.join(near)}?")
     return KINDS[kind](**settings)
 
 

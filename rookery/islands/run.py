@@ -8,9 +8,10 @@ from rich.console import Console
 
 from rookery.distributed.signals import Interrupted, Requests
 from rookery.experiments.config_io import to_record
+from rookery.experiments.settings import RecordedRun
 from rookery.islands import ray_engine
 from rookery.islands.engine import Outcome, take_turns
-from rookery.islands.plan import CallbacksFn, IslandRun
+from rookery.islands.plan import CallbacksFn, IslandRun, check
 from rookery.islands.store import Store, StoreError
 from rookery.storage.exit_reasons import Diverged
 from rookery.storage.island_files import island_dir, reached
@@ -19,7 +20,7 @@ from rookery.training.run_writer import AfterSave
 
 
 def run_islands(
-    config: IslandRun,
+    config: RecordedRun,
     resume: bool = False,
     ray_address: str | None = None,
     command: Sequence[str] | None = None,
@@ -29,7 +30,7 @@ def run_islands(
     """Run all islands of a run up to its number of generations.
 
     Args:
-      config: of the whole run, checked by `plan.check` or returned by `plan.resumed`.
+      config: of the whole run, with a run directory: `rookery.experiments.configure` makes it.
       resume: continue the run in `config.run.run_dir`.
       ray_address: a cluster of Ray: `auto`, an address, or `local` for one that is started on this machine and stopped
         at the end; None lets the islands take turns in this process.
@@ -45,8 +46,20 @@ def run_islands(
       ValueError: the run directory is in use or cannot be used, or a setting is invalid.
       Interrupted: a signal stopped the run; every island is saved.
       Diverged: no island has finite values any more.
+
+    Example:
+      >>> config = rookery.experiments.configure(
+      ...     "pbt-sac",
+      ...     islands=rookery.experiments.IslandsConfig(islands=4),
+      ...     environment=rookery.experiments.EnvironmentConfig("point_maze"),
+      ...     run=rookery.experiments.RunConfig(run_dir="runs/islands", generations=100),
+      ... )
+      >>> outcomes = rookery.islands.run_islands(config)
     """
-    run_dir = str(config.run.run_dir)
+    config = check(config)
+    if config.run.run_dir is None:
+        raise ValueError("islands exchange by files; give the run_dir of the config's RunConfig.")
+    run_dir = config.run.run_dir
     if ray_address is not None:
         ray_engine.check_installed()
     record = to_record(config)
