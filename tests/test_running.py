@@ -288,6 +288,10 @@ def test_mistakes_in_python_are_one_sentence() -> None:
             lambda: cast(Any, rookery.seeds)(None),
             r"^the members of a population need a Learner, got None; give an",
         ),
+        (
+            lambda: cast(Any, rookery.make)(3),
+            r"^make takes the name of a task, such as 'point_maze', got an object of type ",
+        ),
         (lambda: pbt(learner, smooth=True), r"^smooth must be a whole number, got True\.$"),
         (lambda: pbt(learner, frequencies=5), r"^frequencies must be a sequence of numbers, such as \(1, 10, 25, 50\)"),
         (lambda: pbt(learner, perturb_factors=1.2), r"^perturb_factors must be a sequence of numbers, such as \(0\.8"),

@@ -26,6 +26,7 @@ from rookery.envs.suites.playground import brax_tasks
 from rookery.envs.suites.playground import descriptors as playground_descriptors
 from rookery.envs.suites.playground import tasks as playground_tasks
 from rookery.envs.tasks import functions, point_maze, probes, pursuit
+from rookery.factories import type_of
 from rookery.hyperparams import Space
 from rookery.types import Settings
 
@@ -76,11 +77,14 @@ def make(name: str, **overrides: Any) -> Environment:
     Raises:
       ImportError: the task's suite is not installed; the message contains the command that installs it.
       ValueError: the name or an override is unknown, or the value of an override is invalid.
+      TypeError: the name is no text.
 
     Example:
       >>> rookery.make("point_room", episode_length=20).spec.action_size
       2
     """
+    if not isinstance(name, str):
+        raise TypeError(f"make takes the name of a task, such as 'point_maze', got {type_of(name)}.")
     if custom.is_custom(name):
         environment = custom.make(name, **overrides)
         return environment._replace(settings=_settings(environment, custom.recorded_name(name), overrides))

@@ -39,10 +39,11 @@ def grid(shape: tuple[int, ...], lower: Sequence[float], upper: Sequence[float])
       (4, 2)
     """
     low, high = _limits(lower, upper)
+    shape = tuple(np.atleast_1d(shape).tolist())
     if len(shape) != len(low):
-        raise ValueError(f"a grid of {len(low)} dimensions needs as many sizes, got {tuple(shape)}.")
+        raise ValueError(f"a grid of {len(low)} dimensions needs as many sizes, got {shape}.")
     if min(shape) < 1:
-        raise ValueError(f"a grid needs at least 1 cell along each dimension, got {tuple(shape)}.")
+        raise ValueError(f"a grid needs at least 1 cell along each dimension, got {shape}.")
     sides = [
         start + (end - start) * (np.arange(size) + 0.5) / size
         for size, start, end in zip(shape, low, high, strict=True)

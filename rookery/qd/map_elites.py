@@ -336,9 +336,6 @@ def map_elites(
       emitter: proposes genotypes; iso+line with a batch of 256 by default.
       placement: the placement of evaluations and repertoire; `rookery.distributed.placement` for a mesh.
 
-    Returns:
-      The program.
-
     Raises:
       ValueError: the centroids do not fit the descriptor, or there are none.
       TypeError: `scoring` is something else.
@@ -350,7 +347,8 @@ def map_elites(
     """
     check_scoring(scoring)
     size = scoring.descriptor.size
-    shape = (centroids.centroids if isinstance(centroids, Archive) else centroids).shape
+    cells = centroids if isinstance(centroids, Archive) else jnp.asarray(centroids, jnp.float32)
+    shape = (cells.centroids if isinstance(cells, Archive) else cells).shape
     if len(shape) != 2 or shape[0] < 1 or shape[1] != size:
         raise ValueError(f"centroids must be [C, {size}] with at least one cell, to fit the descriptor; got {shape}.")
     if emitter is not None and emitter.learns_from_transitions and scoring.evaluator is None:
@@ -358,7 +356,7 @@ def map_elites(
             f"this emitter learns from the transitions of episodes, but {scoring.name} is a function; use "
             "policy_scoring."
         )
-    archive = archives.archive_of(centroids)
+    archive = archives.archive_of(cells)
     given, emitter = emitter, emitter or emitters.iso_line(scoring, 256, rows=placement.cells)
     bindings = MapElitesBindings(scoring, emitter, archive, placement)
     program = Program(

@@ -166,7 +166,8 @@ def test_swapped_arguments_are_errors_that_name_the_order() -> None:
 def test_an_agent_of_another_environment_is_an_error() -> None:
     environment = line()
     stacked = stack_frames(environment, 4)
-    for learner, agent in ((off_policy, sac), (off_policy, td3), (on_policy, ppo)):
+    pairs: tuple[Any, ...] = (off_policy, sac), (off_policy, td3), (on_policy, ppo)
+    for learner, agent in pairs:
         learner(agent(stacked.spec), stacked)
         with pytest.raises(
             ValueError, match=r"was built for \d+ numbers of an observation and .*; build it from the spec"

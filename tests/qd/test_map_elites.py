@@ -1,5 +1,7 @@
 """MAP-Elites as a program: on functions with known values, on policies, and in a run directory."""
 
+from typing import Any, cast
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -136,6 +138,9 @@ class TestProgram:
         searched = function_scoring(bowl, init_genotype, (-1.0, -1.0), (1.0, 1.0))
         with pytest.raises(ValueError, match=r"centroids must be \[C, 2\] with at least one cell"):
             map_elites(searched, jnp.zeros(shape))
+        made = map_elites(searched, cast(Any, [[0.0, 0.0], [0.5, 0.5]]))
+        assert made.archive is not None
+        assert made.archive.centroids.shape == (2, 2)
 
 
 class TestHostScoring:
