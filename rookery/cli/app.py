@@ -30,12 +30,11 @@ from rookery.distributed.signals import Interrupted
 from rookery.distributed.sync import check_alike, connect, is_first
 from rookery.envs import custom
 from rookery.envs.host.base import HostError, HostWarning
-from rookery.experiments import build, programs, warm_start
+from rookery.experiments import build, programs, warm_start, warm_start_settings
 from rookery.experiments.config_io import PYTHON, from_record, to_record
 from rookery.experiments.kinds import KINDS, agent_of, with_space
 from rookery.experiments.lineage import Schedule, check_agent, lineage, record_of, schedule_of
 from rookery.experiments.settings import AnyRun, ProgramRun, RecordedRun
-from rookery.experiments.warm_start_settings import replay_defaults, warm_start_defaults, without_population_method
 from rookery.storage import events
 from rookery.storage.checkpoint import CheckpointError, CheckpointWarning
 from rookery.storage.exit_reasons import Diverged
@@ -118,12 +117,13 @@ def _defaults(arguments: Sequence[str]) -> Callable[[type[AnyRun]], AnyRun]:
     """
     words = [word for argument in arguments for word in argument.split("=", 1)]
     flags = [word.replace("_", "-") if word.startswith("--") else word for word in words]
-    for flag, defaults in (("--replay-schedule", replay_defaults), ("--init-from", warm_start_defaults)):
+    for flag, defaults in warm_start_settings.DEFAULTS.items():
         place = flags.index(flag) + 1 if flag in flags else len(words)
         if place < len(words) and not words[place].startswith("-"):
             record = open_existing(words[place]).config
             run = from_record(record) if record.get("kind", PYTHON) != PYTHON else None
-            return functools.partial(defaults, None if isinstance(run, ProgramRun) else run)
+            env = words[flags.index("--env") + 1] if "--env" in flags[:-1] else None
+            return functools.partial(defaults, warm_start_settings.on_task(run, env))
     return lambda kind: kind()
 
 
@@ -287,7 +287,7 @@ def _complete(config: RecordedRun) -> tuple[RecordedRun, Schedule | None]:
     if config.replay_schedule is not None and config.cells is None:  # no kind with a repertoire has a schedule
         schedule = lineage(config.replay_schedule).schedule()
         check_agent(schedule, agent_of(name))
-        config, name = without_population_method(config), f"replay-{agent_of(name)}"
+        config, name = warm_start_settings.without_population_method(config), f"replay-{agent_of(name)}"
     run_dir = config.run.run_dir or f"runs/{name}-{factories.label(config.environment.env)}-{config.run.seed}"
     environment = dataclasses.replace(config.environment, env=custom.canonical(config.environment.env))
     run = dataclasses.replace(config.run, run_dir=run_dir)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -121,6 +122,21 @@ def size(count: int) -> str:
     while value >= 999.5 and len(units) > 1:
         value, units = value / 1000, units[1:]
     return f"{value:.3g} {units[0]}" if value < 999.5 else f"{value:,.0f} {units[0]}"
+
+
+@contextlib.contextmanager
+def named_errors() -> Iterator[None]:
+    """Raise a MemoryError of one sentence in place of XLA's error that a device has too little memory."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        reason = str(error).partition("RESOURCE_EXHAUSTED: ")[2].splitlines()[0][:200].rstrip(".")
+        raise MemoryError(
+            f"the device has too little memory for this run ({reason}); `--plan` prints what it needs and which "
+            "setting would fit, most often a smaller buffer_size or population."
+        ) from error
 
 
 class MemoryWarning(UserWarning):

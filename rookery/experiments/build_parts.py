@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+import jax
+
 from rookery import hyperparams
 from rookery.agents.base import OffPolicyAgent, OnPolicyAgent
 from rookery.agents.multi_agent import independent, shared
@@ -22,6 +24,7 @@ from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.kinds import choices
 from rookery.experiments.lineage import Schedule
 from rookery.experiments.settings import MapElitesRun, TrainingRun
+from rookery.features import has_image
 from rookery.hyperparams import Space
 from rookery.learners import widths
 from rookery.learners.base import Learner
@@ -85,7 +88,7 @@ def _off_policy(
         agent = discovery[0].make(agent, environment.spec, discovery[1])
     assert isinstance(config.learner, OffPolicyConfig)
     members = populations * config.population // mesh.devices.size
-    rows = config.learner.buffer_size or _buffer_size(config.learner, environment.spec, members, mesh)
+    rows = config.learner.buffer_size or _buffer_size(config.learner, environment, members, mesh)
     return _with_learner(config, buffer_size=rows), agent, environment
 
 
@@ -93,7 +96,7 @@ def _with_learner(config: ConfigT, **changes: object) -> ConfigT:
     return dataclasses.replace(config, learner=dataclasses.replace(config.learner, **changes))
 
 
-def _buffer_size(config: OffPolicyConfig, spec: EnvSpec, members: int, mesh: Mesh) -> int:
+def _buffer_size(config: OffPolicyConfig, environment: Environment, members: int, mesh: Mesh) -> int:
     """Transitions in each member's replay buffer: 1 million as in the papers, or as many as fit a sixth of the memory.
 
     While a checkpoint is written, up to three copies of the buffers exist, which is half of the memory.
@@ -101,7 +104,12 @@ def _buffer_size(config: OffPolicyConfig, spec: EnvSpec, members: int, mesh: Mes
     memory = available(mesh)
     if memory is None:
         return BUFFER_SIZE
-    row = 4 * (2 * spec.input_size + spec.action_size + 2)  # bytes of a transition; less for pixels of 8 bits
+    spec, features = environment.spec, 4 * environment.spec.observation_size
+    if has_image(spec.observation_shape):  # pixels may have 8 bits
+        step = jax.eval_shape(environment.reset, jax.random.key(0))[1]
+        features = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(step.observation.features))
+    skill = 4 * (spec.input_size - spec.observation_size)
+    row = 2 * (features + skill) + 4 * (spec.action_size + 2)  # bytes of a transition
     return max(min(BUFFER_SIZE, memory // (6 * row * members)), config.num_envs, config.batch_size)
 
 

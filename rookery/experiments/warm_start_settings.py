@@ -2,9 +2,11 @@
 
 import dataclasses
 
+from rookery.envs import custom
 from rookery.experiments.agents import DISCOVERIES
+from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.kinds import agent_of, choices, configure, parameter_flag
-from rookery.experiments.settings import AnyRun, IndependentRun, PbtRun
+from rookery.experiments.settings import AnyRun, IndependentRun, PbtRun, ProgramRun, RecordedRun
 
 _GENOTYPE_SETTINGS = ("skills", *DISCOVERIES, "policy", "dimensions", "parameters", "identify")
 
@@ -56,6 +58,19 @@ _TRAINING = ("actor_epochs", "critic_epochs", "minibatches", "anneal_updates")
 """Settings of an agent that decide how it is trained, not which networks it has."""
 
 
+def on_task(run: RecordedRun | None, env: str | None) -> AnyRun | None:
+    """The config of a run with the environment `env`, if that is given; options of another one do not belong to it.
+
+    Returns:
+      The config; None if the settings of the run are not known, since a user's function built it.
+    """
+    if run is None or isinstance(run, ProgramRun):
+        return None
+    if env is None or custom.canonical(env) == run.environment.env:
+        return run
+    return dataclasses.replace(run, environment=EnvironmentConfig(env=env))
+
+
 def warm_start_defaults(run: AnyRun | None, kind: type[AnyRun]) -> AnyRun:
     """The defaults of `kind` to start from the results of `run`: its task, networks and observation normalisation.
 
@@ -83,3 +98,7 @@ def _shared(run: AnyRun, default: AnyRun, *names: str) -> dict[str, object]:
     """The settings of `run` that `default` has too: those of the given names, by default all."""
     both = {field.name for field in dataclasses.fields(run)} & {field.name for field in dataclasses.fields(default)}
     return {name: getattr(run, name) for name in sorted(both) if not names or name in names}
+
+
+DEFAULTS = {"--replay-schedule": replay_defaults, "--init-from": warm_start_defaults}
+"""Flag that names another run -> the function that takes settings from it."""

@@ -29,6 +29,9 @@ def seeds(
       draw_hyper: sample each member's hyper-parameters from the space instead (random search).
       placement: the placement of the members; `rookery.distributed.placement` shards them over devices.
 
+    Raises:
+      ValueError: the space has bounds of its own, but hyper-parameters are not drawn.
+
     Example:
       >>> env = rookery.make("point_room")
       >>> learner = rookery.off_policy(rookery.sac(env.spec), env)
@@ -37,6 +40,12 @@ def seeds(
     check_learner(learner, space)
     space = space or learner.space
     if not draw_hyper:
+        bounds = [name for name, domain in space.domains.items() if learner.space.domains.get(name) != domain]
+        if bounds:
+            raise ValueError(
+                f"independent members keep one value of {' and '.join(bounds)}, so the bounds have no effect; give one "
+                "value, or draw_hyper, which draws one for each member."
+            )
         space = space._replace(domains={})
     program = pbt(learner, space, population_size, PbtConfig(exploit="none"), placement)
     own = {"population_method": "seeds", "population": population_size, "draw_hyper": draw_hyper}

@@ -103,7 +103,8 @@ class RunLog:
 
     def _write_events(self, generation: int, row: Mapping[str, float], columns: Mapping[str, Sequence[float]]) -> None:
         for name, value in row.items():
-            self._events.add_scalar(name, value, generation)
+            if np.isfinite(value):  # tensorboardX prints a warning of its own for each other value
+                self._events.add_scalar(name, value, generation)
         for name, values in columns.items():
             finite = [value for value in values if np.isfinite(value)]
             if name != "parent" and finite:

@@ -178,7 +178,7 @@ def turns(
     first_key, run_key = jax.random.split(jax.random.key(config.seed))
     compiler = shared.compiler if shared else Compiler(program, over, template)
     best = _best(program, config, compiler)
-    with contextlib.ExitStack() as stack:
+    with device_memory.named_errors(), contextlib.ExitStack() as stack:
         # Handles signals until the last checkpoint is complete.
         requests = shared.requests if shared else stack.enter_context(Requests())
         writers, start = RunWriters(Journal()), StartPoint(None, 0)

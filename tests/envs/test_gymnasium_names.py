@@ -48,6 +48,21 @@ def test_a_module_in_a_name_is_imported(tmp_path: Path, monkeypatch: pytest.Monk
     del gymnasium.registry["mine/Counter-v3"]
 
 
+def test_atari_needs_no_module_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ImportError, match="gym:ale_py:ALE/Pong-v5 needs the package ale_py, which is not installed"):
+        registry.make("gym:ALE/Pong-v5")
+    (tmp_path / "ale_py.py").write_text(
+        "import gymnasium\n"
+        "gymnasium.register('ALE/Pong-v5', 'tests.envs.gymnasium_environments:Counter', max_episode_steps=6)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    env = registry.make("gym:ALE/Pong-v5")
+    assert (env.spec.name, env.settings["environment"]) == ("gym:ALE/Pong-v5", {"env": "gym:ALE/Pong-v5"})
+    _, first = own.starts(env, [3])
+    np.testing.assert_array_equal(first.observation.features[0], np.float32(Counter().reset(seed=3)[0]))
+    del gymnasium.registry["ALE/Pong-v5"], sys.modules["ale_py"]
+
+
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rookery.distributed.mesh import make_mesh
+from rookery.envs import registry
 from rookery.experiments import build, build_parts
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.config_io import from_record, to_record
@@ -17,7 +19,7 @@ from rookery.populations.config import PbtConfig, Timing, timing
 from rookery.populations.pbt import pbt
 from rookery.qd.centroids import grid
 from rookery.qd.me_pbt import me_pbt
-from tests import tiny, walks
+from tests import pixel_walk, tiny, walks
 
 
 @pytest.mark.parametrize(
@@ -105,6 +107,13 @@ def test_a_replay_buffer_has_a_million_rows_or_as_many_as_fit_in_memory(memory, 
     state = jax.eval_shape(built.program.init, jax.random.key(0))
     assert state.members.buffer.rows.reward.shape == (2, rows)
     assert from_record(to_record(built.config)) == built.config, "the chosen size is recorded"
+
+
+def test_a_buffer_of_pixels_counts_their_bytes(monkeypatch):
+    monkeypatch.setattr(build_parts, "available", lambda _: 2**24)
+    pixels = registry.make(pixel_walk.ID)
+    rows = build_parts._buffer_size(OffPolicyConfig(), pixels, 2, make_mesh(1))
+    assert rows == 2**24 // (6 * 2 * (2 * pixel_walk.SIZE**2 + 4 * (pixels.spec.action_size + 2)))
 
 
 def test_a_configured_buffer_size_is_used(monkeypatch):

@@ -22,7 +22,7 @@ from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config import EnvironmentConfig, RunConfig
 from rookery.experiments.config_io import to_record
 from rookery.experiments.kinds import KINDS, configure
-from rookery.experiments.warm_start_settings import warm_start_defaults
+from rookery.experiments.warm_start_settings import on_task, warm_start_defaults
 from rookery.learners.base import EvaluationConfig
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.qd.map_elites import repertoire_of
@@ -286,6 +286,21 @@ def test_settings_that_are_not_given_come_from_the_other_run():
     assert other.kind == "td3"
     assert other.agent == Td3Config()
     assert warm_start_defaults(None, KINDS["sac"]) == configure("sac")
+
+
+@pytest.mark.parametrize(
+    ("env", "options"),
+    [(None, ("mass=2",)), ("./mass.py:make", ("mass=2",)), ("./other.py:make", ()), ("point_room", ())],
+)
+def test_options_of_another_task_are_not_taken(env, options, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mass.py").touch()
+    (tmp_path / "other.py").touch()
+    environment = EnvironmentConfig(env=f"{tmp_path}/mass.py:make", option=("mass=2",), frame_stack=2)
+    run = on_task(configure("sac", environment=environment), env)
+    assert run is not None
+    default = warm_start_defaults(run, KINDS["sac"]).environment
+    assert (default.option, default.frame_stack) == (options, 2 if options else 1)
 
 
 def test_the_settings_of_training_are_those_of_the_new_kind():

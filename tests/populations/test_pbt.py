@@ -382,6 +382,15 @@ class TestSeeds:
         state = jax.jit(seeds(small_learner, population_size=3, draw_hyper=True).init)(jax.random.key(0))
         assert len(set(state.members.hyper.policy_lr.tolist())) == 3
 
+    def test_bounds_that_are_not_drawn_are_an_error(self, small_learner):
+        own = hyperparams.choose(small_learner.space, policy_lr=(1e-5, 1e-2), discount=0.9)
+        with pytest.raises(
+            ValueError, match=r"^independent members keep one value of policy_lr, so the bounds have no"
+        ):
+            seeds(small_learner, own, population_size=2)
+        seeds(small_learner, own, population_size=2, draw_hyper=True)
+        seeds(small_learner, hyperparams.choose(small_learner.space, policy_lr=1e-3), population_size=2)
+
 
 def test_options_and_config_exclude_each_other(small_learner):
     with pytest.raises(TypeError, match="either config or the keywords"):

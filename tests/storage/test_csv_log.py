@@ -197,6 +197,17 @@ def test_tensorboard(run):
     assert purges == [2], json.dumps(purges)
 
 
+def test_tensorboard_has_only_finite_numbers(run, caplog):
+    with RunLog(run, 0) as log:
+        log.write(0, {"best": np.nan, "steps": 1.0}, {})
+    found = events(run)
+    assert [(v.tag, v.simple_value) for e in found if e.HasField("summary") for v in e.summary.value] == [
+        ("steps", 1.0)
+    ]
+    assert not caplog.records
+    assert np.isnan(read_csv(run.metrics_file)["best"]).tolist() == [True]
+
+
 def save_cells(run: RunFolder, fitness: dict[int, list[float]], resume: int = 0) -> str:
     with RunLog(run, resume) as log:
         for generation, values in fitness.items():

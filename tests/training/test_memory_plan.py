@@ -464,3 +464,16 @@ def test_a_run_warns_before_and_reports_its_memory_afterwards(train, tmp_path, m
         out,
     )
     assert "plan" not in (tmp_path / "runs/map-elites-arm-0/config.json").read_text()
+
+
+def test_too_little_memory_is_one_sentence():
+    error = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 74 bytes.\nBufferAssignment ...")
+    with (
+        pytest.raises(
+            MemoryError, match=r"^the device has too little memory for this run \(Out of memory allocating 74 b"
+        ),
+        device_memory.named_errors(),
+    ):
+        raise error
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), device_memory.named_errors():
+        raise jax.errors.JaxRuntimeError("INTERNAL: lost")

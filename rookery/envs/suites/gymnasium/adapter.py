@@ -58,8 +58,8 @@ def make(
     """Build an environment of Gymnasium by its id.
 
     Args:
-      name: "gym:" and an id, such as `gym:Hopper-v5`, `gym:ALE/Pong-v5`, or `gym:my_package:MyEnv-v0`, which imports
-        `my_package` first.
+      name: "gym:" and an id, such as `gym:Hopper-v5`, `gym:ALE/Pong-v5`, which imports `ale_py` first, or
+        `gym:my_package:MyEnv-v0`, which imports `my_package` first.
       episode_length: steps until truncation, at least 1; by default the limit that is registered.
       workers: number of threads or processes that step environments; by default one for each core, at most 8.
       worker_kind: "threads", for simulators that release Python's lock, such as MuJoCo, or "processes".
@@ -72,6 +72,8 @@ def make(
         spaces.
     """
     gymnasium, identifier = _import(), name.removeprefix(PREFIX)
+    if identifier.startswith("ALE/"):  # the package registers its environments when it is imported
+        identifier = f"ale_py:{identifier}"
     create = partial(gymnasium.make, identifier, disable_env_checker=True, **options)
     module, _, registered = identifier.rpartition(":")
     try:
@@ -229,10 +231,7 @@ def _unknown(identifier: str, known: list[str], error: str = "") -> str:
     return f"Gymnasium has no environment {identifier!r}{reason}; {remedy}"
 
 
-_IMPORT_HINT = (
-    "one of another package is named with the module that registers it, as in gym:my_package:MyEnv-v0, or "
-    "gym:ale_py:ALE/Pong-v5."
-)
+_IMPORT_HINT = "one of another package is named with the module that registers it, as in gym:my_package:MyEnv-v0."
 
 
 @functools.cache
