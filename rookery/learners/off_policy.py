@@ -313,6 +313,7 @@ def off_policy(
     check_alone(spec)
     if not isinstance(agent, OffPolicyAgent):
         raise ValueError("this agent learns on-policy, from its latest rollout; use on_policy instead.")
+    rollout.check_sizes(agent, spec)
     keep = agent.intrinsic_reward.keep if agent.intrinsic_reward else None
     bindings = OffPolicyBindings(agent, environment, buffers.ring(config.buffer_size or BUFFER_SIZE), config, keep)
     return evaluation.bind_learner(

@@ -274,6 +274,7 @@ def on_policy(
     rollout.check_arguments("on_policy", agent, environment)
     spec = environment.spec
     _check(agent, spec, config)
+    rollout.check_sizes(agent, spec)
     environment = with_carry(environment, agent.carry_sizes)
     bindings = OnPolicyBindings(agent, environment, config)
     role = spec.team.names.index(config.fitness) if spec.team and config.fitness else None

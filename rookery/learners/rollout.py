@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from rookery import hyperparams, normalize, trees
 from rookery.agents.base import ActFn, Agent, KeepFn, OffPolicyAgent, OnPolicyAgent
-from rookery.envs.base import Environment, EnvState, Step
+from rookery.envs.base import Environment, EnvSpec, EnvState, Step
 from rookery.envs.check import check_interface
 from rookery.envs.wrappers import auto_reset
 from rookery.hyperparams import Space
@@ -193,14 +193,20 @@ def check_arguments(learner: str, agent: Agent, environment: Environment) -> Non
     """Check an agent and an environment before a learner binds them.
 
     Raises:
-      ValueError: the arguments are swapped or of another type, the agent was built for another environment, or
-        `check_interface` finds something wrong.
+      ValueError: the arguments are swapped or of another type, or `check_interface` finds something wrong.
     """
     if not isinstance(agent, OffPolicyAgent | OnPolicyAgent):
         found = "an environment" if isinstance(agent, Environment) else f"an object of type {type(agent).__name__}"
         raise ValueError(f"{learner} takes the agent first, then the environment; got {found} as the agent.")
     check_interface(environment)
-    spec = environment.spec
+
+
+def check_sizes(agent: Agent, spec: EnvSpec) -> None:
+    """Check that an agent was built for the observations and actions of an environment.
+
+    Raises:
+      ValueError: it was built for others.
+    """
     if agent.sizes not in (None, (spec.input_size, spec.action_size)):
         built, sizes = agent.sizes, (spec.input_size, spec.action_size)
         raise ValueError(
