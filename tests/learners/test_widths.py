@@ -183,7 +183,7 @@ def test_a_repertoire_a_warm_start_and_a_replay_refuse_widths():
     space = hyperparams.choose(learner.space, hidden_size=(2, FULL))
     with pytest.raises(ValueError, match="hidden_size cannot be chosen with a repertoire"):
         rookery.qd.learner_scoring(learner, space)
-    program = rookery.seeds(learner, space)
+    program = rookery.seeds(learner, space, draw_hyper=True)
     member, _ = member_of(learner, NARROW)
     with pytest.raises(ValueError, match="have the width of its networks"):
         rookery.populations.begin_as(program, learner, rookery.genotype(member))
