@@ -296,8 +296,7 @@ def ppo(
       spec: sizes of the observation and the action.
       config: widths, epochs and minibatches.
       encoder: a user-defined network that reads the features, see `rookery.agents.reader`, or the name of a built-in
-        one, which is a field of the config; the policy and the critic
-        have separate parameters of it.
+        one, which is a field of the config; the policy and the critic have separate parameters of it.
       **options: fields of `PpoConfig`, instead of `config`.
 
     Raises:

@@ -275,8 +275,7 @@ def sac(
       spec: sizes of the observation and the action.
       config: widths and temperature; the paper's by default.
       encoder: a user-defined network that reads the features, see `rookery.agents.reader`, or the name of a built-in
-        one, which is a field of the config; the policy and each critic
-        have separate parameters of it.
+        one, which is a field of the config; the policy and each critic have separate parameters of it.
       **options: fields of `SacConfig`, instead of `config`.
 
     Raises:

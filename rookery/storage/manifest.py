@@ -129,14 +129,6 @@ def verified(directory: Path, generation: int) -> Manifest:
     return body
 
 
-def is_complete(directory: Path, generation: int) -> bool:
-    """Whether `verified` finds no damage."""
-    try:
-        return bool(verified(directory, generation))
-    except Damaged:
-        return False
-
-
 def retire(directory: Path, generation: int, keep: int, retained: int | None = None) -> None:
     """Delete all checkpoints except the newest `keep` up to `generation` and that of generation `retained`.
 

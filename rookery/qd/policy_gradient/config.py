@@ -104,7 +104,6 @@ class DcrlMeConfig(PgaMeConfig):
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        check_numbers(self)
         PgaMeConfig.__post_init__(self)
         if not self.length_scale > 0:
             raise ValueError(f"length_scale must be above 0, got {self.length_scale}.")
