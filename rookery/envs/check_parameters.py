@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery import hyperparams
+from rookery import hyperparams, trees
 from rookery.envs.base import Environment, EnvSpec, Step
 from rookery.envs.host.base import first_line
 from rookery.types import Array, PyTree
@@ -83,7 +83,7 @@ def behaviour_problems(environment: Environment, run: Callable[[Environment], St
         )
     for name in declared.fields or declared.defaults._fields:
         others = (defaults._replace(**{name: jnp.float32(value)}) for value in _other_values(declared, name))
-        if all(_equal(same, jax.device_get(with_values(values))) for values in others):
+        if all(trees.same_numbers(same, jax.device_get(with_values(values))) for values in others):
             yield f"the parameter {name} changes no step of an episode with random actions; use it in step, or drop it."
 
 
@@ -94,11 +94,6 @@ def _other_values(declared: hyperparams.Space, name: str) -> tuple[float, ...]:
     values = (domain.low, domain.high) if domain else (0.5 * default, 2.0 * default + 0.1)
     values = (np.clip(value, field.low, field.high) if field else value for value in values)
     return tuple(float(value) for value in values if value != default)
-
-
-def _equal(one: PyTree, other: PyTree) -> bool:
-    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
-    return all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
 
 
 def _close(one: PyTree, other: PyTree) -> bool:
