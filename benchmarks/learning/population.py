@@ -123,7 +123,7 @@ def train(
     """
     agent, env, built = agent_of(config.kind), config.environment.env, None
     for seed in seeds:
-        folder = runs / f"{contender.replace(' ', '-').lower()}-{agent}-{env}-{seed}"
+        folder = run_folder(runs, config, contender, seed)
         if (folder / "score.json").exists():
             continue
         built = built or build.build(dataclasses.replace(config, run=RunConfig(seed, generations)))
@@ -134,6 +134,12 @@ def train(
         row = {"contender": contender, "agent": agent, "env": env, "seed": seed, **scored}
         (folder / "score.json").write_text(json.dumps(row) + "\n")
         print(row, flush=True)
+
+
+def run_folder(runs: Path, config: AnyRun, contender: str, seed: int) -> Path:
+    """The run directory of a contender and a seed."""
+    names = contender.replace(" ", "-").lower(), agent_of(config.kind), config.environment.env
+    return runs / "-".join((*names, str(seed)))
 
 
 def evaluator(built: build.Built, result: loop.Result, seed: int, blocks: int) -> dict[str, Any]:

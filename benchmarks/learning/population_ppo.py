@@ -8,7 +8,8 @@ fall to 0 over the run as by default in `rookery train ppo`. MF-PBT has four sub
 frequencies of its paper (arXiv:2506.03225).
 
 A run's score is the mean return of its best member, by the last generation's evaluation, over fresh episodes.
-`defaults` is scored by its best member of 32 too. Existing runs are not repeated, so the benchmark can be stopped and
+`defaults` is scored by its best member of 32 too. What the report needs of a finished run is kept in
+`benchmarks/results/curves/population_ppo`, and these runs are not repeated, so the benchmark can be stopped and
 continued, and processes can share the tasks, seeds or contenders; `--only-report` makes the tables and the figure of
 what there is. `--contenders` takes the remedies of `REMEDIES` as well, which are tried where PBT is not better.
 """
@@ -23,7 +24,7 @@ import jax
 import numpy as np
 
 from benchmarks import harness
-from benchmarks.learning.population import summary, train
+from benchmarks.learning.population import run_folder, summary, train
 from rookery.agents.ppo import PpoConfig
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.kinds import KINDS
@@ -69,28 +70,36 @@ REMEDIES: Mapping[str, PbtConfig] = {
     "PBT, factors 0.5 and 2": PbtConfig(perturb_factors=(0.5, 2.0)),
     "PBT, no resampling": PbtConfig(resample_probability=0.0),
 }
+ALL = (*CONTENDERS, *REMEDIES)
+SCHEDULE = 5
+"""Points of a schedule that are kept, evenly over the run."""
 FITNESS = {"pursuit_continuous": "prey"}
 
 
 def main() -> None:
     made = harness.parser(__doc__)
     made.add_argument("--envs", nargs="+", default=list(BUDGETS), choices=list(BUDGETS))
-    made.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=[*CONTENDERS, *REMEDIES])
+    made.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=ALL)
     made.add_argument("--seeds", type=int, default=5, help="number of runs (%(default)s)")
     made.add_argument("--first-seed", type=int, default=0, help="seed of the first run (%(default)s)")
     made.add_argument("--runs", default="runs/population_ppo", help="folder of the run directories (%(default)s)")
+    made.add_argument("--curves", default="benchmarks/results/curves/population_ppo", help="folder of what is kept")
     made.add_argument("--only-report", action="store_true", help="report the existing runs without making new ones")
     made.add_argument("--picture", help="output file of the figure of the learning curves")
     options = harness.parse(made)
-    load, runs = harness.load(), Path(options.runs)
+    load, runs, kept = harness.load(), Path(options.runs), Path(options.curves)
+    kept.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(runs / "cache"))
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     budgets = {env: budget._replace(generations=2) if options.quick else budget for env, budget in BUDGETS.items()}
     for env in [] if options.only_report else options.envs:
         for seed in seeds:  # all contenders of a seed first, so that an unfinished benchmark compares them
             for contender in options.contenders:
-                config = config_of(env, contender, budgets[env])
-                train(runs, config, contender, budgets[env].generations, [seed], FRESH_BLOCKS)
+                path = kept / f"{env}-{contender.replace(' ', '-').lower()}-{seed}.json"
+                if not path.exists():
+                    config = config_of(env, contender, budgets[env])
+                    train(runs, config, contender, budgets[env].generations, [seed], FRESH_BLOCKS)
+                    path.write_text(json.dumps(summary_of(run_folder(runs, config, contender, seed))) + "\n")
     report(options, load)
 
 
@@ -112,45 +121,46 @@ def config_of(env: str, contender: str, budget: Budget) -> AnyRun:
     return kind(population=POPULATION, environment=EnvironmentConfig(env=env), learner=learner, agent=agent, **parts)
 
 
+def summary_of(folder: Path) -> dict[str, Any]:
+    """What the report needs of a run: its scores, the best member's fitness in each generation, and its schedule."""
+    found = lineage(folder)
+    schedule = found.schedule()
+    places = np.linspace(0, schedule.generations - 1, SCHEDULE).astype(int) if schedule.values else []
+    return {
+        **json.loads((folder / "score.json").read_text()),
+        "steps_per_generation": found.steps_per_generation,
+        "best": np.nanmax(found.fitness, axis=1).tolist(),
+        "schedule": {name: np.asarray(values)[places].tolist() for name, values in schedule.values.items()},
+    }
+
+
 def report(options: argparse.Namespace, load: Any) -> None:
     """Report the table and the schedules, and draw the curves."""
-    scored = [(path.parent, json.loads(path.read_text())) for path in sorted(Path(options.runs).glob("*/score.json"))]
+    runs = [json.loads(path.read_text()) for path in sorted(Path(options.curves).glob("*.json"))]
     rows = []
     for env in options.envs:
-        mine = [(folder, row) for folder, row in scored if row["env"] == env]
-        names = [name for name in (*CONTENDERS, *REMEDIES) if any(row["contender"] == name for _, row in mine)]
-        scores = {name: np.array([row["score"] for _, row in mine if row["contender"] == name]) for name in names}
-        for name in names:
-            folders = [folder for folder, row in mine if row["contender"] == name]
-            rows.append({**summary("ppo", env, name, scores), "schedules": schedules(folders)})
+        named = {name: [run for run in runs if (run["env"], run["contender"]) == (env, name)] for name in ALL}
+        named = {name: of_name for name, of_name in named.items() if of_name}
+        scores = {name: np.array([run["score"] for run in of_name]) for name, of_name in named.items()}
+        for name, of_name in named.items():
+            schedules = {key: [run["schedule"][key] for run in of_name] for key in of_name[0]["schedule"]}
+            rows.append({**summary("ppo", env, name, scores), "schedules": schedules})
             if "PBT" in scores and name != "PBT":
                 tasks = {env: scores[name]}, {env: scores["PBT"]}
                 better = statistics.estimate(statistics.probability_of_improvement, *tasks)
                 rows[-1] |= {"over PBT": better.value, "low PBT": better.low, "high PBT": better.high}
-        if options.picture and names:
-            draw(options, env, {name: [f for f, row in mine if row["contender"] == name] for name in names})
+        if options.picture and named:
+            draw(options, env, named)
     harness.report("learning_population_ppo", options, rows, load)
 
 
-def schedules(folders: list[Path]) -> dict[str, list[list[float]]]:
-    """The hyper-parameters of the best member's ancestors in five generations of each run: name -> `[runs, 5]`."""
-    found: dict[str, list[list[float]]] = {}
-    for folder in folders:
-        schedule = lineage(folder).schedule()
-        places = np.linspace(0, schedule.generations - 1, 5).astype(int) if schedule.values else []
-        for name, values in schedule.values.items():
-            found.setdefault(name, []).append([float(value) for value in values[places]])
-    return found
-
-
-def draw(options: argparse.Namespace, env: str, folders: Mapping[str, list[Path]]) -> None:
+def draw(options: argparse.Namespace, env: str, named: Mapping[str, list[dict[str, Any]]]) -> None:
     """Plot the best member's fitness over environment steps: the interquartile mean over runs with its 95 % band."""
     figure = style.new_figure((6.4, 4.0))
     axes = figure.add_subplot(1, 1, 1)
-    for colour, (name, of_name) in enumerate(folders.items()):
-        lineages = [lineage(folder) for folder in of_name]
-        best = np.asarray([np.nanmax(found.fitness, axis=1) for found in lineages]).T
-        steps = lineages[0].steps_per_generation * (1 + np.arange(len(best)))
+    for colour, (name, of_name) in enumerate(named.items()):
+        best = np.asarray([run["best"] for run in of_name]).T
+        steps = of_name[0]["steps_per_generation"] * (1 + np.arange(len(best)))
         middle = statistics.over_runs(best)
         axes.plot(steps, middle.value, color=style.colour_of(colour), linewidth=1.8, label=f"{name} ({len(of_name)})")
         if middle.has_interval:
