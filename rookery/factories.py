@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
-from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Factory = Callable[..., Any]
 _MODULES: dict[Path, ModuleType] = {}
@@ -133,32 +133,41 @@ def check_whole(**numbers: Any) -> None:
         _number(name, int, value)
 
 
-def check_numbers(config: Any) -> None:
-    """Check the fields of a config that are numbers or tuples of numbers, and convert them to Python's own types.
+def check_fields(config: Any) -> None:
+    """Check the fields of a config that are numbers, tuples of numbers or one of several words.
+
+    Numbers are converted to Python's own types.
 
     Args:
       config: a frozen dataclass, in its `__post_init__`.
 
     Raises:
-      TypeError: a value has another type; the message names the field.
-      ValueError: a tuple has another length.
+      TypeError: a number has another type; the message names the field.
+      ValueError: a tuple has another length, or a value is none of the words of its `Literal`.
     """
-    for name, (hint, default) in _number_fields(type(config)).items():
+    for name, (hint, default) in _checked_fields(type(config)).items():
         value = getattr(config, name)
-        if value is not None:
+        if value is None:
+            continue
+        if get_origin(hint) is not Literal:
             object.__setattr__(config, name, _converted(name, hint, default, value))
+        elif value not in get_args(hint):
+            near = difflib.get_close_matches(str(value), get_args(hint), n=1)
+            remedy = f"; did you mean {near[0]!r}?" if near else "."
+            raise ValueError(f"{name} must be {' or '.join(map(repr, get_args(hint)))}, got {value!r}{remedy}")
 
 
 @functools.cache
-def _number_fields(cls: type) -> dict[str, tuple[Any, Any]]:
-    """Fields of numbers: name -> the annotation without None, and the default."""
+def _checked_fields(cls: type) -> dict[str, tuple[Any, Any]]:
+    """Fields that `check_fields` checks: name -> the annotation without None, and the default."""
     found, hints = {}, get_type_hints(cls)
     for field in dataclasses.fields(cls):
         hint = hints[field.name]
-        if get_origin(hint) in (UnionType, Union) and len(get_args(hint)) == 2:
-            hint = next(option for option in get_args(hint) if option is not NoneType)
+        if get_origin(hint) in (UnionType, Union):
+            options = [option for option in get_args(hint) if option is not NoneType]
+            hint = options[0] if len(options) == 1 else hint
         kind = get_args(hint)[0] if get_origin(hint) is tuple else hint
-        if kind in (int, float):
+        if kind in (int, float) or get_origin(hint) is Literal:
             found[field.name] = hint, field.default
     return found
 

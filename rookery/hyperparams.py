@@ -5,6 +5,7 @@ its domain (`Field`). A `Space` defines which of the fields evolve, on which sca
 fields keep their default values.
 """
 
+import abc
 import collections
 import difflib
 import functools
@@ -12,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, Protocol, get_type_hints
+from typing import Any, Generic, NamedTuple, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -23,41 +24,34 @@ FIXED = "fixed"
 EVOLVE = "evolve"
 
 
-class Domain(Protocol):
+@dataclass(frozen=True)
+class Domain(abc.ABC):
     """The interval of one field, and the scale on which it is sampled uniformly and perturbed multiplicatively.
 
     Domains of different scales are never equal.
     """
 
-    @property
-    def low(self) -> float:
-        """Lower bound, in the unit of the field."""
-        ...
+    low: float
+    """Lower bound, in the unit of the field."""
+    high: float
+    """Upper bound, in the unit of the field."""
 
-    @property
-    def high(self) -> float:
-        """Upper bound, in the unit of the field."""
-        ...
-
+    @abc.abstractmethod
     def at(self, fraction: Array) -> Array:
         """Return the value at `fraction` (in [0, 1]) of the interval, measured on the domain's scale."""
-        ...
 
+    @abc.abstractmethod
     def fraction(self, value: Array) -> Array:
         """Return the position of a value in the interval, in [0, 1]: the inverse of `at`."""
-        ...
 
     def scale(self, value: Array, factor: Array) -> Array:
-        """Multiply by `factor` on the domain's scale, without clipping."""
-        ...
+        """Multiply by `factor` on the domain's scale, without clipping: `value * factor` unless a class says more."""
+        return value * factor
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(Domain):
     """Uniform between the bounds; a perturbation multiplies the value."""
-
-    low: float
-    high: float
 
     def at(self, fraction: Array) -> Array:
         """`low + fraction (high - low)`."""
@@ -67,17 +61,10 @@ class Uniform:
         """`(value - low) / (high - low)`."""
         return (value - self.low) / (self.high - self.low)
 
-    def scale(self, value: Array, factor: Array) -> Array:
-        """`value * factor`."""
-        return value * factor
-
 
 @dataclass(frozen=True)
-class LogUniform:
+class LogUniform(Domain):
     """Uniform in the logarithm, for rates and scales; a perturbation shifts the logarithm."""
-
-    low: float
-    high: float
 
     def at(self, fraction: Array) -> Array:
         """`low^(1 - fraction) high^fraction`."""
@@ -87,17 +74,10 @@ class LogUniform:
         """`(log value - log low) / (log high - log low)`."""
         return (jnp.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
 
-    def scale(self, value: Array, factor: Array) -> Array:
-        """`value * factor`, a shift of the logarithm by `log factor`."""
-        return value * factor
-
 
 @dataclass(frozen=True)
-class OneMinusLog:
+class OneMinusLog(Domain):
     """Uniform in log(1 - x), for discounts: 0.9, 0.99 and 0.999 are equally spaced."""
-
-    low: float
-    high: float
 
     def at(self, fraction: Array) -> Array:
         """`1 - (1 - low)^(1 - fraction) (1 - high)^fraction`."""
@@ -283,6 +263,15 @@ def choose(space: Space[HyperT], **choices: Choice) -> Space[HyperT]:
     # In field order: each field's random key depends on its position, which must not depend on the order of choices.
     ordered = {name: domains[name] for name in space.defaults._fields if name in domains}
     return space._replace(defaults=space.defaults._replace(**values), domains=MappingProxyType(ordered))
+
+
+def other_values(space: Space, name: str) -> list[float]:
+    """Return valid values of a field that differ from its default: its bounds, and values far below and above it."""
+    value, field = float(getattr(space.defaults, name)), space.fields.get(name, _ANY_VALUE)
+    domain = space.domains.get(name)
+    bounds = (domain.low, domain.high) if domain else ()
+    found = (*bounds, *(factor * value for factor in (1e-6, 0.01, 0.5, 2.0, 100.0)), value + 0.1)
+    return [other for other in found if field.low <= other <= field.high and other != value]
 
 
 def describe(space: Space) -> dict[str, Any]:

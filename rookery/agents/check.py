@@ -4,7 +4,6 @@ The agent is called as a learner calls it, on random data of the environment's s
 """
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -198,7 +197,10 @@ def _check_update(case: _Case, report: Report) -> None:
     elif trees.same_numbers(final[0].params, case.state.params):
         report(f"{_UPDATES} updates change no parameters.")
     for name in case.agent.space.fields or case.agent.space.domains:
-        others = [case.hyper._replace(**{name: jnp.float32(value)}) for value in _other_values(case.agent.space, name)]
+        others = [
+            case.hyper._replace(**{name: jnp.float32(value)})
+            for value in hyperparams.other_values(case.agent.space, name)
+        ]
         if all(trees.same_numbers(learn(other), final) for other in others):
             report(
                 f"the hyper-parameter {name} changes neither {_UPDATES} updates nor an exploratory action; read it "
@@ -224,15 +226,6 @@ def _updates(case: _Case, hyper: Hyper) -> tuple[PyTree, Any]:
     if isinstance(case.agent, OnPolicyAgent):
         observations = jax.tree.map(lambda leaf: leaf[0], observations)
     return state, _explore(case.agent, state, hyper, observations, case.key)
-
-
-def _other_values(space: hyperparams.Space, name: str) -> Iterator[float]:
-    """Values that differ from the default: the bounds of the domain, or values far below and above the default."""
-    value, field, domain = getattr(space.defaults, name), space.fields.get(name), space.domains.get(name)
-    low, high = (field.low, field.high) if field else (-math.inf, math.inf)
-    found = [domain.low, domain.high] if domain else []
-    found += [1e-6 * value, 0.01 * value, 0.5 * value, 2.0 * value, 100.0 * value, value + 0.1]
-    yield from (other for other in found if low <= other <= high and other != value)
 
 
 def _explore(agent: Agent, state: PyTree, hyper: Hyper, observations: Observation, key: Key) -> Any:

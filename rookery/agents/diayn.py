@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from rookery import distributions, gradients, hyperparams, networks
 from rookery.agents import smerl
 from rookery.agents.base import IntrinsicReward, OffPolicyAgent, UpdateLayout, check_hidden_sizes, check_spec
 from rookery.envs.base import EnvSpec, SkillSpec, Step
-from rookery.factories import check_numbers, config_from
+from rookery.factories import check_fields, config_from
 from rookery.features import as_floats
 from rookery.hyperparams import Field, LogUniform, Space
 from rookery.types import Array, Hyper, Key, Metrics, Observation, PyTree, Scalar, Transition
@@ -57,11 +57,8 @@ class DiaynConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        check_numbers(self)
+        check_fields(self)
         check_hidden_sizes(self.discriminator_hidden_sizes, name="discriminator_hidden_sizes")
-        choices = get_args(get_type_hints(type(self))["fitness"])
-        if self.fitness not in choices:
-            raise ValueError(f"fitness must be one of {choices}, got {self.fitness!r}.")
         if not 0.0 < self.smerl_fraction <= 1.0:
             raise ValueError(f"smerl_fraction must lie in (0, 1], got {self.smerl_fraction}.")
         if self.smerl_margin < 0.0:

@@ -24,7 +24,7 @@ from rookery import gradients, hyperparams, networks, normalize
 from rookery.agents.base import IntrinsicReward, OffPolicyAgent, check_hidden_sizes
 from rookery.agents.diayn import act, check_discovery, explore, layout_around
 from rookery.envs.base import EnvSpec, Previous, SkillSpec, Step
-from rookery.factories import check_numbers, config_from
+from rookery.factories import check_fields, config_from
 from rookery.features import as_floats
 from rookery.hyperparams import Field, LogUniform, Space
 from rookery.types import Array, Hyper, Key, Metrics, Observation, PyTree, Scalar, Transition
@@ -47,10 +47,8 @@ class LsdConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        check_numbers(self)
+        check_fields(self)
         check_hidden_sizes(self.phi_hidden_sizes, name="phi_hidden_sizes")
-        if self.fitness not in ("distance", "return"):
-            raise ValueError(f"fitness must be one of ('distance', 'return'), got {self.fitness!r}.")
 
 
 @dataclass(frozen=True)

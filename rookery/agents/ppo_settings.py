@@ -11,7 +11,7 @@ from rookery import distributions, hyperparams
 from rookery.agents.base import check_hidden_sizes
 from rookery.agents.encoders import EncoderName
 from rookery.envs.base import EnvSpec
-from rookery.factories import check_numbers
+from rookery.factories import check_fields
 from rookery.hyperparams import Field, LogUniform, OneMinusLog, Uniform
 from rookery.types import Scalar
 
@@ -55,7 +55,7 @@ class PpoConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        check_numbers(self)
+        check_fields(self)
         check_hidden_sizes(self.hidden_sizes)
         for name in ("actor_epochs", "critic_epochs", "minibatches", "memory_size"):
             if (count := getattr(self, name)) is not None and count < 1:

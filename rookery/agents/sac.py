@@ -16,7 +16,7 @@ from rookery import distributions, gradients, hyperparams, networks, returns
 from rookery.agents.base import OffPolicyAgent, UpdateLayout, check_continuous, check_hidden_sizes, check_output_scale
 from rookery.agents.encoders import EncoderName, apart, reader
 from rookery.envs.base import EnvSpec
-from rookery.factories import check_numbers, config_from
+from rookery.factories import check_fields, config_from
 from rookery.hyperparams import Field, LogUniform, OneMinusLog
 from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition, named
 
@@ -48,7 +48,7 @@ class SacConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        check_numbers(self)
+        check_fields(self)
         if self.alpha_init <= 0:
             raise ValueError(f"alpha_init must be above 0, got {self.alpha_init}.")
         check_hidden_sizes(self.hidden_sizes, self.critic_hidden_sizes)

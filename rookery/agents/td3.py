@@ -17,7 +17,7 @@ from rookery.agents import backend
 from rookery.agents.base import OffPolicyAgent, UpdateLayout, check_continuous, check_hidden_sizes, check_output_scale
 from rookery.agents.encoders import EncoderName, Reader, apart, reader
 from rookery.envs.base import EnvSpec
-from rookery.factories import check_numbers, config_from
+from rookery.factories import check_fields, config_from
 from rookery.hyperparams import Field, LogUniform, OneMinusLog, Uniform
 from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition, named
 
@@ -47,11 +47,9 @@ class Td3Config:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        check_numbers(self)
+        check_fields(self)
         if self.policy_delay < 1:
             raise ValueError(f"policy_delay must be at least 1, got {self.policy_delay}.")
-        if self.policy_critic not in ("first", "smaller"):
-            raise ValueError(f"policy_critic must be first or smaller, got {self.policy_critic!r}.")
         check_hidden_sizes(self.hidden_sizes, self.critic_hidden_sizes)
         check_output_scale(self.output_scale)
 

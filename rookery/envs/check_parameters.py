@@ -82,18 +82,9 @@ def behaviour_problems(environment: Environment, run: Callable[[Environment], St
             "environment is wrapped, by functions that pass it on."
         )
     for name in declared.fields or declared.defaults._fields:
-        others = (defaults._replace(**{name: jnp.float32(value)}) for value in _other_values(declared, name))
+        others = (defaults._replace(**{name: jnp.float32(value)}) for value in hyperparams.other_values(declared, name))
         if all(trees.same_numbers(same, jax.device_get(with_values(values))) for values in others):
             yield f"the parameter {name} changes no step of an episode with random actions; use it in step, or drop it."
-
-
-def _other_values(declared: hyperparams.Space, name: str) -> tuple[float, ...]:
-    """Valid values of a parameter that differ from its default: the ends of its domain, or values near the default."""
-    domain, field = declared.domains.get(name), declared.fields.get(name)
-    default = float(getattr(declared.defaults, name))
-    values = (domain.low, domain.high) if domain else (0.5 * default, 2.0 * default + 0.1)
-    values = (np.clip(value, field.low, field.high) if field else value for value in values)
-    return tuple(float(value) for value in values if value != default)
 
 
 def _close(one: PyTree, other: PyTree) -> bool:

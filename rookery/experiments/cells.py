@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery.envs.base import DescriptorSpec
-from rookery.factories import check_numbers
+from rookery.factories import check_fields
 from rookery.qd import archives, centroids
 from rookery.qd.archives import Archive
 from rookery.types import Array
@@ -55,7 +55,7 @@ class CellsConfig:
 
     def __post_init__(self) -> None:
         """Check the counts."""
-        check_numbers(self)
+        check_fields(self)
         for name in ("cells", "cvt_samples"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
@@ -63,8 +63,6 @@ class CellsConfig:
             raise ValueError(f"grid needs at least 1 cell along each dimension, got {self.grid}.")
         if self.grid is None and self.cvt_samples < self.cells:
             raise ValueError(f"cvt_samples must be at least cells ({self.cells}), got {self.cvt_samples}.")
-        if self.survival not in ("best-of-cell", "dominated-novelty"):
-            raise ValueError(f"survival must be 'best-of-cell' or 'dominated-novelty', got {self.survival!r}.")
         if self.novelty_neighbours < 1:
             raise ValueError(f"novelty_neighbours must be at least 1, got {self.novelty_neighbours}.")
         if not 0.0 <= self.archive_learning_rate <= 1.0:

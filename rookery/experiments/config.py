@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from typing_extensions import Doc
 
 from rookery.distributed.mesh import Precision
-from rookery.factories import check_numbers
+from rookery.factories import check_fields
 from rookery.hyperparams import Field, Space
 from rookery.learners.widths import NAME as WIDTH
 
@@ -77,7 +77,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Check the counts."""
-        check_numbers(self)
+        check_fields(self)
         if not 0 <= self.seed < 2**32:  # the seeds of which JAX makes different keys
             raise ValueError(f"seed must be from 0 to {2**32 - 1}, got {self.seed}.")
         for name in ("generations", "checkpoint_every", "keep"):
@@ -104,7 +104,7 @@ class IslandsConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        check_numbers(self)
+        check_fields(self)
         for name in ("islands", "migrate_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from rookery.agents.base import ActFn, IntrinsicReward
 from rookery.envs.base import Environment, EnvSpec
-from rookery.factories import check_numbers, type_of
+from rookery.factories import check_fields, type_of
 from rookery.hyperparams import Space
 from rookery.types import (
     NO_SETTINGS,
@@ -162,7 +162,7 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        check_numbers(self)
+        check_fields(self)
         check_evaluation(self)
 
 
@@ -178,8 +178,6 @@ def check_evaluation(config: EvaluationConfig) -> None:
         raise ValueError(
             f"start_states must be at least eval_episodes ({config.eval_episodes}), got {config.start_states}."
         )
-    if config.eval_descriptor not in SUMMARIES:
-        raise ValueError(f"eval_descriptor must be one of {tuple(SUMMARIES)}, got {config.eval_descriptor!r}.")
 
 
 class Evaluator(NamedTuple):

@@ -14,7 +14,7 @@ from rookery.agents.base import KeepFn, OffPolicyAgent, UpdateLayout
 from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.teams import check_alone
-from rookery.factories import check_numbers, config_from
+from rookery.factories import check_fields, config_from
 from rookery.learners import evaluation, grouped_updates, rollout
 from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
 from rookery.learners.iterations import Phases, training
@@ -51,7 +51,7 @@ class OffPolicyConfig(EvaluationConfig):
 
     def __post_init__(self) -> None:
         """Check the settings that do not depend on an environment."""
-        check_numbers(self)
+        check_fields(self)
         check_evaluation(self)
         for name in ("num_envs", "steps_per_generation", "batch_size"):
             if getattr(self, name) < 1:

@@ -17,7 +17,7 @@ from rookery.agents.base import OnPolicyAgent, RolloutExtras
 from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset, time_limit
 from rookery.envs.wrappers.recurrence import with_carry
-from rookery.factories import check_numbers, config_from
+from rookery.factories import check_fields, config_from
 from rookery.learners import evaluation, rollout
 from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
 from rookery.learners.iterations import training
@@ -49,7 +49,7 @@ class OnPolicyConfig(EvaluationConfig):
 
     def __post_init__(self) -> None:
         """Check the settings that do not depend on an environment."""
-        check_numbers(self)
+        check_fields(self)
         check_evaluation(self)
         for name in ("num_envs", "rollout_length", "evaluate_every"):
             if getattr(self, name) < 1:

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.factories import check_numbers, check_whole
+from rookery.factories import check_fields, check_whole
 from rookery.hyperparams import Space
 from rookery.learners.base import Bank, Learner, Member, genotype
 from rookery.learners.iterations import divisible
@@ -65,14 +65,12 @@ class MePbtConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        check_numbers(self)
+        check_fields(self)
         for name in ("replace_fraction", "best_fraction", "sample_fraction", "resample_probability"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}.")
         if min(self.perturb_factors) <= 0:
             raise ValueError(f"perturb_factors must be above 0, got {self.perturb_factors}.")
-        if self.perturb not in ("resample", "perturb"):
-            raise ValueError(f"perturb must be 'resample' or 'perturb', got {self.perturb!r}.")
 
 
 class Counts(NamedTuple):

@@ -19,7 +19,7 @@ from rookery.envs import registry
 from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.check import check_interface
 from rookery.envs.tasks.functions import Function
-from rookery.factories import check_numbers
+from rookery.factories import check_fields
 from rookery.hyperparams import Space
 from rookery.learners import widths
 from rookery.learners.base import EvaluationConfig, Learner, genotype
@@ -203,7 +203,7 @@ class PolicyConfig:
 
     def __post_init__(self) -> None:
         """Check the sizes."""
-        check_numbers(self)
+        check_fields(self)
         check_hidden_sizes(self.hidden_sizes)
 
 

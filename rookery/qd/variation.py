@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from rookery.factories import check_numbers
+from rookery.factories import check_fields
 from rookery.types import Array, Genotype, Key, PyTree, Scalar
 
 _Tree = TypeVar("_Tree")
@@ -27,7 +27,7 @@ class VariationConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        check_numbers(self)
+        check_fields(self)
         for name in ("iso_sigma", "line_sigma"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")

@@ -278,7 +278,7 @@ def test_hyper_parameters_without_a_description_can_be_chosen() -> None:
             {"discriminator_hidden_sizes": (8, 0)},
             r"^discriminator_hidden_sizes must all be at least 1, got \(8, 0\)\.$",
         ),
-        ({"fitness": "entropy"}, r"^fitness must be one of \('accuracy', 'diversity', 'return'\), got 'entropy'\.$"),
+        ({"fitness": "entropy"}, r"^fitness must be 'accuracy' or 'diversity' or 'return', got 'entropy'\.$"),
         ({"smerl": True, "smerl_fraction": 0.0}, r"^smerl_fraction must lie in \(0, 1\], got 0\.0\.$"),
         ({"smerl": True, "smerl_fraction": 1.5}, r"^smerl_fraction must lie in \(0, 1\], got 1\.5\.$"),
         ({"smerl": True, "smerl_margin": -1.0}, r"^smerl_margin must not be negative, got -1\.0\.$"),

@@ -311,7 +311,7 @@ def test_environments_draw_skills_independently(drawn: Walk) -> None:
     ("options", "message"),
     [
         ({"num_skills": 1}, r"^num_skills must be at least 2, since a discriminator needs several skills; got 1\.$"),
-        ({"skill_kind": "ball"}, r"^skill_kind must be one of \('one-hot', 'sphere'\), got 'ball'\.$"),
+        ({"skill_kind": "ball"}, r"^skill_kind must be 'one-hot' or 'sphere', got 'ball'\.$"),
         (
             {"skill_kind": "sphere", "balanced": True},
             r"^balanced needs a finite number of skills; leave balanced out, or use skill_kind 'one-hot'\.$",

@@ -49,8 +49,11 @@ class TestCounts:
             ({"smooth": 0}, "smooth must be at least 1"),
             ({"frequencies": (1, 0)}, "frequencies must be two or more, each at least 1"),
             ({"frequencies": (10,)}, "frequencies must be two or more, each at least 1"),
-            ({"exploit": "luck"}, "exploit must be one of"),
-            ({"perturb": "shake"}, "perturb must be one of"),
+            (
+                {"exploit": "tournement"},
+                "exploit must be 'truncation' or .* got 'tournement'; did you mean 'tournament'",
+            ),
+            ({"perturb": "shake"}, "perturb must be 'perturb' or 'resample' or 'pb2', got 'shake'"),
         ],
     )
     def test_invalid_arguments_are_errors(self, options, message):

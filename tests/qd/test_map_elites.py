@@ -327,7 +327,7 @@ class TestScoring:
         [
             ({"eval_episodes": 0}, "eval_episodes must be at least 1, got 0"),
             ({"start_states": 3}, r"start_states must be at least eval_episodes \(10\), got 3"),
-            ({"eval_descriptor": "mode"}, "eval_descriptor must be one of .* got 'mode'"),
+            ({"eval_descriptor": "mode"}, "eval_descriptor must be 'mean' or 'median', got 'mode'"),
         ],
     )
     def test_invalid_evaluation_settings_are_errors(self, options, message):

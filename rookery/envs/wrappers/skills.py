@@ -29,7 +29,7 @@ from rookery.envs.base import (
     parameterize_inside,
 )
 from rookery.envs.rendering import scene
-from rookery.factories import check_numbers
+from rookery.factories import check_fields
 from rookery.types import Array, Key, PyTree
 
 _DIRECTIONS = 8  # evenly spread directions that represent the skills on a circle in evaluations
@@ -53,13 +53,11 @@ class SkillsConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        check_numbers(self)
+        check_fields(self)
         if self.num_skills < 2:
             raise ValueError(
                 f"num_skills must be at least 2, since a discriminator needs several skills; got {self.num_skills}."
             )
-        if self.skill_kind not in KINDS:
-            raise ValueError(f"skill_kind must be one of {tuple(KINDS)}, got {self.skill_kind!r}.")
         if self.balanced and self.skill_kind == "sphere":
             raise ValueError(
                 "balanced needs a finite number of skills; leave balanced out, or use skill_kind 'one-hot'."

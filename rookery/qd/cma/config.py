@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from rookery.factories import check_numbers
+from rookery.factories import check_fields
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,8 @@ class CmaMaeConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        check_numbers(self)
+        check_fields(self)
         if self.emitters < 1:
             raise ValueError(f"emitters must be at least 1, got {self.emitters}.")
         if self.initial_sigma is not None and not 0.0 < self.initial_sigma < math.inf:
             raise ValueError(f"initial_sigma must be above 0, got {self.initial_sigma}.")
-        choices = {"covariance": ("full", "diagonal"), "parents": ("half", "accepted")}
-        for name, valid in {**choices, "restart": ("basic", "no-improvement")}.items():
-            if getattr(self, name) not in valid:
-                raise ValueError(f"{name} must be {valid[0]!r} or {valid[1]!r}, got {getattr(self, name)!r}.")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from rookery.agents.td3 import Td3Config, Td3Hyper
-from rookery.factories import check_numbers
+from rookery.factories import check_fields
 from rookery.qd.scoring import PolicyConfig
 
 
@@ -49,7 +49,7 @@ class PgaMeConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        check_numbers(self)
+        check_fields(self)
         for name in ("critic_steps", "policy_gradient_steps", "gradient_batch_size", "buffer_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
