@@ -3,7 +3,8 @@
     python -m benchmarks.learning.ratings --runs runs/ratings
 
 All contenders train P teams of independent PPO agents for the same number of generations with the same settings, and
-search the same space; they differ in what they select by. `mean return` is selection by a team's mean return, which is
+search the same space; they differ in what they select by, and in one the speeds of both roles evolve, while ratings are
+those of the task itself. `mean return` is selection by a team's mean return, which is
 0 for every team of a zero-sum environment. The evaluations of the ratings are not training steps; `seconds` of a run
 show what they cost.
 
@@ -40,6 +41,8 @@ class Contender(NamedTuple):
     options: Mapping[str, Any] = {}
     by_last: bool = False
     """Whether the fitness of a team is the return of its last agent, the prey."""
+    evolving: tuple[str, ...] = ()
+    """Parameters of the task that evolve: a curriculum, since members are rated on the task itself."""
 
 
 OPPONENTS = 4
@@ -50,6 +53,9 @@ CONTENDERS: Mapping[str, Contender] = {
     "rating": Contender(rookery.pbt, {"rating_opponents": OPPONENTS}),
     "roles, return": Contender(rookery.populations.pbt_roles),
     "roles, rating": Contender(rookery.populations.pbt_roles, {"rating_opponents": OPPONENTS}),
+    "rating, speeds evolve": Contender(
+        rookery.pbt, {"rating_opponents": OPPONENTS}, evolving=("env_predator_speed", "env_prey_speed")
+    ),
 }
 ENVIRONMENTS: Mapping[str, Mapping[str, Any]] = {
     # With equal speeds the outcome depends on both sides; with the default ones trained prey are never caught.
@@ -85,10 +91,12 @@ def main() -> None:
     jax.config.update("jax_compilation_cache_dir", f"{options.runs}/cache")
     load, rows = harness.load(), []
     for env in options.envs:
-        for contender in options.contenders:
-            for seed in range(options.seeds):
+        parameters = rookery.make(env).spec.parameters
+        names = [name for name in options.contenders if parameters or not CONTENDERS[name].evolving]
+        for seed in range(options.seeds):
+            for contender in names:
                 train(env, contender, seed, sizes, Path(options.runs))
-        rows += compare(env, options, sizes)
+        rows += compare(env, names, options, sizes)
     harness.report("learning_ratings", options, rows, load)
 
 
@@ -108,7 +116,9 @@ def learner_of(env: str, by_last: bool, quick: bool) -> rookery.Learner:
 def program_of(env: str, name: str, population: int, quick: bool) -> rookery.Program:
     """The program of a contender."""
     contender = CONTENDERS[name]
-    return contender.method(learner_of(env, contender.by_last, quick), None, population, **contender.options)
+    learner = learner_of(env, contender.by_last, quick)
+    space = rookery.choose(learner.space, **dict.fromkeys(contender.evolving, "evolve"))
+    return contender.method(learner, space, population, **contender.options)
 
 
 def folder_of(runs: Path, env: str, contender: str, seed: int, generations: int) -> Path:
@@ -130,10 +140,9 @@ def train(env: str, contender: str, seed: int, sizes: Sizes, runs: Path) -> None
     print(f"{folder.name}: {steps:,} steps, {seconds:.0f} s", flush=True)
 
 
-def compare(env: str, options: argparse.Namespace, sizes: Sizes) -> list[dict[str, Any]]:
+def compare(env: str, names: list[str], options: argparse.Namespace, sizes: Sizes) -> list[dict[str, Any]]:
     """The rows of an environment's contenders."""
-    names, seeds = options.contenders, options.seeds
-    policies, done = [], []
+    policies, done, seeds = [], [], options.seeds
     for name in names:
         program = program_of(env, name, sizes.population, sizes.quick)
         for seed in range(seeds):
