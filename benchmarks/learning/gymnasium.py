@@ -257,9 +257,7 @@ def draw_curves(axes: Any, rows: list[dict[str, Any]], colour: str) -> None:
     means = np.asarray([np.mean(row["returns"], axis=1) for row in rows]).T  # [points, runs]
     middle = statistics.over_runs(means)
     axes.plot(steps, means, color=colour, linewidth=0.6, alpha=0.35)
-    axes.plot(steps, middle.value, color=colour, linewidth=2.0, label=f"{rows[0]['contender']} ({len(rows)} runs)")
-    if middle.has_interval:
-        axes.fill_between(steps, middle.low, middle.high, color=colour, alpha=0.15, linewidth=0)
+    style.draw_estimate(axes, steps, middle, colour, linewidth=2.0, label=f"{rows[0]['contender']} ({len(rows)} runs)")
 
 
 if __name__ == "__main__":

@@ -158,13 +158,11 @@ def draw(options: argparse.Namespace, env: str, named: Mapping[str, list[dict[st
     """Plot the best member's fitness over environment steps: the interquartile mean over runs with its 95 % band."""
     figure = style.new_figure((6.4, 4.0))
     axes = figure.add_subplot(1, 1, 1)
-    for colour, (name, of_name) in enumerate(named.items()):
+    for number, (name, of_name) in enumerate(named.items()):
         best = np.asarray([run["best"] for run in of_name]).T
         steps = of_name[0]["steps_per_generation"] * (1 + np.arange(len(best)))
         middle = statistics.over_runs(best)
-        axes.plot(steps, middle.value, color=style.colour_of(colour), linewidth=1.8, label=f"{name} ({len(of_name)})")
-        if middle.has_interval:
-            axes.fill_between(steps, middle.low, middle.high, color=style.colour_of(colour), alpha=0.15, linewidth=0)
+        style.draw_estimate(axes, steps, middle, style.colour_of(number), label=f"{name} ({len(of_name)})")
     style.title_axes(axes, f"best of {POPULATION} PPO members on {env}")
     style.label_axes(axes, "environment steps of each member", "return")
     style.count_steps(axes)

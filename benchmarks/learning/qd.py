@@ -200,9 +200,7 @@ def draw_contender(axes: Any, rows: list[dict[str, Any]], name: str, label: str,
         return
     middle = statistics.over_runs(np.asarray([row[name] for row in rows]).T)
     dashed = "--" if label.startswith("qdax") else "-"
-    axes.plot(rows[0]["evaluations"], middle.value, color=colour, linewidth=1.8, linestyle=dashed, label=label)
-    if middle.has_interval:
-        axes.fill_between(rows[0]["evaluations"], middle.low, middle.high, color=colour, alpha=0.15, linewidth=0)
+    style.draw_estimate(axes, np.asarray(rows[0]["evaluations"]), middle, colour, linestyle=dashed, label=label)
 
 
 if __name__ == "__main__":

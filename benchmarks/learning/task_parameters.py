@@ -164,10 +164,7 @@ def draw(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
             middle = statistics.over_runs(np.asarray([row["best"] for row in mine]).T)
             count = len(middle.value)
             steps = mine[0]["steps"] / TASKS[task].population * (1 + np.arange(count)) / count
-            colour = style.colour_of(number)
-            axes.plot(steps, middle.value, color=colour, linewidth=1.8, label=f"{name} ({len(mine)})")
-            if middle.has_interval:
-                axes.fill_between(steps, middle.low, middle.high, color=colour, alpha=0.15, linewidth=0)
+            style.draw_estimate(axes, steps, middle, style.colour_of(number), label=f"{name} ({len(mine)})")
         style.title_axes(axes, f"best of {TASKS[task].population} PPO members on {task}")
         style.label_axes(axes, "environment steps of each member", TASKS[task].objective if place == 0 else None)
         style.count_steps(axes)

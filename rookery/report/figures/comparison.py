@@ -14,6 +14,7 @@ from rookery.report.figures.style import (
     QUIET,
     colour_of,
     count_steps,
+    draw_estimate,
     label_axes,
     new_figure,
     save_figure,
@@ -104,9 +105,8 @@ def _draw_curves(axes: "Axes", rows: Sequence[Row], setting: Setting, colours: M
         colour = colours[row.group.name]
         steps, fitness = curve(row.group.runs, setting.floor)
         marker = "o" if len(steps) == 1 else None
-        axes.plot(steps, fitness.value, color=colour, linewidth=1.4 if crowded else 1.8, marker=marker, markersize=4)
-        if fitness.has_interval:
-            axes.fill_between(steps, fitness.low, fitness.high, color=colour, alpha=0.08 if crowded else 0.15, lw=0)
+        line = {"linewidth": 1.4 if crowded else 1.8, "marker": marker, "markersize": 4}
+        draw_estimate(axes, steps, fitness, colour, alpha=0.08 if crowded else 0.15, **line)
     if setting.unequal and not setting.fresh:
         axes.axvline(setting.budget, color=QUIET, linewidth=1.2, linestyle="--")
         anchor = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "right", "va": "bottom"}

@@ -16,6 +16,7 @@ from rookery.report.figures.style import (
     colour_of,
     count_steps,
     count_whole,
+    draw_estimate,
     new_figure,
     save_figure,
     tidy,
@@ -162,8 +163,7 @@ def _draw_seeds(axes: "Axes", seeds: Sequence[Run], marker: str | None) -> None:
         return
     steps, fitness = curve(seeds, floor)
     label = f"interquartile mean of {len(seeds)} seeds, 95 % band"
-    axes.fill_between(steps, fitness.low, fitness.high, color=INK, alpha=0.15, linewidth=0)
-    axes.plot(steps, fitness.value, color=INK, linewidth=2.2, label=label, marker=marker)
+    draw_estimate(axes, steps, fitness, INK, linewidth=2.2, label=label, marker=marker)
 
 
 def _ranks(fitness: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colorbar import Colorbar
     from matplotlib.figure import Figure
+
+    from rookery.report.statistics import Estimate
 
 INK, QUIET = "#1b3a4b", "#8fa7b3"
 """Colours of text and main elements, and of secondary elements."""
@@ -76,6 +78,24 @@ def count_whole(axes: "Axes") -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 2.5, 5, 10]))
+
+
+def draw_estimate(
+    axes: "Axes", steps: np.ndarray, estimate: "Estimate", colour: str, alpha: float = 0.15, **line: Any
+) -> None:
+    """Draw a curve and the band of its interval, where it has one.
+
+    Args:
+      axes: the axes.
+      steps: `[G]`, places along the horizontal axis.
+      estimate: of `[G]`.
+      colour: of the curve and the band.
+      alpha: opacity of the band, in [0, 1].
+      **line: further properties of the curve, of matplotlib's `plot`.
+    """
+    axes.plot(steps, estimate.value, color=colour, **{"linewidth": 1.8, **line})
+    if estimate.has_interval:
+        axes.fill_between(steps, estimate.low, estimate.high, color=colour, alpha=alpha, linewidth=0)
 
 
 def colour_bar(
