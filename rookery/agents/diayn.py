@@ -20,19 +20,18 @@ from rookery import distributions, gradients, hyperparams, networks
 from rookery.agents import smerl
 from rookery.agents.base import IntrinsicReward, OffPolicyAgent, UpdateLayout, check_hidden_sizes, check_spec
 from rookery.envs.base import EnvSpec, SkillSpec, Step
-from rookery.factories import check_fields, config_from
+from rookery.factories import config_from
 from rookery.features import as_floats
 from rookery.hyperparams import Field, LogUniform, Space
 from rookery.types import Array, Hyper, Key, Metrics, Observation, PyTree, Scalar, Transition
 
 
 @dataclass(frozen=True)
-class DiaynConfig:
+class DiaynConfig(smerl.SmerlConfig):
     """The discriminator's input and network, the diversity reward, and the fitness.
 
     Raises:
-      ValueError: a layer size below 1, an unknown fitness, SMERL settings out of range, or SMERL settings without
-        SMERL.
+      ValueError: as for `SmerlConfig`, a layer size below 1, or an unknown fitness.
     """
 
     descriptor_full_state: bool = False
@@ -45,31 +44,11 @@ class DiaynConfig:
     fitness: Literal["accuracy", "diversity", "return"] = "accuracy"
     """Fitness of members: the discriminator's accuracy in [0, 1], the sum of the diversity reward over an episode, or
     the environment's return."""
-    smerl: bool = False
-    """Learn the environment's reward, and add the diversity reward for skills whose return is near the best; with
-    fitness `return`, selection uses the reward that is learned."""
-    smerl_target: float | None = None
-    """Target return of SMERL; by default a fraction of the greatest running mean return of any skill."""
-    smerl_fraction: float = 0.9
-    """Fraction of the greatest running mean return that is the target if smerl_target is not set, in (0, 1]."""
-    smerl_margin: float = 0.0
-    """Amount by which a skill's return may miss the target and still be rewarded for diversity (at least 0)."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        check_fields(self)
+        smerl.SmerlConfig.__post_init__(self)
         check_hidden_sizes(self.discriminator_hidden_sizes, name="discriminator_hidden_sizes")
-        if not 0.0 < self.smerl_fraction <= 1.0:
-            raise ValueError(f"smerl_fraction must lie in (0, 1], got {self.smerl_fraction}.")
-        if self.smerl_margin < 0.0:
-            raise ValueError(f"smerl_margin must not be negative, got {self.smerl_margin}.")
-        if self.smerl_target is not None and self.smerl_fraction != DiaynConfig.smerl_fraction:
-            raise ValueError("smerl_fraction applies only without a smerl_target; give it or smerl_target, not both.")
-        fraction_set = self.smerl_fraction != DiaynConfig.smerl_fraction
-        if (self.smerl_target is not None or self.smerl_margin or fraction_set) and not self.smerl:
-            raise ValueError(
-                "smerl_target, smerl_fraction and smerl_margin have no effect without smerl; turn it on or drop them."
-            )
 
 
 class DiaynParams(NamedTuple):
@@ -129,9 +108,7 @@ def space(inner: Space, with_smerl: bool = True) -> Space:
 
     The default discount becomes 0.97, whatever the wrapped agent's default is.
     """
-    joined = hyperparams.join(inner, hyperparams.declared(DiaynHyper))
-    if with_smerl:
-        joined = hyperparams.join(joined, hyperparams.declared(smerl.SmerlHyper))
+    joined = smerl.space(hyperparams.join(inner, hyperparams.declared(DiaynHyper)), with_smerl)
     if "discount" in joined.defaults._fields:
         joined = joined._replace(defaults=joined.defaults._replace(discount=DISCOUNT))
     return joined
@@ -189,7 +166,7 @@ def init(bindings: DiaynBindings, key: Key) -> DiaynParams:
 
 def start(bindings: DiaynBindings, params: DiaynParams) -> DiaynState:
     """Return a state with new optimisers and empty statistics of the skills' returns."""
-    returns = smerl.init(bindings.skill) if bindings.config.smerl else ()
+    returns = smerl.start(bindings.config, bindings.skill)
     return DiaynState(bindings.agent.start(params.agent), gradients.start(params.discriminator), returns)
 
 
@@ -241,25 +218,14 @@ def update(
         "diversity_reward": jnp.mean(guesses.log_ratio),
     }
     reward = guesses.log_ratio if bindings.config.add_log_p_z else guesses.log_ratio + log_prior(bindings.skill)
-    reward = jax.lax.stop_gradient(reward)
-    if bindings.config.smerl:
-        diverse = smerl.near_best(_return_threshold(bindings.config), state.returns, chosen)
-        scale = hyperparams.select(smerl.SmerlHyper(), hyper).diversity_scale
-        reward = batch.reward + scale * jnp.where(diverse, reward, 0.0)
-        metrics["diverse"] = jnp.mean(diverse.astype(jnp.float32))
+    rewards = batch.reward, jax.lax.stop_gradient(reward)
+    reward, more = smerl.mix(bindings.config, state.returns, hyper, rewards, chosen)
     batch = batch._replace(reward=reward, extras=())
     inner_hyper = hyperparams.select(bindings.agent.space.defaults, hyper)
     agent, agent_metrics = bindings.agent.update(state.agent, inner_hyper, batch, noise, step)
     learning_rate = hyperparams.select(DiaynHyper(), hyper).discriminator_lr
     discriminator = gradients.adam(state.discriminator, gradient, learning_rate)
-    return DiaynState(agent, discriminator, state.returns), {**agent_metrics, **metrics}
-
-
-def observe(bindings: DiaynBindings, state: DiaynState, steps: Step) -> DiaynState:
-    """With SMERL, update the running means of the skills' returns."""
-    if not bindings.config.smerl:
-        return state
-    return state._replace(returns=smerl.record(bindings.skill, state.returns, steps))
+    return DiaynState(agent, discriminator, state.returns), {**agent_metrics, **metrics, **more}
 
 
 def keep(bindings: DiaynBindings, step: Step) -> PyTree:
@@ -289,10 +255,6 @@ def conclude(
 def _features(bindings: DiaynBindings, next_observation: Observation, descriptor: Array) -> Array:
     """Return the discriminator's input, which never contains the skill."""
     return as_floats(next_observation.features) if bindings.config.descriptor_full_state else descriptor
-
-
-def _return_threshold(config: DiaynConfig) -> smerl.ReturnThreshold:
-    return smerl.ReturnThreshold(config.smerl_target, config.smerl_fraction, config.smerl_margin)
 
 
 def freeze_skill(params: Any, spec: EnvSpec, skill: Array, encoded_size: int | None = None) -> PyTree:
@@ -377,7 +339,10 @@ def diayn(
         update=partial(update, bindings),
         space=space(agent.space, config.smerl),
         intrinsic_reward=IntrinsicReward(
-            partial(keep, bindings), partial(observe, bindings), partial(measure, bindings), partial(conclude, config)
+            partial(keep, bindings),
+            partial(smerl.observe, config, spec.skill),
+            partial(measure, bindings),
+            partial(conclude, config),
         ),
         encoded_size=agent.encoded_size,
         layout=agent.layout and layout_around(agent.layout),

@@ -21,21 +21,22 @@ import jax
 import jax.numpy as jnp
 
 from rookery import gradients, hyperparams, networks, normalize
+from rookery.agents import smerl
 from rookery.agents.base import IntrinsicReward, OffPolicyAgent, check_hidden_sizes
 from rookery.agents.diayn import act, check_discovery, explore, layout_around
 from rookery.envs.base import EnvSpec, Previous, SkillSpec, Step
-from rookery.factories import check_fields, config_from
+from rookery.factories import config_from
 from rookery.features import as_floats
 from rookery.hyperparams import Field, LogUniform, Space
 from rookery.types import Array, Hyper, Key, Metrics, Observation, PyTree, Scalar, Transition
 
 
 @dataclass(frozen=True)
-class LsdConfig:
+class LsdConfig(smerl.SmerlConfig):
     """The input and the network of phi, and the fitness.
 
     Raises:
-      ValueError: a layer size below 1, or an unknown fitness.
+      ValueError: as for `SmerlConfig`, a layer size below 1, or an unknown fitness.
     """
 
     descriptor_full_state: bool = False
@@ -47,7 +48,7 @@ class LsdConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        check_fields(self)
+        smerl.SmerlConfig.__post_init__(self)
         check_hidden_sizes(self.phi_hidden_sizes, name="phi_hidden_sizes")
 
 
@@ -91,6 +92,8 @@ class PhiState(NamedTuple):
     """METRA: `gradients.Learned` of the logarithm of the multiplier; LSD: ()."""
     vectors: PyTree
     """See `PhiParams.vectors`."""
+    returns: PyTree
+    """`smerl.Returns`, or () without SMERL."""
 
     @property
     def params(self) -> PhiParams:
@@ -128,14 +131,14 @@ class DualHyper(NamedTuple):
     ] = 1e-3
 
 
-def lsd_space(inner: Space) -> Space:
-    """Extend the wrapped agent's search space by that of phi."""
-    return hyperparams.join(inner, hyperparams.declared(PhiHyper))
+def lsd_space(inner: Space, with_smerl: bool = True) -> Space:
+    """Extend the wrapped agent's search space by that of phi and, with SMERL, the diversity weight."""
+    return smerl.space(hyperparams.join(inner, hyperparams.declared(PhiHyper)), with_smerl)
 
 
-def metra_space(inner: Space) -> Space:
-    """Extend the wrapped agent's search space by those of phi and of its bound."""
-    return hyperparams.join(lsd_space(inner), hyperparams.declared(DualHyper))
+def metra_space(inner: Space, with_smerl: bool = True) -> Space:
+    """Extend the wrapped agent's search space by that of LSD and that of the bound on phi."""
+    return hyperparams.join(lsd_space(inner, with_smerl), hyperparams.declared(DualHyper))
 
 
 def direction(skill: SkillSpec, chosen: Array) -> Array:
@@ -218,7 +221,8 @@ _FIRST_ITERATIONS = 10
 def start(bindings: PhiBindings, params: PhiParams) -> PhiState:
     """Return a state with new optimisers."""
     log_dual = () if bindings.initial_dual is None else gradients.start(params.log_dual)
-    return PhiState(bindings.agent.start(params.agent), gradients.start(params.phi), log_dual, params.vectors)
+    agent, returns = bindings.agent.start(params.agent), smerl.start(bindings.config, bindings.skill)
+    return PhiState(agent, gradients.start(params.phi), log_dual, params.vectors, returns)
 
 
 def update(
@@ -255,10 +259,12 @@ def update(
         log_dual = gradients.adam(log_dual, jnp.mean(constraint), learning_rate)
         metrics["dual"] = bound[0]
     phi = gradients.adam(state.phi, gradient, hyperparams.select(PhiHyper(), hyper).phi_lr)
-    batch = batch._replace(reward=jax.lax.stop_gradient(moves.reward), extras=())
+    rewards = batch.reward, jax.lax.stop_gradient(moves.reward)
+    reward, more = smerl.mix(bindings.config, state.returns, hyper, rewards, chosen)
+    batch = batch._replace(reward=reward, extras=())
     inner_hyper = hyperparams.select(bindings.agent.space.defaults, hyper)
     agent, agent_metrics = bindings.agent.update(state.agent, inner_hyper, batch, noise, step)
-    return PhiState(agent, phi, log_dual, vectors), {**agent_metrics, **metrics}
+    return PhiState(agent, phi, log_dual, vectors, state.returns), {**agent_metrics, **metrics, **more}
 
 
 def _ends(bindings: PhiBindings, batch: Transition) -> tuple[Array, Array]:
@@ -272,11 +278,6 @@ def keep(bindings: PhiBindings, step: Step) -> PyTree:
     """Return the descriptors of both states of a step, or nothing if phi reads observations."""
     assert step.previous is not None
     return () if bindings.config.descriptor_full_state else (step.previous.descriptor, step.descriptor)
-
-
-def _unchanged(state: PhiState, steps: Step) -> PhiState:
-    del steps
-    return state
 
 
 def _map_state(bindings: PhiBindings, params: PhiParams, observation: Observation, descriptor: Array) -> Array:
@@ -382,10 +383,10 @@ def _build(
         act=partial(act, agent),
         noise=agent.noise,
         update=partial(update, bindings),
-        space=lsd_space(agent.space) if initial_dual is None else metra_space(agent.space),
-        intrinsic_reward=IntrinsicReward(
+        space=(lsd_space if initial_dual is None else metra_space)(agent.space, config.smerl),
+        intrinsic_reward=IntrinsicReward[PhiParams, PhiState](
             partial(keep, bindings),
-            _unchanged,
+            partial(smerl.observe, config, spec.skill),
             partial(measure, bindings),
             partial(conclude, config),
             partial(towards, bindings) if _knows_positions(spec, config) else None,

@@ -1,18 +1,60 @@
-"""SMERL: which skills return enough to be rewarded for diversity.
+"""SMERL: skills that learn the environment's reward, and are rewarded for diversity if they return enough.
 
 Source: Kumar 2020, "One Solution is Not All You Need: Few-Shot Extrapolation via Structured MaxEnt RL"
 (arXiv:2010.14484).
 """
 
-from typing import Annotated, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
 
 import jax.numpy as jnp
 
+from rookery import hyperparams
 from rookery.envs.base import SkillSpec, Step
-from rookery.hyperparams import Field, LogUniform
-from rookery.types import Array, Scalar
+from rookery.factories import check_fields
+from rookery.hyperparams import Field, LogUniform, Space
+from rookery.types import Array, Hyper, Metrics, PyTree, Scalar
 
 RATE = 0.2  # of the running means, which average about the last ten episodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmerlConfig:
+    """Whether skills learn the environment's reward too, and which of them are rewarded for diversity.
+
+    Raises:
+      ValueError: a setting out of range, or a setting without `smerl`.
+    """
+
+    smerl: bool = False
+    """Learn the environment's reward, and add the method's own reward for skills whose return is near the best; with
+    fitness `return`, selection uses the reward that is learned."""
+    smerl_target: float | None = None
+    """Target return of SMERL; by default a fraction of the greatest running mean return of any skill."""
+    smerl_fraction: float = 0.9
+    """Fraction of the greatest running mean return that is the target if smerl_target is not set, in (0, 1]."""
+    smerl_margin: float = 0.0
+    """Amount by which a skill's return may miss the target and still be rewarded for diversity (at least 0)."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        check_fields(self)
+        if not 0.0 < self.smerl_fraction <= 1.0:
+            raise ValueError(f"smerl_fraction must lie in (0, 1], got {self.smerl_fraction}.")
+        if self.smerl_margin < 0.0:
+            raise ValueError(f"smerl_margin must not be negative, got {self.smerl_margin}.")
+        fraction_set = self.smerl_fraction != SmerlConfig.smerl_fraction
+        if self.smerl_target is not None and fraction_set:
+            raise ValueError("smerl_fraction applies only without a smerl_target; give it or smerl_target, not both.")
+        if (self.smerl_target is not None or self.smerl_margin or fraction_set) and not self.smerl:
+            raise ValueError(
+                "smerl_target, smerl_fraction and smerl_margin have no effect without smerl; turn it on or drop them."
+            )
+
+    @property
+    def threshold(self) -> "ReturnThreshold":
+        """The return above which a skill is rewarded for diversity."""
+        return ReturnThreshold(self.smerl_target, self.smerl_fraction, self.smerl_margin)
 
 
 class SmerlHyper(NamedTuple):
@@ -97,3 +139,41 @@ def near_best(threshold: ReturnThreshold, returns: Returns, chosen: Array) -> Ar
     if near.shape[0] == 1:  # skills on a sphere share one entry
         return jnp.broadcast_to(near, chosen.shape[:1])
     return near[jnp.argmax(chosen, axis=-1)]
+
+
+def space(inner: Space, with_smerl: bool) -> Space:
+    """Extend a search space by the weight of the diversity reward, with SMERL."""
+    return hyperparams.join(inner, hyperparams.declared(SmerlHyper)) if with_smerl else inner
+
+
+def start(config: SmerlConfig, skill: SkillSpec) -> PyTree:
+    """Return a member's statistics before the first episode, or () without SMERL."""
+    return init(skill) if config.smerl else ()
+
+
+def observe(config: SmerlConfig, skill: SkillSpec, state: Any, steps: Step) -> Any:
+    """With SMERL, update the running means in `state.returns` by the episodes that end in the steps `[E]`."""
+    return state._replace(returns=record(skill, state.returns, steps)) if config.smerl else state
+
+
+def mix(
+    config: SmerlConfig, returns: PyTree, hyper: Hyper, rewards: tuple[Array, Array], chosen: Array
+) -> tuple[Array, Metrics]:
+    """The reward that is learned: the diversity reward, or SMERL's sum with the environment's (Kumar 2020, Eq. 6).
+
+    Args:
+      config: the settings.
+      returns: statistics of the skills' returns; () without SMERL.
+      hyper: the member's hyper-parameters.
+      rewards: the environment's and the diversity reward of a batch, `[B]` each.
+      chosen: `[B, S]`, the skills of the rows.
+
+    Returns:
+      `[B]`; and, with SMERL, the metric `diverse`, `[]`: the share of rows that are rewarded for diversity.
+    """
+    reward, diversity = rewards
+    if not config.smerl:
+        return diversity, {}
+    near = near_best(config.threshold, returns, chosen)
+    scale = hyperparams.select(SmerlHyper(), hyper).diversity_scale
+    return reward + scale * jnp.where(near, diversity, 0.0), {"diverse": jnp.mean(near.astype(jnp.float32))}

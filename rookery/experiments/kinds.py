@@ -69,7 +69,7 @@ _PBT, _ME_PBT = "Jaderberg 2017 (arXiv:1711.09846)", "Pierrot 2023 (arXiv:2303.1
 _IPPO = "de Witt 2020 (arXiv:2011.09533)"
 
 
-def _discovery(settings: type[SkillSettings], sources: str = "") -> tuple[Method, Method]:
+def _discovery(settings: type[SkillSettings]) -> tuple[Method, Method]:
     """The rows of a method of skill discovery: independent members, and Population Based Training."""
     name = settings.discovery_name
     title, source, *_ = DISCOVERIES[name]
@@ -83,7 +83,7 @@ def _discovery(settings: type[SkillSettings], sources: str = "") -> tuple[Method
             OFF_POLICY,
             (AgentSettings, settings, IndependentRun),
             summaries[0],
-            f"Sources: {source}, {{source}}{sources}.",
+            f"Sources: {source}, {{source}}; with --smerl Kumar 2020\n(arXiv:2010.14484).",
         ),
         Method(
             f"pbt-{name}-{{agent}}",
@@ -150,7 +150,7 @@ METHODS = (
         f"Sources: {_ME_PBT}, {{source}}.",
         {"run": LONG_RUN},
     ),
-    *_discovery(DiaynSettings, "; with --smerl Kumar 2020\n(arXiv:2010.14484)"),
+    *_discovery(DiaynSettings),
     *_discovery(MetraSettings),
     *_discovery(LsdSettings),
     Method(

@@ -128,9 +128,8 @@ class Loop(NamedTuple):
           CallbackError: a required callback failed.
         """
         last = generation == self.config.generations
-        due = generation % self.config.checkpoint_every == 0
         failed = self.callbacks.failed()
-        saves = self.best.improves(generation, row) or due or failed
+        saves = self.best.improves(generation, row) or generation % self.config.checkpoint_every == 0 or failed
         signum, saves = sync.agree(self.requests.signum, saves)
         seconds = 0.0
         if saves or last or signum is not None:

@@ -18,7 +18,7 @@ import pytest
 from rookery import hyperparams
 from rookery.agents import smerl
 from rookery.agents.base import OffPolicyAgent
-from rookery.agents.diayn import DiaynConfig, DiaynState, diayn
+from rookery.agents.diayn import DiaynConfig, diayn
 from rookery.agents.metra import LsdConfig, MetraConfig, lsd, metra
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
@@ -49,7 +49,7 @@ def diayn_of(inner: Callable[[EnvSpec], OffPolicyAgent], **options: Any) -> Call
     return lambda spec: diayn(inner(spec), spec, config)
 
 
-def near_the_best(state: DiaynState) -> DiaynState:
+def near_the_best(state: Any) -> Any:
     """Set returns high enough for a diversity reward."""
     return state._replace(returns=smerl.Returns(jnp.asarray([9.5]), jnp.asarray([True]), jnp.float32(10.0)))
 
@@ -91,10 +91,11 @@ AGENTS = {
         spec=SKILLED._replace(has_previous=True),
     ),
     "lsd_td3_sphere": Case(  # what the case above does not have
-        lambda spec: lsd(SMALL_TD3(spec), spec, LsdConfig(True, phi_hidden_sizes=(4,))),
+        lambda spec: lsd(SMALL_TD3(spec), spec, LsdConfig(True, phi_hidden_sizes=(4,), smerl=True)),
         WRAPPED_TD3,
         chosen=TD3_CHOSEN,
         spec=SPHERE._replace(has_previous=True),
+        prepare=near_the_best,
         reads_ends=True,
     ),
 }

@@ -13,6 +13,7 @@ from rookery.agents.base import OffPolicyAgent
 from rookery.agents.metra import LsdConfig, MetraConfig, PhiParams, PhiState, conclude, direction, lsd, metra
 from rookery.agents.ppo import ppo
 from rookery.agents.sac import SacConfig, sac
+from rookery.agents.smerl import Returns
 from rookery.envs.base import EnvSpec, Previous, SkillSpec, first_step
 from rookery.hyperparams import LogUniform
 from rookery.types import Observation, PyTree, Transition
@@ -58,8 +59,8 @@ def updated(
     return compiled(update)(batch)
 
 
-def metra_of(spec: EnvSpec, rows: int = 4) -> OffPolicyAgent:
-    return metra(obedient(spec, rows), spec, MetraConfig(phi_hidden_sizes=()))
+def metra_of(spec: EnvSpec, rows: int = 4, **options: Any) -> OffPolicyAgent:
+    return metra(obedient(spec, rows), spec, MetraConfig(phi_hidden_sizes=(), **options))
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +69,27 @@ def after_update() -> tuple[PhiState, dict]:
 
 
 # --- the reward
+
+
+@pytest.mark.parametrize(("spec", "skills", "near"), [(SPHERE2, SKILLS, [1, 1, 1, 1]), (THREE, np.eye(3), [1, 0, 0])])
+def test_with_smerl_the_task_is_learned_and_distance_rewarded_for_good_skills(
+    spec: EnvSpec, skills: np.ndarray, near: list[int]
+) -> None:
+    rows, kernel = len(skills), np.concatenate([KERNEL, [[0.25], [-1.0]]], axis=1)[:, : skills.shape[1]]
+    batch = batch_of(spec, BEFORE[:rows], AFTER[:rows], skills)
+    agent = metra_of(spec, rows, smerl=True)
+    state = agent.start(PhiParams(jnp.ones(()), linear(kernel), jnp.float32(0.0), ()))
+    assert not np.asarray(state.returns.known).any()
+    count = len(state.returns.mean)  # one entry for all skills of a sphere
+    mean, known = jnp.asarray([9.5, 8.0, 9.9][:count]), jnp.asarray([True, True, False][:count])
+    state = state._replace(returns=Returns(mean, known, jnp.float32(10.0)))
+    hyper = hyperparams.defaults(agent.space)._replace(diversity_scale=jnp.float32(0.5))
+    after, metrics = compiled(agent.update)(state, hyper, batch, jnp.zeros(rows), jnp.int32(0))
+    towards = skills if spec is SPHERE2 else 1.5 * skills - 0.5
+    distance = ((AFTER[:rows] - BEFORE[:rows]) @ kernel * towards).sum(axis=1)
+    np.testing.assert_allclose(after.agent.batch.reward, 1.0 + 0.5 * distance * near, rtol=1e-5, atol=1e-6)
+    assert float(metrics["diverse"]) == pytest.approx(np.mean(near))
+    assert type(after.returns) is Returns
 
 
 def test_the_reward_is_the_distance_in_phi_along_the_skill(after_update: tuple[PhiState, dict]) -> None:

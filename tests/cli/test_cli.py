@@ -397,7 +397,7 @@ INVALID = [
         ("train lsd --space.slack 1e-3", 2, "rookery train lsd has no flag --space.slack"),
         ("train lsd --initial-dual 3", 2, "rookery train lsd has no flag --initial-dual"),
         ("train lsd --phi-hidden-sizes 0", 2, "--phi-hidden-sizes must all be at least 1"),
-        ("train metra --smerl", 2, "rookery train metra has no flag --smerl"),
+        ("train metra --smerl-margin 1", 2, "have no effect without smerl"),
         ("train metra --env probe_value", 1, "turn on --descriptor-full-state"),
         ("train metra --skill-kind gaussian", 2, "sphere"),
         ("train sac --init-from nowhere", 1, "no such folder"),
