@@ -1,10 +1,12 @@
 """The same agents on Brax's tasks by Rookery and by Brax's own trainers.
 
-The settings are those of `peers_gymnasium.Settings`. SAC has 10 environments and one update per environment step. PPO
-has 64 environments with 32 steps each per rollout, 10 epochs of 32 minibatches of 64 rows, layers of 64 with tanh, as
-Rookery's; observations are normalised, rewards are not, since Brax scales them by a constant only. What has no common
-setting is left as each library has it: initial weights, the distribution of PPO's actions (Brax: a normal one, then
-tanh), Adam's epsilon, and whether a rollout's minibatches consist of whole sequences (Brax) or of single rows.
+The settings are those of `peers_gymnasium.Settings`. SAC has 10 environments, one update per environment step, and
+Brax's target entropy of minus half the size of the action. PPO has 64 environments with 32 steps each per rollout, 10
+epochs of 32 minibatches of 64 rows, layers of 64 with tanh, as Rookery's; observations are normalised, rewards are not,
+since Brax scales them by a constant only. What has no common setting is left as each library has it: initial weights,
+the distribution of PPO's actions (Brax: a normal one, then tanh), the actions before the first update of SAC (Brax:
+those of the untrained policy; here uniform ones), Adam's epsilon, and whether a rollout's minibatches consist of whole
+sequences (Brax) or of single rows.
 """
 
 import tempfile
@@ -29,13 +31,16 @@ from benchmarks.peers_gymnasium import (
 )
 
 BACKEND, EPISODE_LENGTH = "spring", 1_000
+TARGET_ENTROPY_SCALE = 0.5
+"""Brax's, which is not a parameter of its trainer."""
 
 
 def learning_settings(agent: str, task: str, steps: int) -> Settings:
     """The settings of a learning curve, see above."""
     if agent == "ppo":
         return Settings("ppo", task, (64, 64), num_envs=64, batch_size=64, rollout_length=32, normalize=True)
-    return Settings(agent, task, (64, 64), num_envs=10, learning_starts=min(10_000, steps // 2), buffer_size=steps)
+    sizes = {"num_envs": 10, "learning_starts": min(10_000, steps // 2), "buffer_size": steps}
+    return Settings(agent, task, (64, 64), **sizes, target_entropy_scale=TARGET_ENTROPY_SCALE)
 
 
 def scaled(act: ActFn, _: str) -> ActFn:

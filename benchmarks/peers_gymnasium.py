@@ -67,6 +67,8 @@ class Settings(NamedTuple):
     """Whether observations are normalised by running statistics, for PPO; in SBX by `VecNormalize`."""
     normalize_rewards: bool = False
     """Whether rewards are divided by the standard deviation of discounted returns, for PPO; likewise."""
+    target_entropy_scale: float = 1.0
+    """Of SAC: the target entropy is minus this times the size of the action."""
 
     @property
     def rows(self) -> int:
@@ -119,6 +121,8 @@ def flags(settings: Settings, steps_per_generation: int) -> tuple[str, ...]:
     words = [word for name, value in (sizes | values).items() for word in (f"--{name}", str(value))]
     if settings.agent == "td3":
         words += ["--policy-critic", POLICY_CRITIC]
+    if settings.target_entropy_scale != 1.0:
+        words += ["--target-entropy-scale", str(settings.target_entropy_scale)]
     words.append(f"--{'' if settings.normalize else 'no-'}normalize-observations")
     if settings.agent == "ppo":
         words.append(f"--{'' if settings.normalize_rewards else 'no-'}normalize-rewards")
@@ -156,7 +160,7 @@ def learner_of(
     else:
         hidden_sizes = settings.hidden_sizes
         agent: OffPolicyAgent = (
-            sac(spec, SacConfig(hidden_sizes))
+            sac(spec, SacConfig(hidden_sizes, target_entropy_scale=settings.target_entropy_scale))
             if settings.agent == "sac"
             else td3(spec, Td3Config(hidden_sizes, policy_critic=POLICY_CRITIC))
         )
