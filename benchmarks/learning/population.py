@@ -203,13 +203,19 @@ def draw(options: argparse.Namespace, agent: str) -> None:
     draw_comparison(renamed, Path(options.pictures) / f"learning_{agent}.png")
 
 
-def summary(agent: str, env: str, name: str, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """One line of the table."""
+def summary(
+    agent: str,
+    env: str,
+    name: str,
+    scores: Mapping[str, np.ndarray],
+    references: Iterable[str] = ("defaults", SELECTED, "random search"),
+) -> dict[str, Any]:
+    """One line of the table, with the probability of a better score than that of each reference."""
     middle = statistics.estimate(statistics.interquartile_mean, {env: scores[name]})
     row = {"agent": agent, "env": env, "contender": name, "runs": len(scores[name])}
     row |= {"iqm": middle.value, "low": middle.low, "high": middle.high}
     row |= {"scores": scores[name].tolist()}
-    for other in ("defaults", SELECTED, "random search"):
+    for other in references:
         if other in scores and other != name:
             tasks = {env: scores[name]}, {env: scores[other]}
             better = statistics.estimate(statistics.probability_of_improvement, *tasks)

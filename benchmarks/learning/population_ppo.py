@@ -70,7 +70,7 @@ REMEDIES: Mapping[str, PbtConfig] = {
     "PBT, factors 0.5 and 2": PbtConfig(perturb_factors=(0.5, 2.0)),
     "PBT, no resampling": PbtConfig(resample_probability=0.0),
 }
-ALL = (*CONTENDERS, *REMEDIES)
+ALL, REFERENCES = (*CONTENDERS, *REMEDIES), ("defaults", "random search", "PBT")
 SCHEDULE = 5
 """Points of a schedule that are kept, evenly over the run."""
 FITNESS = {"pursuit_continuous": "prey"}
@@ -87,7 +87,8 @@ def main() -> None:
     made.add_argument("--only-report", action="store_true", help="report the existing runs without making new ones")
     made.add_argument("--picture", help="output file of the figure of the learning curves")
     options = harness.parse(made)
-    load, runs, kept = harness.load(), Path(options.runs), Path(options.curves)
+    load, runs = harness.load(), Path(options.runs)
+    kept = runs / "curves" if options.quick else Path(options.curves)
     kept.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(runs / "cache"))
     seeds = range(options.first_seed, options.first_seed + options.seeds)
@@ -95,12 +96,13 @@ def main() -> None:
     for env in [] if options.only_report else options.envs:
         for seed in seeds:  # all contenders of a seed first, so that an unfinished benchmark compares them
             for contender in options.contenders:
-                path = kept / f"{env}-{contender.replace(' ', '-').lower()}-{seed}.json"
+                config = config_of(env, contender, budgets[env])
+                folder = run_folder(runs, config, contender, seed)
+                path = kept / f"{folder.name}.json"
                 if not path.exists():
-                    config = config_of(env, contender, budgets[env])
                     train(runs, config, contender, budgets[env].generations, [seed], FRESH_BLOCKS)
-                    path.write_text(json.dumps(summary_of(run_folder(runs, config, contender, seed))) + "\n")
-    report(options, load)
+                    path.write_text(json.dumps(summary_of(folder)) + "\n")
+    report(options, kept, load)
 
 
 def config_of(env: str, contender: str, budget: Budget) -> AnyRun:
@@ -134,9 +136,9 @@ def summary_of(folder: Path) -> dict[str, Any]:
     }
 
 
-def report(options: argparse.Namespace, load: Any) -> None:
+def report(options: argparse.Namespace, kept: Path, load: Any) -> None:
     """Report the table and the schedules, and draw the curves."""
-    runs = [json.loads(path.read_text()) for path in sorted(Path(options.curves).glob("*.json"))]
+    runs = [json.loads(path.read_text()) for path in sorted(kept.glob("*.json"))]
     rows = []
     for env in options.envs:
         named = {name: [run for run in runs if (run["env"], run["contender"]) == (env, name)] for name in ALL}
@@ -144,11 +146,7 @@ def report(options: argparse.Namespace, load: Any) -> None:
         scores = {name: np.array([run["score"] for run in of_name]) for name, of_name in named.items()}
         for name, of_name in named.items():
             schedules = {key: [run["schedule"][key] for run in of_name] for key in of_name[0]["schedule"]}
-            rows.append({**summary("ppo", env, name, scores), "schedules": schedules})
-            if "PBT" in scores and name != "PBT":
-                tasks = {env: scores[name]}, {env: scores["PBT"]}
-                better = statistics.estimate(statistics.probability_of_improvement, *tasks)
-                rows[-1] |= {"over PBT": better.value, "low PBT": better.low, "high PBT": better.high}
+            rows.append({**summary("ppo", env, name, scores, REFERENCES), "schedules": schedules})
         if options.picture and named:
             draw(options, env, named)
     harness.report("learning_population_ppo", options, rows, load)

@@ -25,6 +25,7 @@ import numpy as np
 
 import rookery
 from benchmarks import harness
+from benchmarks.learning.population import summary
 from rookery.report import statistics
 from rookery.report.figures import style
 
@@ -138,17 +139,10 @@ def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             for name in CONTENDERS
         }
         scores = {name: values for name, values in scores.items() if len(values)}
-        for name, values in scores.items():
-            middle = statistics.estimate(statistics.interquartile_mean, {task: values})
+        for name in scores:
             mine = [row for row in rows if (row["task"], row["contender"]) == (task, name)]
-            line = {"task": task, "contender": name, "runs": len(values), "steps": mine[0]["steps"]}
-            line |= {"iqm": middle.value, "low": middle.low, "high": middle.high, "scores": values.tolist()}
-            for other in scores if name == "evolving" else ():
-                if other != name:
-                    tasks = {task: values}, {task: scores[other]}
-                    better = statistics.estimate(statistics.probability_of_improvement, *tasks)
-                    line |= {f"over {other}": better.value, f"low {other}": better.low, f"high {other}": better.high}
-            lines.append(line | {"parameters": [row["parameters"] for row in mine]})
+            line = summary("ppo", task, name, scores, CONTENDERS if name == "evolving" else ())
+            lines.append(line | {"steps": mine[0]["steps"], "parameters": [row["parameters"] for row in mine]})
     return lines
 
 
