@@ -176,15 +176,21 @@ def parse(made: argparse.ArgumentParser, arguments: Sequence[str] | None = None)
 
 
 def report(name: str, options: argparse.Namespace, rows: Sequence[Mapping[str, Any]], started_load: float) -> None:
-    """Print `rows` as a table and write them, with the conditions of the run, to `results/<name>-<date>.json`.
+    """Print `rows` as a table and write them, see `write`; values that are dictionaries or lists are not printed."""
+    show(rows)
+    path = write(name, options, rows, started_load)
+    print(f"load {started_load:.1f} -> {load():.1f}; written to {path.relative_to(ROOT)}")
+
+
+def write(name: str, options: argparse.Namespace, rows: Sequence[Mapping[str, Any]], started_load: float) -> Path:
+    """Write `rows`, with the conditions of the run, to `results/<name>-<date>.json`, and return its path.
 
     Args:
       name: name of the benchmark.
       options: flags of the benchmark.
-      rows: one dictionary per row; values that are dictionaries or lists are written but not printed.
+      rows: one dictionary per row.
       started_load: load of the machine at the start, which shows whether other processes were active.
     """
-    show(rows)
     record = {
         "benchmark": name,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -199,7 +205,7 @@ def report(name: str, options: argparse.Namespace, rows: Sequence[Mapping[str, A
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}{quick}-{datetime.date.today().isoformat()}.json"
     path.write_text(json.dumps(record, indent=2) + "\n")
-    print(f"load {started_load:.1f} -> {load():.1f}; written to {path.relative_to(ROOT)}")
+    return path
 
 
 def show(rows: Sequence[Mapping[str, Any]]) -> None:

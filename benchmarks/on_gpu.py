@@ -1,6 +1,6 @@
-"""What a GPU does with populations: updates, whole generations, MuJoCo Playground, the largest population that fits.
+"""What a GPU does with populations: updates, whole generations, robots, the largest population that fits.
 
-    benchmarks/on_gpu.sh [--minutes 8] [--parts limits updates generations playground]
+    benchmarks/on_gpu.sh [--minutes 8] [--parts limits updates generations brax playground]
 
 The parts, each with SAC networks of two layers of 256 and batches of 256 unless said otherwise:
 - limits: the GPU's own limits, measured here: bytes per second of a copy, and FLOP per second of a large matrix product
@@ -10,17 +10,19 @@ The parts, each with SAC networks of two layers of 256 and batches of 256 unless
   avoid, its state read and written once and its batch read once.
 - generations: whole generations of `pbt-sac` on point_maze, 10 environments and 1,000 steps of each member; memory; P
   doubles after the listed sizes until a population does not fit.
-- playground: environment steps per second of `pbt-sac` and `ppo` on CheetahRun, built as the command line does.
+- brax: environment steps per second of `pbt-sac` and `ppo` on hopper and ant, built as the command line does.
+- playground: likewise on CheetahRun of MuJoCo Playground.
 
 The parts share the time equally, and a part gets what the ones before it left. A measurement that would begin after the
-end of its part is left out, and named in the results.
+end of its part is left out, and named in the results. Compilation takes most of the time at first; with
+JAX_COMPILATION_CACHE_DIR a second start finds what is compiled, and measures what the first one left out.
 """
 
 import argparse
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,14 +36,14 @@ from rookery.envs import registry
 from rookery.experiments import build, kinds
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 
-POPULATIONS = [1, 8, 64, 80, 256, 512, 1_024, 2_048]
+POPULATIONS = [1, 80, 512, 2_048]
 UPDATES = 50
-PLAYGROUND = {
+ROBOTS = {
     "pbt-sac": {"num_envs": 64, "updates_per_step": 0.25, "steps_per_generation": 6_400, "buffer_size": 20_000},
     "ppo": {"num_envs": 256, "rollout_length": 32, "evaluate_every": 2},
 }
 """Kind -> settings of its learner."""
-PLAYGROUND_POPULATION = 16
+ROBOT_POPULATION = 16
 Rows = Iterator[dict[str, Any]]
 
 
@@ -57,14 +59,13 @@ def main() -> None:
     if options.quick:
         options.populations = [1, 4]
     begun, load, rows = time.monotonic(), harness.load(), []
-    try:
-        for turn, part in enumerate(options.parts):
-            options.ends = begun + 60 * options.minutes * (turn + 1) / len(options.parts)
-            for row in PARTS[part](options):
-                rows.append({"part": part, **row})
-                harness.show(rows[-1:])
-    finally:  # also after Ctrl-C
-        harness.report(options.output, options, rows, load)
+    for turn, part in enumerate(options.parts):
+        options.ends = begun + 60 * options.minutes * (turn + 1) / len(options.parts)
+        for row in PARTS[part](options):
+            rows.append({"part": part, **row})
+            harness.show(rows[-1:])
+            harness.write(options.output, options, rows, load)  # compilation cannot be interrupted, only killed
+    harness.report(options.output, options, rows, load)
 
 
 def in_time(options: argparse.Namespace, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -178,21 +179,19 @@ def generations(options: argparse.Namespace) -> Rows:
             return
 
 
-def playground(options: argparse.Namespace) -> Rows:
-    """Environment steps per second, training and evaluation included, on a task of MuJoCo Playground."""
-    for kind, settings in PLAYGROUND.items():
-        measure = partial(
-            playground_of, kind, {**settings, "warmup_steps": 0} if kind == "pbt-sac" else settings, options
-        )
-        yield in_time(options, f"{kind} on CheetahRun", measure)
+def robots(tasks: Sequence[str], options: argparse.Namespace) -> Rows:
+    """Environment steps per second, training and evaluation included."""
+    for kind, task in itertools.product(ROBOTS, tasks):
+        settings = {**ROBOTS[kind], "warmup_steps": 0} if kind == "pbt-sac" else ROBOTS[kind]
+        yield in_time(options, f"{kind} on {task}", partial(training_of, kind, task, settings, options))
 
 
-def playground_of(kind: str, settings: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+def training_of(kind: str, task: str, settings: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """Time generations of a kind of run as the command line builds it."""
     if options.quick:
         settings = {**settings, "num_envs": 8, **({"steps_per_generation": 64} if kind == "pbt-sac" else {})}
-    config = kinds.configure(kind, population=2 if options.quick else PLAYGROUND_POPULATION)
-    environment = dataclasses.replace(config.environment, env="CheetahRun", devices=1)
+    config = kinds.configure(kind, population=2 if options.quick else ROBOT_POPULATION)
+    environment = dataclasses.replace(config.environment, env=task, devices=1)
     learner = dataclasses.replace(config.learner, eval_episodes=2, **settings)
     program = build.build(dataclasses.replace(config, environment=environment, learner=learner)).program
     started = time.perf_counter()
@@ -207,7 +206,13 @@ def playground_of(kind: str, settings: dict[str, Any], options: argparse.Namespa
     }
 
 
-PARTS = {"limits": limits, "updates": updates, "generations": generations, "playground": playground}
+PARTS = {
+    "limits": limits,
+    "updates": updates,
+    "generations": generations,
+    "brax": partial(robots, ("hopper", "ant")),
+    "playground": partial(robots, ("CheetahRun",)),
+}
 
 
 if __name__ == "__main__":

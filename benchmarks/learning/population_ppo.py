@@ -56,6 +56,7 @@ BUDGETS = {
     "hopper": Budget(num_envs=16, rollout_length=64, updates=4, generations=100, epochs=4, minibatches=4),
     "walker2d": Budget(num_envs=16, rollout_length=64, updates=4, generations=100, epochs=4, minibatches=4),
     "pursuit_continuous": Budget(num_envs=16, rollout_length=64, updates=4, generations=100, epochs=4, minibatches=4),
+    "Pendulum-v1": Budget(num_envs=16, rollout_length=64, updates=4, generations=100, epochs=4, minibatches=4),
 }
 CONTENDERS: Mapping[str, PbtConfig | bool] = {
     "defaults": False,  # independent members, hyper-parameters not drawn
@@ -66,9 +67,12 @@ CONTENDERS: Mapping[str, PbtConfig | bool] = {
 }
 REMEDIES: Mapping[str, PbtConfig] = {
     "PBT, every 5 generations": PbtConfig(exploit_interval=5 * 16 * 64 * 4),
+    "PBT, every 10 generations": PbtConfig(exploit_interval=10 * 16 * 64 * 4),
     "PBT, mean of 3 evaluations": PbtConfig(smooth=3),
     "PBT, factors 0.5 and 2": PbtConfig(perturb_factors=(0.5, 2.0)),
     "PBT, no resampling": PbtConfig(resample_probability=0.0),
+    "PBT, rates fall": PbtConfig(),
+    "PBT, every 5 generations, rates fall": PbtConfig(exploit_interval=5 * 16 * 64 * 4),
 }
 ALL, REFERENCES = (*CONTENDERS, *REMEDIES), ("defaults", "random search", "PBT")
 SCHEDULE = 5
@@ -119,7 +123,13 @@ def config_of(env: str, contender: str, budget: Budget) -> AnyRun:
         start_states=32,
         fitness=FITNESS.get(env),
     )
-    agent = PpoConfig(actor_epochs=budget.epochs, critic_epochs=budget.epochs, minibatches=budget.minibatches)
+    anneal = budget.updates * budget.generations if contender.endswith("rates fall") else None
+    agent = PpoConfig(
+        actor_epochs=budget.epochs,
+        critic_epochs=budget.epochs,
+        minibatches=budget.minibatches,
+        anneal_updates=anneal,
+    )
     return kind(population=POPULATION, environment=EnvironmentConfig(env=env), learner=learner, agent=agent, **parts)
 
 
