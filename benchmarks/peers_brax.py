@@ -3,10 +3,10 @@
 The settings are those of `peers_gymnasium.Settings`. SAC has 10 environments, one update per environment step, and
 Brax's target entropy of minus half the size of the action. PPO has 64 environments with 32 steps each per rollout, 10
 epochs of 32 minibatches of 64 rows, layers of 64 with tanh, as Rookery's; observations are normalised, rewards are not,
-since Brax scales them by a constant only. What has no common setting is left as each library has it: initial weights,
-the distribution of PPO's actions (Brax: a normal one, then tanh), the actions before the first update of SAC (Brax:
-those of the untrained policy; here uniform ones), Adam's epsilon, and whether a rollout's minibatches consist of whole
-sequences (Brax) or of single rows.
+since Brax scales them by a constant only. What has no common setting is left as each library has it: PPO's initial
+weights, the distribution of PPO's actions (Brax: a normal one, then tanh), SAC's standard deviation (Brax: softplus in
+place of exp), the actions before the first update of SAC (Brax: those of the untrained policy; here uniform ones),
+PPO's epsilon of Adam, and whether a rollout's minibatches consist of whole sequences (Brax) or of single rows.
 """
 
 import tempfile
