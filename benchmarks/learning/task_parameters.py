@@ -1,6 +1,6 @@
 """Populations whose rewards evolve, selected by a measure of the task: DexPBT (arXiv:2305.12127), section IV-B.
 
-    python -m benchmarks.learning.task_parameters --runs runs/task_parameters --picture docs/evidence/rewards.png
+    python -m benchmarks.learning.task_parameters --picture docs/evidence/rewards.png
 
 `point_goal` rewards only the goal, and `hopper` velocity along x, small actions and not falling. All contenders are
 populations of PPO agents with the same settings and steps, their hyper-parameters evolve in PPO's default space, and
@@ -9,8 +9,9 @@ travelled. They differ in the parameters of the task, which are weights of the r
 drawn once for each member (no selection), or evolving.
 
 A run's score is the measure of its best member (by the last generation's evaluation) over new episodes, on the task
-itself. Existing runs are not repeated, so the benchmark can be stopped and continued, and processes can share the tasks
-or contenders; `--only-report` makes the table and the figure of what there is.
+itself. What the report needs of a run is kept in `benchmarks/results/curves/task_parameters`, and these runs are not
+repeated, so the benchmark can be stopped and continued, and processes can share the tasks or contenders;
+`--only-report` makes the table and the figure of what there is.
 """
 
 import argparse
@@ -60,23 +61,21 @@ def main() -> None:
     made.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     made.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
     made.add_argument("--seeds", type=int, default=5, help="number of runs (%(default)s)")
-    made.add_argument("--runs", default="runs/task_parameters", help="folder of the runs' scores (%(default)s)")
+    made.add_argument("--curves", default="benchmarks/results/curves/task_parameters", help="folder of what is kept")
     made.add_argument("--only-report", action="store_true", help="report the existing runs without making new ones")
     made.add_argument("--picture", help="output file of the figure of the learning curves")
     options = harness.parse(made)
-    load, runs = harness.load(), Path(options.runs)
-    runs.mkdir(parents=True, exist_ok=True)
+    load, kept = harness.load(), Path("runs/task_parameters-quick" if options.quick else options.curves)
+    kept.mkdir(parents=True, exist_ok=True)
     for task in [] if options.only_report else options.tasks:
-        for seed in range(
-            options.seeds
-        ):  # all contenders of a seed first, so that an unfinished benchmark compares them
+        for seed in range(options.seeds):  # all contenders of a seed first, which an unfinished benchmark compares
             for contender in options.contenders:
-                path = runs / f"{task}-{contender.replace(' ', '-')}-{seed}.json"
+                path = kept / f"{task}-{contender.replace(' ', '-')}-{seed}.json"
                 if (contender != "by hand" or TASKS[task].by_hand) and not path.exists():
                     row = train(task, contender, seed, options.quick)
                     path.write_text(json.dumps(row) + "\n")
                     print(task, contender, seed, round(row["score"], 3), row["parameters"], flush=True)
-    rows = [json.loads(path.read_text()) for path in sorted(runs.glob("*.json"))]
+    rows = [json.loads(path.read_text()) for path in sorted(kept.glob("*.json"))]
     harness.report("learning_task_parameters", options, table(rows), load)
     if options.picture:
         draw(rows, options)
