@@ -11,7 +11,6 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.special
 
 from rookery.types import Array
 
@@ -142,6 +141,8 @@ def direction_log_area(size: int) -> float:
 def _quadrature(size: int) -> tuple[np.ndarray, np.ndarray]:
     """Cosines and log weights for a mean over the sphere in `size` dimensions; the weight density is `(1 -
     cosine^2)^((size - 3) / 2)`."""
+    import scipy.special  # slow to import, and only some skills need it
+
     cosines, weights = scipy.special.roots_gegenbauer(_NODES, 0.5 * size - 1.0)
     return cosines, np.log(weights / weights.sum())
 

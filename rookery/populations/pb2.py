@@ -15,19 +15,22 @@ the highest likelihood, from 200 rows on. Time counts generations; theirs is sca
 divergence of a member is an observation too.
 """
 
+import functools
 import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import tinygp
 
 from rookery import gradients, hyperparams, trees
 from rookery.hyperparams import LogUniform, Space, Uniform
 from rookery.populations import base
 from rookery.types import Array, Hyper, HyperT, Key, Scalar
+
+if TYPE_CHECKING:
+    import tinygp
 
 BETA_COEFFICIENTS = (0.2, 0.4)  # c1 and c2 of beta = c1 log(c2 n), the authors' choice
 FIT_STEPS, FIT_RATE = 40, 0.1
@@ -89,21 +92,6 @@ RANGES = Process(LogUniform(0.05, 4.0), LogUniform(0.05, 2.0), Uniform(0.0, 0.5)
 
 STARTS = [Process(0.7, *others) for others in itertools.product((0.5, 0.8), (0.1, 0.6), (0.3, 0.8))]
 """Fractions of the ranges; Adam starts at the one with the highest likelihood."""
-
-
-class TimeVarying(tinygp.kernels.Kernel):
-    """`variance exp(-|x - x'|^2 / (2 length_scale^2)) (1 - epsilon)^(|t - t'| / 2)`: Parker-Holder 2020, section 4."""
-
-    variance: Scalar
-    length_scale: Scalar
-    epsilon: Scalar
-
-    def evaluate(self, X1: Any, X2: Any) -> Array:  # noqa: N803 - tinygp's names
-        """The covariance `[]` of two single `Points`; 0 unless both are present."""
-        distance = jnp.sum(jnp.square(X1.place - X2.place)) / jnp.square(self.length_scale)
-        forgotten = jnp.abs(X1.time - X2.time) * jnp.log1p(-self.epsilon)
-        value = self.variance * jnp.exp(0.5 * (forgotten - distance))
-        return jnp.where(X1.present & X2.present, value, 0.0)
 
 
 def empty(space: Space, population_size: int, rows: int = 256) -> History:
@@ -224,9 +212,33 @@ def context(history: History, before: Array) -> Array:
     return jnp.where(jnp.isfinite(fraction), jnp.clip(fraction, 0.0, 1.0), 0.0)
 
 
-def gaussian_process(process: Process, points: Any) -> tinygp.GaussianProcess:
+@functools.cache
+def time_varying() -> "Callable[..., tinygp.kernels.Kernel]":
+    """The kernel of the process; a function, so that only PB2 waits for the import of tinygp."""
+    import tinygp
+
+    class TimeVarying(tinygp.kernels.Kernel):
+        """`variance exp(-|x - x'|^2 / (2 length_scale^2)) (1 - epsilon)^(|t - t'| / 2)` (Parker-Holder 2020, 4)."""
+
+        variance: Scalar
+        length_scale: Scalar
+        epsilon: Scalar
+
+        def evaluate(self, X1: Any, X2: Any) -> Array:  # noqa: N803 - tinygp's names
+            """The covariance `[]` of two single `Points`; 0 unless both are present."""
+            distance = jnp.sum(jnp.square(X1.place - X2.place)) / jnp.square(self.length_scale)
+            forgotten = jnp.abs(X1.time - X2.time) * jnp.log1p(-self.epsilon)
+            value = self.variance * jnp.exp(0.5 * (forgotten - distance))
+            return jnp.where(X1.present & X2.present, value, 0.0)
+
+    return TimeVarying
+
+
+def gaussian_process(process: Process, points: Any) -> "tinygp.GaussianProcess":
     """The prior over `Points`; a point that is not present has variance 1 and no covariance, so it has no influence."""
-    kernel = TimeVarying(process.variance, process.length_scale, process.epsilon)
+    import tinygp
+
+    kernel = time_varying()(process.variance, process.length_scale, process.epsilon)
     return tinygp.GaussianProcess(kernel, points, diag=jnp.where(points.present, process.noise, 1.0))
 
 

@@ -63,7 +63,7 @@ def points_of(time, place, present=None):
 
 
 def covariance(points, variance=1.0, length_scale=1.0, epsilon=0.0):
-    kernel: Any = pb2.TimeVarying(*row(variance, length_scale, epsilon))
+    kernel: Any = pb2.time_varying()(*row(variance, length_scale, epsilon))
     return kernel(points, points)
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.stats
 
 from rookery.experiments.lineage import Lineage
 from rookery.report.figures.style import (
@@ -168,8 +167,11 @@ def _draw_seeds(axes: "Axes", seeds: Sequence[Run], marker: str | None) -> None:
 
 def _ranks(fitness: np.ndarray) -> np.ndarray:
     """Rank of each member in its generation, 1 the best, 0 the worst or not finite, equal ones the mean; `[G, P]`."""
-    ranks = (scipy.stats.rankdata(ranking_fitness(fitness), axis=1) - 1.0) / max(fitness.shape[1] - 1, 1)
-    return np.where(np.isfinite(fitness), ranks, 0.0)
+    ranks = []
+    for row in ranking_fitness(fitness):
+        ordered = np.sort(row)
+        ranks.append(np.searchsorted(ordered, row, "left") + np.searchsorted(ordered, row, "right") - 1.0)
+    return np.where(np.isfinite(fitness), 0.5 * np.asarray(ranks) / max(fitness.shape[1] - 1, 1), 0.0)
 
 
 def _draw_hyper(axes: "Axes", name: str, values: np.ndarray, ranks: np.ndarray) -> None:
