@@ -11,7 +11,8 @@ A run's score is the mean return of its best member, by the last generation's ev
 `defaults` is scored by its best member of 32 too. What the report needs of a finished run is kept in
 `benchmarks/results/curves/population_ppo`, and these runs are not repeated, so the benchmark can be stopped and
 continued, and processes can share the tasks, seeds or contenders; `--only-report` makes the tables and the figure of
-what there is. `--contenders` takes the remedies of `REMEDIES` as well, which are tried where PBT is not better.
+what there is. `--contenders` takes the remedies of `REMEDIES` as well, which are tried where PBT is not better; in
+those that end in `rates fall`, PBT's learning rates fall to 0 over the run, too.
 """
 
 import argparse
