@@ -70,7 +70,8 @@ def main() -> None:
     for task in [] if options.only_report else options.tasks:
         for seed in range(options.seeds):  # all contenders of a seed first, which an unfinished benchmark compares
             for contender in options.contenders:
-                path = kept / f"{task}-{contender.replace(' ', '-')}-{seed}.json"
+                name = contender.replace(" ", "-").replace("'", "")
+                path = kept / f"{task}-{name}-{seed}.json"
                 if (contender != "by hand" or TASKS[task].by_hand) and not path.exists():
                     row = train(task, contender, seed, options.quick)
                     path.write_text(json.dumps(row) + "\n")

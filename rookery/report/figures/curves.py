@@ -167,11 +167,11 @@ def _draw_seeds(axes: "Axes", seeds: Sequence[Run], marker: str | None) -> None:
 
 def _ranks(fitness: np.ndarray) -> np.ndarray:
     """Rank of each member in its generation, 1 the best, 0 the worst or not finite, equal ones the mean; `[G, P]`."""
-    ranks = []
-    for row in ranking_fitness(fitness):
+    ranks = np.empty(fitness.shape)
+    for rank, row in zip(ranks, ranking_fitness(fitness), strict=True):  # SciPy's rankdata is slow to import
         ordered = np.sort(row)
-        ranks.append(np.searchsorted(ordered, row, "left") + np.searchsorted(ordered, row, "right") - 1.0)
-    return np.where(np.isfinite(fitness), 0.5 * np.asarray(ranks) / max(fitness.shape[1] - 1, 1), 0.0)
+        rank[:] = 0.5 * (np.searchsorted(ordered, row, "left") + np.searchsorted(ordered, row, "right") - 1.0)
+    return np.where(np.isfinite(fitness), ranks / max(fitness.shape[1] - 1, 1), 0.0)
 
 
 def _draw_hyper(axes: "Axes", name: str, values: np.ndarray, ranks: np.ndarray) -> None:

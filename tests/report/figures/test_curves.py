@@ -86,6 +86,7 @@ def test_equal_members_have_equal_ranks():
     fitness = np.asarray([[2.0, 1.0, 1.0, 4.0], [5.0, 5.0, 5.0, 5.0], [np.nan, 1.0, np.nan, 2.0], [np.nan] * 4])
     expected = [[2 / 3, 1 / 6, 1 / 6, 1.0], [0.5] * 4, [0.0, 2 / 3, 0.0, 1.0], [0.0] * 4]
     np.testing.assert_allclose(curves._ranks(fitness), expected)
+    assert curves._ranks(fitness[:0]).shape == (0, fitness.shape[1])
 
 
 def test_a_repertoire_has_panels_of_coverage_and_qd_score(tmp_path):
