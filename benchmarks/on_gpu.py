@@ -3,8 +3,8 @@
     benchmarks/on_gpu.sh [--minutes 8] [--parts limits updates generations brax playground]
 
 The parts, each with SAC networks of two layers of 256 and batches of 256 unless said otherwise:
-- limits: the GPU's own limits, measured here: bytes per second of a copy, and FLOP per second of a large matrix product
-  with the precision of the runs.
+- limits: the GPU's own limits, measured here: bytes per second of a copy, and FLOP per second of a large matrix
+  product. All parts have the precision of the command line's runs, float32.
 - updates: blocks of 50 updates of P members (17 observations, 6 actions), SAC and TD3; time beside one member's, and
   the fractions of both limits. The FLOP are those of the matrix products; the bytes are those that an update cannot
   avoid, its state read and written once and its batch read once.
@@ -58,6 +58,7 @@ def main() -> None:
         raise SystemExit("JAX sees no GPU; install the extra cuda12 or cuda13, or try the command with --quick")
     if options.quick:
         options.populations = [1, 4]
+    mesh.use_precision("float32")
     begun, load, rows = time.monotonic(), harness.load(), []
     for turn, part in enumerate(options.parts):
         options.ends = begun + 60 * options.minutes * (turn + 1) / len(options.parts)

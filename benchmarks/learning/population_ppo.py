@@ -11,8 +11,7 @@ A run's score is the mean return of its best member, by the last generation's ev
 `defaults` is scored by its best member of 32 too. What the report needs of a finished run is kept in
 `benchmarks/results/curves/population_ppo`, and these runs are not repeated, so the benchmark can be stopped and
 continued, and processes can share the tasks, seeds or contenders; `--only-report` makes the tables and the figure of
-what there is. `--contenders` takes the remedies of `REMEDIES` as well, which are tried where PBT is not better; in
-those that end in `rates fall`, PBT's learning rates fall to 0 over the run, too.
+what there is. `--contenders` takes the remedies of `REMEDIES` as well, which are tried where PBT is not better.
 """
 
 import argparse
@@ -53,12 +52,10 @@ class Budget(NamedTuple):
     minibatches: int
 
 
-BUDGETS = {
-    "hopper": Budget(num_envs=16, rollout_length=64, updates=4, generations=100, epochs=4, minibatches=4),
-    "walker2d": Budget(num_envs=16, rollout_length=64, updates=4, generations=100, epochs=4, minibatches=4),
-    "pursuit_continuous": Budget(num_envs=16, rollout_length=64, updates=4, generations=100, epochs=4, minibatches=4),
-    "Pendulum-v1": Budget(num_envs=16, rollout_length=64, updates=4, generations=100, epochs=4, minibatches=4),
-}
+BUDGET = Budget(num_envs=16, rollout_length=64, updates=4, generations=100, epochs=4, minibatches=4)
+STEPS = BUDGET.num_envs * BUDGET.rollout_length * BUDGET.updates
+"""Environment steps of a member in a generation."""
+BUDGETS = dict.fromkeys(("hopper", "walker2d", "pursuit_continuous", "Pendulum-v1"), BUDGET)
 CONTENDERS: Mapping[str, PbtConfig | bool] = {
     "defaults": False,  # independent members, hyper-parameters not drawn
     "random search": True,
@@ -67,14 +64,15 @@ CONTENDERS: Mapping[str, PbtConfig | bool] = {
     "MF-PBT": PbtConfig(exploit="multi-frequency", frequencies=FREQUENCIES),
 }
 REMEDIES: Mapping[str, PbtConfig] = {
-    "PBT, every 5 generations": PbtConfig(exploit_interval=5 * 16 * 64 * 4),
-    "PBT, every 10 generations": PbtConfig(exploit_interval=10 * 16 * 64 * 4),
+    "PBT, every 5 generations": PbtConfig(exploit_interval=5 * STEPS),
+    "PBT, every 10 generations": PbtConfig(exploit_interval=10 * STEPS),
     "PBT, mean of 3 evaluations": PbtConfig(smooth=3),
     "PBT, factors 0.5 and 2": PbtConfig(perturb_factors=(0.5, 2.0)),
     "PBT, no resampling": PbtConfig(resample_probability=0.0),
-    "PBT, rates fall": PbtConfig(),
-    "PBT, every 5 generations, rates fall": PbtConfig(exploit_interval=5 * 16 * 64 * 4),
+    "PBT, every 5 generations, rates fall": PbtConfig(exploit_interval=5 * STEPS),
 }
+RATES_FALL = ("PBT, every 5 generations, rates fall",)
+"""Remedies whose learning rates fall to 0 over the run, too."""
 ALL, REFERENCES = (*CONTENDERS, *REMEDIES), ("defaults", "random search", "PBT")
 SCHEDULE = 5
 """Points of a schedule that are kept, evenly over the run."""
@@ -124,7 +122,7 @@ def config_of(env: str, contender: str, budget: Budget) -> AnyRun:
         start_states=32,
         fitness=FITNESS.get(env),
     )
-    anneal = budget.updates * budget.generations if contender.endswith("rates fall") else None
+    anneal = budget.updates * budget.generations if contender in RATES_FALL else None
     agent = PpoConfig(
         actor_epochs=budget.epochs,
         critic_epochs=budget.epochs,
