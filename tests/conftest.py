@@ -5,6 +5,7 @@ so XLA optimises little here; what is compiled for a run
 has separate options (`rookery.distributed.programs.compile_lowered`).
 """
 
+import gc
 import importlib.metadata
 import os
 import tempfile
@@ -31,6 +32,7 @@ from filelock import FileLock
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+gc.set_threshold(50_000, 20, 50)  # tracing allocates so much that the collector took a tenth of the time
 # One cache per session, which the workers inherit: many tests compile the same programs, and so do their processes.
 CACHE = os.environ.setdefault("ROOKERY_TEST_CACHE", tempfile.mkdtemp(prefix="rookery-test-cache-"))
 jax.config.update("jax_compilation_cache_dir", CACHE)

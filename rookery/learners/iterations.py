@@ -111,7 +111,10 @@ class _Loop(NamedTuple):
 
 
 def _start(loop: _Loop, member: Member, bank: Bank) -> PyTree:
-    row = jax.eval_shape(loop.iterate, member, bank, jax.random.key(0), jnp.zeros((), jnp.int32))[1]
+    # The arguments have the types that they have in the loop, devices included, so that `iterate` is traced once.
+    index = jnp.zeros((), jnp.int32)
+    key = jax.eval_shape(jax.random.fold_in, jax.random.key(0), index)
+    row = jax.eval_shape(loop.iterate, member, bank, key, index)[1]
     return jax.tree.map(lambda leaf: jnp.zeros((loop.iterations, *leaf.shape), leaf.dtype), row)
 
 
@@ -129,7 +132,9 @@ def _advance(
         member, log = carry
         count = generation * loop.iterations + index
         member, row = iterate(member, bank, jax.random.fold_in(key, index), count)
-        return member, jax.tree.map(lambda rows, new: rows.at[index].set(new), log, row)
+        return member, jax.tree.map(
+            lambda rows, new: jax.lax.dynamic_update_index_in_dim(rows, new, index, 0), log, row
+        )
 
     phases = loop.phases
     if phases is None or not backend.prefers_few_kernels():

@@ -200,7 +200,7 @@ def _maybe_learn(
     """Run the updates of an iteration, or none in the warm-up; see `learn`."""
     config = bindings.config
     counts = (config.updates, config.batch_size)
-    run_updates = partial(learn, bindings.agent, bindings.buffer, member, key, first, *counts)
+    run_updates = jax.jit(partial(learn, bindings.agent, bindings.buffer, member, key, first, *counts), inline=True)
     if learning is True or not config.warmup_steps:
         return run_updates()
     metrics = jax.eval_shape(run_updates)[1]

@@ -277,7 +277,7 @@ def tell(bindings: PbtEmitterBindings, state: EmitterState, evaluation: Evaluati
       The state, and metrics `[P]`: `fitness`, `parent`, `diverged`, `episode_length`, `hyper/...` (the values used in
       training); and `revived` `[]`, the number of members that were replaced by an elite.
     """
-    of_members = trees.take(evaluation, jnp.arange(-bindings.population_size, 0))
+    of_members = jax.tree.map(lambda leaf: leaf[-bindings.population_size :], evaluation)
     is_finite = jax.vmap(trees.all_finite)(state.members.state)
     fitness = jnp.where(is_finite, of_members.fitness, jnp.nan)
     diverged = ~is_finite | (~jnp.isfinite(fitness) & (of_members.broken == 0))

@@ -53,9 +53,10 @@ def of_diayn() -> Learner:
     return off_policy(agent, environment, config_with(4, normalize_observations=True))
 
 
+# `test_grouped_updates` has every number of updates; here are those that divide into periods, and those that do not.
 LEARNERS = {
-    **{f"td3, delay {d}, {u} updates": partial(of_td3, d, u) for d in (1, 2, 3, 5) for u in (3, 4)},
-    **{f"sac, {u} updates": partial(of_sac, u) for u in (1, 3, 4)},
+    **{f"td3, delay {d}, {u} updates": partial(of_td3, d, u) for d, u in ((2, 4), (3, 4), (5, 3))},
+    **{f"sac, {u} updates": partial(of_sac, u) for u in (1, 4)},
     "diayn of td3": of_diayn,
 }
 
@@ -137,8 +138,9 @@ def test_stacked_twins_compute_the_same_and_can_be_separated():
     jax.tree.map(np.testing.assert_array_equal, separated, tree)
 
 
-@pytest.mark.parametrize(("first", "second"), [("gpu", "cpu"), ("cpu", "gpu")])
-@pytest.mark.parametrize("name", ["sac, 4 updates", "td3, delay 2, 4 updates"])
+@pytest.mark.parametrize(
+    ("name", "first", "second"), [("sac, 4 updates", "gpu", "cpu"), ("td3, delay 2, 4 updates", "cpu", "gpu")]
+)
 def test_a_checkpoint_of_one_arrangement_resumes_with_the_other(name: str, first: str, second: str, tmp_path):
     program = seeds(LEARNERS[name](), population_size=2)
     settings = {"run_dir": str(tmp_path / "mixed"), "quiet": True, "checkpoint_every": 1}

@@ -8,9 +8,14 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
+from rookery.distributed import programs
+from rookery.experiments import build, config_io
+from rookery.storage import run_dir
+from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv
 from rookery.storage.events import read_journal
 from rookery.storage.run_dir import RunFolder
@@ -85,24 +90,6 @@ def await_saving(process: subprocess.Popen, run: Path) -> None:
         time.sleep(0.0005)
 
 
-def arrays(run: Path) -> list[np.ndarray]:
-    """Every leaf of the newest checkpoint."""
-    import jax
-
-    from rookery.distributed import programs
-    from rookery.experiments import build, config_io
-    from rookery.storage import run_dir
-    from rookery.storage.checkpoint import Checkpointer
-
-    opened = run_dir.open_existing(run)
-    built = build.build(
-        config_io.from_record({**opened.config, "environment": {**opened.config["environment"], "devices": 1}})
-    )
-    checkpoints = Checkpointer(opened.checkpoints, read_only=True)
-    state, _, _ = checkpoints.restore(programs.template(built.program, built.mesh))
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
-
-
 def assert_same_run(left: Path, right: Path) -> None:
     """Tables and final states are equal bit by bit; only wall times may differ."""
     tables = [name for name in ("lineage.csv", "repertoire.csv", "cells.csv") if (left / name).exists()]
@@ -111,8 +98,20 @@ def assert_same_run(left: Path, right: Path) -> None:
         assert one.keys() == other.keys()
         for column in one.keys() - TIMING:
             assert np.array_equal(one[column], other[column], equal_nan=True), f"{name}: {column}"
-    for one, other in zip(arrays(left), arrays(right), strict=True):
+    for one, other in zip(*newest_states(left, right), strict=True):
+        assert one.dtype == other.dtype
         assert np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+
+
+def newest_states(*runs: Path) -> list[list[np.ndarray]]:
+    """Every leaf of the newest checkpoint of runs with the same settings, but for their length."""
+    opened = [run_dir.open_existing(run) for run in runs]
+    first = opened[0].config
+    alone = config_io.from_record({**first, "environment": {**first["environment"], "devices": 1}})
+    built = build.build(alone)
+    template = programs.template(built.program, built.mesh)  # tracing it takes longer than all else here
+    states = [Checkpointer(run.checkpoints, read_only=True).restore(template)[0] for run in opened]
+    return [[np.asarray(leaf) for leaf in jax.tree.leaves(state)] for state in states]
 
 
 @pytest.fixture(scope="module")
@@ -130,14 +129,12 @@ def test_a_run_that_is_killed_repeatedly_also_while_saving(undisturbed, tmp_path
     run = tmp_path / "run"
     process = start("train", "pbt-sac", *FLAGS, "--run-dir", str(run))
     kills = 0
-    for moment in (await_saving, None, await_saving, 10):
+    for moment in (await_saving, None, await_saving):
         if moment is None:
             await_generation(process, run, generations(run) + 2)
             time.sleep(np.random.default_rng().uniform(0, 0.1))
-        elif callable(moment):
-            moment(process, run)
         else:
-            await_generation(process, run, moment)
+            moment(process, run)
         if process.poll() is None:
             process.kill()
             kills += 1
@@ -146,7 +143,7 @@ def test_a_run_that_is_killed_repeatedly_also_while_saving(undisturbed, tmp_path
         process = start("resume", str(run))
     code, out, err = finish(process)
     assert code == 0, err
-    assert kills >= 3
+    assert kills >= 2
     assert_same_run(undisturbed, run)
 
 
@@ -177,59 +174,54 @@ def test_me_pbt_diayn_and_team_runs_continue_after_a_kill(kind, flags, tmp_path)
     assert kept[0] == kept[1], "the best checkpoint is the same one"
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_run_is_saved_and_its_message_names_the_command_to_continue(undisturbed, tmp_path, signum, code):
+def test_a_stopped_run_is_saved_and_its_message_names_the_command_to_continue(undisturbed, tmp_path):
     run = tmp_path / "run"
     process = start("train", "pbt-sac", *FLAGS, "--run-dir", str(run))
     await_generation(process, run, 3)
+    process.send_signal(signal.SIGSTOP)  # so that it does not end before another process is rejected
+    code, _, err = call("resume", str(run))
+    assert code == 1
+    assert f"process {process.pid}" in err
+    process.send_signal(signal.SIGCONT)
+    stopped = assert_stopped(process, run, signal.SIGINT, 130)
+    process = start("resume", str(run))
+    await_generation(process, run, stopped + 2)
+    assert assert_stopped(process, run, signal.SIGTERM, 143) > stopped
+    code, out, err = call("resume", str(run))
+    assert code == 0, err
+    ends = [event for event in run_events(run) if event.startswith("ended")]
+    assert ends == ["ended: interrupted by SIGINT", "ended: interrupted by SIGTERM", "ended: finished"]
+    assert_same_run(undisturbed, run)
+
+
+def assert_stopped(process: subprocess.Popen, run: Path, signum: signal.Signals, code: int) -> int:
+    """Stop a run by a signal, and return the generation that it saved."""
     process.send_signal(signum)
     returned, _, err = finish(process)
     assert returned == code
     assert f"rookery resume {run}" in err
-    stopped = generations(run)
-    assert 3 <= stopped < 16
-    assert run_events(run) == ["began", "compiled", f"ended: interrupted by {signum.name}"]
-    code, out, err = call("resume", str(run))
-    assert code == 0, err
-    assert_same_run(undisturbed, run)
+    assert 3 <= generations(run) < 16
+    return generations(run)
 
 
-def test_a_finished_run_continues_with_more_generations(undisturbed, tmp_path):
+def test_a_finished_run_continues_with_more_generations_also_if_its_checkpoint_is_damaged(undisturbed, tmp_path):
     run = tmp_path / "run"
-    short = [*FLAGS, "--generations", "10"]
-    assert call("train", "pbt-sac", *short, "--run-dir", str(run))[0] == 0
+    assert call("train", "pbt-sac", *FLAGS, "--generations", "10", "--run-dir", str(run))[0] == 0
     code, out, _ = call("resume", str(run))
     assert code == 0
     assert "already reached" in out
     before = {path: path.read_bytes() for path in (run / "config.json", run / "metrics.csv")}
     assert "already reached" in call("resume", str(run), "--generations", "4")[1]
     assert before == {path: path.read_bytes() for path in before}
-    assert call("resume", str(run), "--generations", "16")[0] == 0
-    assert_same_run(undisturbed, run)
-    assert json.loads((run / "config.json").read_text())["config"]["run"]["generations"] == 16
 
-
-def test_a_damaged_checkpoint_is_skipped(undisturbed, tmp_path):
-    run = tmp_path / "run"
-    assert call("train", "pbt-sac", *FLAGS, "--generations", "12", "--run-dir", str(run))[0] == 0
-    newest = max((run / "checkpoints").glob("generation_*12*.json"))
+    newest = max((run / "checkpoints").glob("generation_*10*.json"))
     data = max((run / "checkpoints" / newest.stem).rglob("d/*"), key=lambda path: path.stat().st_size)
     content = bytearray(data.read_bytes())
     content[len(content) // 2] ^= 1
     data.write_bytes(content)
     code, _, err = call("resume", str(run), "--generations", "16")
     assert code == 0
-    assert "generation 12 is damaged" in err
-    assert run_events(run)[3:] == ["began", "warned", "compiled", "ended: finished"]
+    assert "generation 10 is damaged" in err
+    assert run_events(run)[-4:] == ["began", "warned", "compiled", "ended: finished"]
     assert_same_run(undisturbed, run)
-
-
-def test_a_second_process_is_rejected_with_the_owner_of_the_lock(tmp_path):
-    run = tmp_path / "run"
-    process = start("train", "pbt-sac", *FLAGS, "--generations", "10000", "--run-dir", str(run))
-    await_generation(process, run, 1)
-    code, _, err = call("resume", str(run))
-    assert code == 1
-    assert f"process {process.pid}" in err
-    process.send_signal(signal.SIGINT)
-    assert finish(process)[0] == 130
+    assert json.loads((run / "config.json").read_text())["config"]["run"]["generations"] == 16

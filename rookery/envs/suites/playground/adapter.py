@@ -76,7 +76,7 @@ class Functions(NamedTuple):
     """What the adapter calls of a user's environment."""
 
     env: Any
-    """Playground's environment."""
+    """Playground's environment, or its functions `reset` and `step`."""
     descriptor: Callable[[Any], Array]
     """Playground's `State` -> `[D]`."""
     randomization: Randomization | None
@@ -169,13 +169,14 @@ def _environment(
     env: Any, name: str, episode_length: int, descriptor: Descriptor | None, randomize: RandomizeFn | None
 ) -> Environment:
     read_descriptor = _no_descriptor if descriptor is None else descriptor.function
-    carried = _carried(env, read_descriptor)
     functions = Functions(env, read_descriptor, None if randomize is None else randomization(env, randomize))
+    # Each trace of MJX takes seconds. With jit it is the same one here and in a run, unless parameters are drawn there.
+    traced = functions._replace(env=_Jitted(jax.jit(env.reset, inline=True), jax.jit(env.step, inline=True)))
+    carried, observed = _carried(traced, env.action_size, loading.implementation(env) == "warp")
+    functions = traced if randomize is None else functions
     # Jitted separately, so that training and evaluation trace the physics once, whatever their batch sizes.
     reset = jax.jit(functools.partial(_reset, functions, carried))
     step = jax.jit(functools.partial(_step, functions, carried))
-    with third_party.standard_promotion():
-        observed = _observed(jax.eval_shape(env.reset, _key_data(jax.random.key(0))))
     shape = jax.tree.map(lambda leaf: tuple(leaf.shape), observed)
     spec = EnvSpec(
         name=name,
@@ -190,20 +191,31 @@ def _environment(
     return time_limit.limit_episode(time_limit.guard_physics(environment), episode_length)
 
 
-def _carried(env: Any, descriptor: Callable[[Any], Array]) -> Carried:
-    """Find the leaves of Playground's `State` that a step reads, directly or in a later step."""
+class _Jitted(NamedTuple):
+    """The functions of an environment whose traces are kept."""
+
+    reset: Callable[[Array], Any]
+    step: Callable[[Any, Array], Any]
+
+
+def _carried(functions: Functions, action_size: int, shares_arrays: bool) -> tuple[Carried, PyTree]:
+    """Find the leaves of Playground's `State` that a step reads, directly or in a later step; and the observation.
+
+    `shares_arrays`: some arrays belong to all environments of a batch together, as Warp's contacts do.
+    """
+
+    def reset(key: Array) -> Any:
+        return third_party.strongly_typed(functions.env.reset(key))
+
     with third_party.standard_promotion():
         keys = jax.eval_shape(lambda: _key_data(jax.random.split(jax.random.key(0), 3)))
-        start, batch = (
-            jax.eval_shape(env.reset, keys.update(shape=keys.shape[1:])),
-            jax.eval_shape(jax.vmap(env.reset), keys),
-        )
+        start = jax.eval_shape(reset, keys.update(shape=keys.shape[1:]))
+        batch = jax.eval_shape(jax.vmap(reset), keys) if shares_arrays else None
         leaves, treedef = jax.tree.flatten(start)
-        action = jax.ShapeDtypeStruct((env.action_size,), jnp.float32)
-        closed = jax.make_jaxpr(functools.partial(_advance, env, descriptor))(start, action)
-    per_environment = [
-        wide.shape == (3, *leaf.shape) for leaf, wide in zip(leaves, jax.tree.leaves(batch), strict=True)
-    ]
+        action = jax.ShapeDtypeStruct((action_size,), jnp.float32)
+        closed = jax.make_jaxpr(functools.partial(_advance, functions))(start, action)
+    wide = [(3, *leaf.shape) for leaf in leaves] if batch is None else [leaf.shape for leaf in jax.tree.leaves(batch)]
+    per_environment = [shape == (3, *leaf.shape) for leaf, shape in zip(leaves, wide, strict=True)]
     outputs = len(closed.jaxpr.outvars) - len(leaves)
     read = [False] * len(leaves)
     while True:
@@ -216,13 +228,13 @@ def _carried(env: Any, descriptor: Callable[[Any], Array]) -> Carried:
         None if carried else jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
         for carried, leaf in zip(read, leaves, strict=True)
     )
-    return Carried(treedef, tuple(absent))
+    return Carried(treedef, tuple(absent)), _observed(start)
 
 
-def _advance(env: Any, descriptor: Callable[[Any], Array], state: Any, action: Array) -> tuple[Any, PyTree]:
+def _advance(functions: Functions, state: Any, action: Array) -> tuple[Any, PyTree]:
     """Playground's step, and what the adapter reads after it."""
-    after = third_party.strongly_typed(env.step(state, jnp.clip(action, -1.0, 1.0)))
-    read = flatten_features(_observed(after)), after.reward, after.done, descriptor(after)
+    after = third_party.strongly_typed(functions.env.step(state, jnp.clip(action, -1.0, 1.0)))
+    read = flatten_features(_observed(after)), after.reward, after.done, functions.descriptor(after)
     return after, read
 
 
@@ -242,11 +254,10 @@ def _step(
     functions: Functions, carried: Carried, state: PlaygroundState, action: Array, key: Key
 ) -> tuple[EnvState, Step]:
     del key  # an environment that draws random numbers has its key in its state
-    env, descriptor, _ = functions
     with third_party.standard_promotion():
         with functions.model(state.parameters):
             before = carried.restore(state.physics)
-            after, (features, reward, done, reached) = _advance(env, descriptor, before, action)
+            after, (features, reward, done, reached) = _advance(functions, before, action)
         reward, done = jnp.asarray(reward, jnp.float32), jnp.asarray(done, jnp.float32) > 0.5
         step = base.next_step(features, reward, done, jnp.asarray(reached, jnp.float32))
         return PlaygroundState(carried.reduce(after), state.parameters), step
