@@ -8,7 +8,8 @@ Rookery trains all seeds as one population of independent members, by `rookery t
 after the other. The common settings are in `benchmarks.peers_gymnasium` (those of SBX) and `benchmarks.peers_brax`. The
 policies of all are evaluated alike, about every `--every` steps: by the mean return of 10 full deterministic episodes
 with the same seeds, in a plain loop over objects of Gymnasium (or in Brax's own environment), not by the libraries.
-Seeds of the members are derived from seed 0 of the run; the peer's are 0, 1, 2, ...
+Seeds of the members are derived from seed 0 of the run, and those of members that are added from their number; the
+peer's are 0, 1, 2, ...
 
 Work that is done is not repeated: an interrupted run of Rookery is resumed, and each run of the peer is stored when it
 is complete, in `benchmarks/results/curves`. So the command can be stopped and continued, and several processes can
@@ -82,24 +83,29 @@ def main() -> None:
 
 
 def ours(options: argparse.Namespace, agent: str, task: str, kept: Path) -> None:
-    """Train Rookery's members, evaluate them in every checkpoint, and store their curves."""
-    if path_of(kept, "rookery", agent, task, options.seeds - 1).exists():
+    """Train the missing members, evaluate them in every checkpoint, and store their curves.
+
+    They are one population, whose seed is the number of those that there are.
+    """
+    first = sum(path_of(kept, "rookery", agent, task, seed).exists() for seed in range(options.seeds))
+    count = options.seeds - first
+    if not count:
         return
     settings = settings_of(options, agent, task)
     every = settings.whole_rollouts(options.every)
     generations = max(1, options.steps // every)
-    files = ("--checkpoint-every", "1", "--keep", str(generations), "--eval-episodes", "1", "--seed", "0")
+    files = ("--checkpoint-every", "1", "--keep", str(generations), "--eval-episodes", "1", "--seed", str(first))
     more = (*peers_gymnasium.flags(settings, every), *files)
-    run = Run(agent, f"{PREFIX[options.against]}{task}", options.seeds, generations, more=more)
-    folder = Path(options.work) / f"{agent}-{task}"
+    run = Run(agent, f"{PREFIX[options.against]}{task}", count, generations, more=more)
+    folder = Path(options.work) / f"{agent}-{task}-{first}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     train_run(run, folder)
-    points = evaluate_run(options, task, folder, range(1, generations + 1))
+    points = evaluate_run(options, task, folder, count, range(1, generations + 1))
     seconds = float(np.sum(read_csv(folder / "metrics.csv")["seconds"]))
-    for member in range(options.seeds):
+    for member in range(count):
         row = {"steps": [every * (point + 1) for point in range(generations)], "returns": points[:, member].tolist()}
         row |= {"seconds": seconds, "command": " ".join(["rookery", *run.words])}
-        store(kept, "rookery", agent, task, member, row)
+        store(kept, "rookery", agent, task, first + member, row)
     for entry in (folder / "checkpoints").iterdir():
         if f"{generations:08d}" not in entry.name:  # all but the last, which have replay buffers too
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
@@ -111,7 +117,9 @@ def settings_of(options: argparse.Namespace, agent: str, task: str) -> peers_gym
     return settings._replace(hidden_sizes=tuple(options.hidden_sizes or settings.hidden_sizes))
 
 
-def evaluate_run(options: argparse.Namespace, task: str, folder: Path, generations: Iterable[int]) -> np.ndarray:
+def evaluate_run(
+    options: argparse.Namespace, task: str, folder: Path, members: int, generations: Iterable[int]
+) -> np.ndarray:
     """Returns `[G, members, EPISODES]` of the policies in the checkpoints of a run."""
     opened = open_existing(folder)
     config, built = warm_start.opened_on(opened, here())
@@ -119,8 +127,8 @@ def evaluate_run(options: argparse.Namespace, task: str, folder: Path, generatio
     for generation in generations:
         origin = warm_start.restore(opened, config, built, str(generation))
         act = act or peer.scaled(partial(_act, evaluator_of(origin).act), task)
-        members = [choose(origin, member=member).genotype for member in range(options.seeds)]
-        points.append([peer.returns(act, member, task, episode_seeds()) for member in members])
+        genotypes = [choose(origin, member=member).genotype for member in range(members)]
+        points.append([peer.returns(act, genotype, task, episode_seeds()) for genotype in genotypes])
     return np.asarray(points)
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,9 @@ from jax.sharding import AbstractMesh, NamedSharding
 from rookery.agents.sac import SacConfig, sac
 from rookery.distributed import layout, programs
 from rookery.distributed.mesh import AXIS, make_mesh, mesh_for
+from rookery.envs import registry
 from rookery.envs.base import EnvSpec
+from rookery.learners.off_policy import off_policy
 from rookery.populations.pbt import pbt
 from rookery.populations.sharding import HERE
 from rookery.qd.centroids import grid
@@ -164,6 +167,23 @@ def test_cores_become_as_many_devices_as_divide_the_population():
 def test_the_user_can_set_the_number_of_devices():
     assert request_cores(8, XLA_FLAGS="--xla_force_host_platform_device_count=2") == "0 2 0"
     assert request_cores(8, JAX_NUM_CPU_DEVICES="3") == "0 3 0"
+
+
+def test_a_generation_traces_an_update_once():
+    """Neither the shapes of the log and of the metrics nor the warm-up need another trace, which takes seconds."""
+    traced: list[Any] = []
+    environment = registry.make("point_room", episode_length=10)
+    agent = sac(environment.spec, SacConfig(hidden_sizes=(8,)))
+
+    def update(*arguments: Any) -> Any:
+        traced.append(arguments)
+        return agent.update(*arguments)
+
+    learner = off_policy(agent._replace(update=update), environment, tiny.LIFE)
+    mesh = make_mesh(2)
+    program = pbt(learner, population_size=2, placement=layout.placement(mesh))
+    programs.compile_program(program, mesh).step.trace(programs.template(program, mesh), jax.random.key(0))
+    assert len(traced) == 1
 
 
 def test_the_donated_state_is_deleted():

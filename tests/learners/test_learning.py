@@ -12,7 +12,7 @@ def test_sac_reaches_the_goal_of_the_maze(monkeypatch):
     environment = registry.make("point_maze")
     config = OffPolicyConfig(num_envs=10, steps_per_generation=10_000, batch_size=64, eval_episodes=4)
     learner = off_policy(sac(environment.spec, SacConfig(hidden_sizes=(64, 64))), environment, config)
-    history = run(seeds(learner, population_size=4), generations=4, quiet=True).history
+    history = run(seeds(learner, population_size=2), generations=4, quiet=True).history
     first, last = history[0], history[-1]
     assert (first["episode_length"] == 200).all()  # no member has found the way yet
     best = last["fitness"].argmax()
