@@ -143,7 +143,7 @@ def test_a_run_that_is_killed_repeatedly_also_while_saving(undisturbed, tmp_path
         process = start("resume", str(run))
     code, out, err = finish(process)
     assert code == 0, err
-    assert kills >= 2
+    assert kills >= 3
     assert_same_run(undisturbed, run)
 
 
@@ -189,8 +189,8 @@ def test_a_stopped_run_is_saved_and_its_message_names_the_command_to_continue(un
     assert assert_stopped(process, run, signal.SIGTERM, 143) > stopped
     code, out, err = call("resume", str(run))
     assert code == 0, err
-    ends = [event for event in run_events(run) if event.startswith("ended")]
-    assert ends == ["ended: interrupted by SIGINT", "ended: interrupted by SIGTERM", "ended: finished"]
+    ends = "interrupted by SIGINT", "interrupted by SIGTERM", "finished"
+    assert run_events(run) == [event for end in ends for event in ("began", "compiled", f"ended: {end}")]
     assert_same_run(undisturbed, run)
 
 
@@ -222,6 +222,6 @@ def test_a_finished_run_continues_with_more_generations_also_if_its_checkpoint_i
     code, _, err = call("resume", str(run), "--generations", "16")
     assert code == 0
     assert "generation 10 is damaged" in err
-    assert run_events(run)[-4:] == ["began", "warned", "compiled", "ended: finished"]
+    assert run_events(run)[3:] == ["began", "warned", "compiled", "ended: finished"]
     assert_same_run(undisturbed, run)
     assert json.loads((run / "config.json").read_text())["config"]["run"]["generations"] == 16

@@ -210,12 +210,13 @@ def _carried(functions: Functions, action_size: int, shares_arrays: bool) -> tup
     with third_party.standard_promotion():
         keys = jax.eval_shape(lambda: _key_data(jax.random.split(jax.random.key(0), 3)))
         start = jax.eval_shape(reset, keys.update(shape=keys.shape[1:]))
-        batch = jax.eval_shape(jax.vmap(reset), keys) if shares_arrays else None
         leaves, treedef = jax.tree.flatten(start)
+        per_environment = [True] * len(leaves)
+        if shares_arrays:
+            batch = jax.tree.leaves(jax.eval_shape(jax.vmap(reset), keys))
+            per_environment = [wide.shape == (3, *leaf.shape) for leaf, wide in zip(leaves, batch, strict=True)]
         action = jax.ShapeDtypeStruct((action_size,), jnp.float32)
         closed = jax.make_jaxpr(functools.partial(_advance, functions))(start, action)
-    wide = [(3, *leaf.shape) for leaf in leaves] if batch is None else [leaf.shape for leaf in jax.tree.leaves(batch)]
-    per_environment = [shape == (3, *leaf.shape) for leaf, shape in zip(leaves, wide, strict=True)]
     outputs = len(closed.jaxpr.outvars) - len(leaves)
     read = [False] * len(leaves)
     while True:
