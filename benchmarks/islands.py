@@ -1,14 +1,16 @@
-"""Islands: the time of an exchange, a straggler, kills, and learning beside one population.
+"""Islands: the time of an exchange, throughput, a straggler, kills, and learning beside one population.
 
     python -m benchmarks.islands arithmetic
-    python -m benchmarks.islands exchange straggler kills learning --runs /tmp/islands
-    python -m benchmarks.islands exchange straggler kills learning --runs /tmp/islands --quick
+    python -m benchmarks.islands exchange throughput straggler kills learning --runs /tmp/islands
+    python -m benchmarks.islands exchange throughput straggler kills learning --runs /tmp/islands --quick
 
-Each part writes `<part>.json` into the folder of the runs and is skipped where that file exists; a run of `learning`
-that was interrupted is resumed. `straggler` and `kills` need the extra `ray`. Runs are started by the command line.
+Each part writes `<part>.json` into the folder of the runs and is not repeated where that file exists; a run of
+`learning` that was interrupted is resumed. `throughput`, `straggler` and `kills` need the extra `ray`. Runs are started
+by the command line.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -18,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ import jax
 import numpy as np
 
 import rookery
+from benchmarks import harness
 from rookery.islands import island
 from rookery.islands.migration import Published, arrays_of
 from rookery.islands.store import Header, Publication, encode
@@ -57,9 +60,14 @@ def finished(process: subprocess.Popen) -> None:
         raise SystemExit(f"the command ended with {process.returncode}: {process.args}")
 
 
-def generations_of(run_dir: Path) -> list[int]:
-    """Finished generations of each island."""
-    tables = [path / "metrics.csv" for path in islands_of(run_dir)]
+def islands_in(run_dir: Path, count: int = ISLANDS) -> list[Path]:
+    """Run folders of the islands, whether they exist yet or not."""
+    return [run_dir / f"islands/{number}" for number in range(count)]
+
+
+def generations_of(folders: Sequence[Path]) -> list[int]:
+    """Finished generations of each run; 0 of one that is not there yet."""
+    tables = [folder / "metrics.csv" for folder in folders]
     return [max(0, table.read_text().count("\n") - 1) if table.is_file() else 0 for table in tables]
 
 
@@ -76,12 +84,26 @@ def new(run_dir: Path) -> Path:
     return run_dir
 
 
-def wait_for(process: subprocess.Popen, run_dir: Path, condition: Callable[[list[int]], bool]) -> None:
-    while process.poll() is None and not (len(found := generations_of(run_dir)) == ISLANDS and condition(found)):
+def wait_for(process: subprocess.Popen, folders: Sequence[Path], condition: Callable[[list[int]], bool]) -> None:
+    while process.poll() is None and not condition(generations_of(folders)):
         time.sleep(0.1)
 
 
-def exchange(runs: Path, quick: bool) -> dict[str, Any]:
+def rates_of(processes: Sequence[subprocess.Popen], folders: Sequence[Path], seconds: float) -> list[float]:
+    """Generations per second of each run over `seconds`, after three of each; then end the processes by Ctrl-C."""
+    for process in processes:
+        wait_for(process, folders, lambda found: min(found) >= 3)
+    before, started = generations_of(folders), time.monotonic()
+    time.sleep(seconds)
+    after, passed = generations_of(folders), time.monotonic() - started
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    for process in processes:
+        process.wait()
+    return [(b - a) / passed for a, b in zip(before, after, strict=True)]
+
+
+def exchange(runs: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Seconds of an exchange, publication and loading included, of all islands in this process."""
     from rookery.cli import app
 
@@ -95,7 +117,7 @@ def exchange(runs: Path, quick: bool) -> dict[str, Any]:
         return result
 
     island.Island.__call__ = timed  # pyright: ignore[reportAttributeAccessIssue]
-    generations = 6 if quick else 40
+    generations = 6 if options.quick else 40
     flags = f"--population 16 --islands {ISLANDS} --migrate-every 1 --generations {generations}".split()
     sys.argv = ["rookery", "train", "pbt-sac", "--run-dir", str(new(runs / "exchange")), *flags, *TINY.split()]
     app.main()
@@ -110,27 +132,37 @@ def exchange(runs: Path, quick: bool) -> dict[str, Any]:
     }
 
 
-def straggler(runs: Path, quick: bool) -> dict[str, Any]:
+def throughput(runs: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Generations per second of two islands, and of two separate runs with as many members at the same time."""
+    seconds = 10.0 if options.quick else 120.0
+    found: dict[str, list[float]] = {"two runs": [], "two islands": []}
+    for number in range(options.rounds):
+        folders = [new(runs / f"throughput-{number}-{seed}") for seed in range(2)]
+        flags = f"--population 4 --generations 100000 {TINY}".split()
+        processes = [train(folder, *flags, "--seed", str(seed)) for seed, folder in enumerate(folders)]
+        found["two runs"].append(sum(rates_of(processes, folders, seconds)))
+        run_dir = new(runs / f"throughput-{number}")
+        flags = f"--population 8 --islands 2 --generations 100000 --ray-address local {TINY}".split()
+        process = train(run_dir, *flags)
+        found["two islands"].append(sum(rates_of([process], islands_in(run_dir, 2), seconds)))
+    ratios = [islands / alone for alone, islands in zip(*found.values(), strict=True)]
+    return {"generations_per_second": found, "ratios": ratios, "median_ratio": float(np.median(ratios))}
+
+
+def straggler(runs: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Generations per second of islands 1 to 3, alone and while island 0 is stopped for 4 of 5 tenths of a second."""
-    seconds = 10.0 if quick else 120.0
-    rates: dict[str, Any] = {}
+    seconds = 10.0 if options.quick else 120.0
+    rates: dict[str, list[float]] = {}
     for name, slowed in (("alone", False), ("beside a straggler", True)):
         run_dir, stop = new(runs / f"straggler-{int(slowed)}"), threading.Event()
         flags = f"--population 8 --islands {ISLANDS} --migrate-every 5 --generations 100000".split()
         process = train(run_dir, *flags, *TINY.split(), "--ray-address", "local")
-        wait_for(process, run_dir, lambda found: min(found) >= 3)
+        wait_for(process, islands_in(run_dir), lambda found: min(found) >= 3)
         throttle = threading.Thread(target=_slow, args=(pid_of(run_dir / "islands/0"), stop), daemon=True)
         if slowed:
             throttle.start()
-        before, started = generations_of(run_dir), time.monotonic()
-        time.sleep(seconds)
-        after, passed = generations_of(run_dir), time.monotonic() - started
+        rates[name] = rates_of([process], islands_in(run_dir), seconds)
         stop.set()
-        if slowed:
-            throttle.join()
-        process.send_signal(signal.SIGINT)
-        process.wait()
-        rates[name] = [(b - a) / passed for a, b in zip(before, after, strict=True)]
     others = {name: float(np.mean(values[1:])) for name, values in rates.items()}
     return {"generations_per_second": rates, "ratio_of_the_others": others["beside a straggler"] / others["alone"]}
 
@@ -138,28 +170,29 @@ def straggler(runs: Path, quick: bool) -> dict[str, Any]:
 def _slow(pid: int | None, stop: threading.Event) -> None:
     """Stop a process for four fifths of the time."""
     assert pid is not None
-    while not stop.is_set():
-        os.kill(pid, signal.SIGSTOP)
-        time.sleep(0.4)
-        os.kill(pid, signal.SIGCONT)
-        time.sleep(0.1)
+    with contextlib.suppress(ProcessLookupError):  # its run has ended
+        while not stop.is_set():
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.4)
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.1)
 
 
-def kills(runs: Path, quick: bool) -> dict[str, Any]:
+def kills(runs: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Kill a random island at random moments; no island may lose a generation, and all reach the end."""
-    count, generations, chance = (2, 60, random.Random(0)) if quick else (10, 400, random.Random(0))
+    count, generations, chance = (2, 60, random.Random(0)) if options.quick else (10, 400, random.Random(0))
     run_dir = new(runs / "kills")
     flags = f"--population 8 --islands {ISLANDS} --migrate-every 5 --generations {generations}".split()
     process = train(run_dir, *flags, *TINY.split(), "--ray-address", "local")
     killed = []
     for number in range(count):
         wanted = generations * (number + chance.random()) / (count + 1)
-        wait_for(process, run_dir, lambda found, wanted=wanted: max(found) >= wanted)
+        wait_for(process, islands_in(run_dir), lambda found, wanted=wanted: max(found) >= wanted)
         running = {pid: number for number in range(ISLANDS) if (pid := pid_of(run_dir / f"islands/{number}"))}
         if running and process.poll() is None:
             pid = chance.choice(sorted(running))
             victim = running[pid]
-            killed.append((victim, generations_of(run_dir)))
+            killed.append((victim, generations_of(islands_in(run_dir))))
             os.kill(pid, signal.SIGKILL)
     finished(process)
     tables = [read_csv(path / "metrics.csv")["generation"].tolist() for path in islands_of(run_dir)]
@@ -172,9 +205,9 @@ def kills(runs: Path, quick: bool) -> dict[str, Any]:
     }
 
 
-def learning(runs: Path, quick: bool) -> dict[str, Any]:
+def learning(runs: Path, options: argparse.Namespace) -> dict[str, Any]:
     """The best fitness after equal environment steps: 4 islands of 4, and one population of 16."""
-    seeds, generations = (2, 6) if quick else (5, 300)
+    seeds, generations = (2, 6) if options.quick else (5, 300)
     contenders = {"one population of 16": [], "4 islands of 4": ["--islands", str(ISLANDS), "--migrate-every", "10"]}
     scores: dict[str, list[float]] = {}
     for name, flags in contenders.items():
@@ -219,26 +252,24 @@ def arithmetic(islands: int = 64, members: int = 256, cells: int = 1024, fractio
         )
 
 
-PARTS = {"exchange": exchange, "straggler": straggler, "kills": kills, "learning": learning}
+PARTS = {"exchange": exchange, "throughput": throughput, "straggler": straggler, "kills": kills, "learning": learning}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="+", choices=[*PARTS, "arithmetic"])
-    parser.add_argument("--runs", type=Path, default=Path("/tmp/rookery-islands"))
-    parser.add_argument("--quick", action="store_true")
-    given = parser.parse_args()
-    given.runs.mkdir(parents=True, exist_ok=True)
-    for name in given.parts:
-        file = given.runs / f"{name}.json"
-        if name == "arithmetic":
-            arithmetic()
-        elif file.exists():
-            print(f"{name}: {file.read_text()}")
-        else:
-            result = PARTS[name](given.runs, given.quick)
-            file.write_text(json.dumps(result, indent=1))
-            print(f"{name}: {json.dumps(result)}")
+    made = harness.parser(__doc__, rounds=3)
+    made.add_argument("parts", nargs="+", choices=[*PARTS, "arithmetic"])
+    made.add_argument("--runs", default="/tmp/rookery-islands", help="folder of the runs (%(default)s)")
+    options = harness.parse(made)
+    if "arithmetic" in options.parts:
+        arithmetic()
+    load, runs = harness.load(), Path(options.runs)
+    runs.mkdir(parents=True, exist_ok=True)
+    for name in [name for name in options.parts if name in PARTS and not (runs / f"{name}.json").exists()]:
+        (runs / f"{name}.json").write_text(json.dumps(PARTS[name](runs, options), indent=1))
+    found = {name: runs / f"{name}.json" for name in PARTS}
+    rows = [{"part": name, **json.loads(path.read_text())} for name, path in found.items() if path.exists()]
+    if rows:
+        harness.report("islands", options, rows, load)
 
 
 if __name__ == "__main__":
