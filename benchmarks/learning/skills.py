@@ -2,13 +2,15 @@
 
     python -m benchmarks.learning.skills --runs runs/skills --pictures docs/evidence
 
-There are six experiments, each with a separate budget. `travel-ant` and `travel-cheetah`: METRA, LSD and DIAYN with
-equal skills and steps, and random actions from the same start states, by the number of distinct cells of 1 m that the
-states of 64 episodes lie in (the torso's x, y, or x). `room`: eight skills in an open room. `ant` and `cheetah`:
-eight skills of a robot, and the descriptors of its episodes compared with those of random actions and of an untrained
-agent. `tuning`: 20 skills in the room with a small budget, where PBT and random search use the same number of steps.
-Accuracy is the share of an episode's steps whose skill the discriminator predicts; at the end it is measured on new
-start states. Existing runs are not repeated, so the benchmark can be stopped and continued.
+There are eight experiments, each with a separate budget. `travel-room`, `travel-maze`, `travel-ant` and
+`travel-cheetah`: METRA, LSD and DIAYN with equal skills and steps, and random actions from the same start states, by
+the number of distinct cells that the states of 64 episodes lie in (0.1 along x and y for the points, 1 m along the
+torso's x, y, or x for the robots), and the distance left to 64 goals as a share of the distance at the start. `room`:
+eight skills in an open room. `ant` and `cheetah`: eight skills of a robot, and the descriptors of its episodes compared
+with those of random actions and of an untrained agent. `tuning`: 20 skills in the room with a small budget, where PBT
+and random search use the same number of steps. Accuracy is the share of an episode's steps whose skill the
+discriminator predicts; at the end it is measured on new start states. Existing runs are not repeated, so the benchmark
+can be stopped and continued.
 """
 
 import argparse
@@ -34,6 +36,7 @@ from rookery.agents.metra import LsdConfig, MetraConfig, lsd, metra
 from rookery.envs import descriptors
 from rookery.envs.wrappers.skills import enumerate_skills, skills
 from rookery.learners import evaluation, rollout
+from rookery.learners.goals import reach_goals
 from rookery.populations.config import PbtConfig
 from rookery.report import statistics
 from rookery.report.figures import style
@@ -77,6 +80,27 @@ TRAVEL_CONFIG = rookery.learners.OffPolicyConfig(
     num_envs=100, steps_per_generation=50_000, updates_per_step=0.2, eval_episodes=16
 )
 SETTINGS = {
+    "travel-room": Setting(
+        "point_room",
+        2,
+        20,
+        ROOM_CONFIG,
+        METHODS,
+        alpha_init=0.1,
+        skill_kind="sphere",
+        episode_length=50,
+        positions=True,
+    ),
+    "travel-maze": Setting(
+        "point_maze",
+        2,
+        20,
+        ROOM_CONFIG,
+        METHODS,
+        alpha_init=0.1,
+        skill_kind="sphere",
+        positions=True,
+    ),
     "travel-ant": Setting(
         "ant_omni",
         2,
@@ -199,7 +223,17 @@ def train(experiment: str, contender: str, seed: int) -> tuple[dict[str, Any], d
     if setting.population_size > 1:
         return row, {}
     pair = trees.take(result.state.members, 0), trees.take(init_genotype.members, 0)
+    if setting.positions and measure_of(contender) == "distance":
+        row["goals"] = distance_left(final.learner, pair[0], key)
     return row, episodes(setting, final, pair, key)
+
+
+def distance_left(learner: rookery.Learner, member: Any, key: jax.Array) -> float:
+    """The distance left to `FRESH` goals, as a share of the distance at the start; means over the goals."""
+    assert learner.evaluator is not None
+    bank, reach = learner.start_states(key), partial(reach_goals, learner.evaluator, count=FRESH)
+    found = jax.jit(reach)(rookery.genotype(member), bank, jax.random.fold_in(key, 2))
+    return float(found.left.mean() / found.at_start.mean())
 
 
 def episodes(setting: Setting, built: Contender, pair: tuple[Any, Any], key: jax.Array) -> dict[str, np.ndarray]:
@@ -345,6 +379,7 @@ def travelled(experiment: str, contender: str, rows: Sequence[Mapping[str, Any]]
         f"{measure_of(contender)}, fresh": [float(np.median(row["fresh"])) for row in rows],
         **{f"cells visited, {name}": values for name, values in visited.items()},
         "cells visited, skills over random": ratio.tolist(),
+        **({"distance left to goals": [row["goals"] for row in rows]} if "goals" in rows[0] else {}),
         "seconds": [row["seconds"] for row in rows],
     }
     mean = statistics.interquartile_mean
