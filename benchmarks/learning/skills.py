@@ -424,12 +424,11 @@ def draw_curves(found: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]], pa
     for experiment, axes in zip(shown, made.subplots(1, len(shown), squeeze=False)[0], strict=True):
         for colour, contender in enumerate(SETTINGS[experiment].contenders):
             rows = found.get((experiment, contender), [])
-            curves = [np.median(np.asarray(row["accuracy"]), axis=1) for row in rows]
-            for row, curve in zip(rows, curves, strict=True):
-                steps = np.asarray(row["env_steps"]) / 1e3
-                axes.plot(steps, curve, color=style.PALETTE[colour], linewidth=0.7, alpha=0.5)
             if rows:
-                label = f"{contender} ({len(rows)} seeds)"
+                curves = [np.median(np.asarray(row["accuracy"]), axis=1) for row in rows]
+                steps, label = np.asarray(rows[0]["env_steps"]) / 1e3, f"{contender} ({len(rows)} seeds)"
+                for curve in curves:
+                    axes.plot(steps, curve, color=style.PALETTE[colour], linewidth=0.7, alpha=0.5)
                 axes.plot(steps, np.mean(curves, axis=0), color=style.PALETTE[colour], linewidth=2.2, label=label)
         guess = 1.0 / SETTINGS[experiment].num_skills
         axes.axhline(guess, color=style.QUIET, linewidth=1.0, linestyle="--", label="guessing")
