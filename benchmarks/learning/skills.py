@@ -18,7 +18,7 @@ import dataclasses
 import itertools
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -40,6 +40,7 @@ from rookery.learners.goals import reach_goals
 from rookery.populations.config import PbtConfig
 from rookery.report import statistics
 from rookery.report.figures import style
+from rookery.types import Observation
 
 HIDDEN, EPISODE_LENGTH = (64, 64), 100
 
@@ -76,6 +77,8 @@ SCALED_REWARD = MappingProxyType({"reward_scaling": 10.0})
 METHODS = ("METRA", "LSD", "DIAYN")
 REWARD_SCALES = {"METRA": 1.0, "LSD": 10.0, "DIAYN": 10.0}
 """A step of METRA is rewarded by at most about 1; LSD's reward is in metres, and a step covers a few hundredths."""
+MEMBERS = 5
+"""Of the travel experiments, whose seeds are one population of independent members, derived from seed 0 of the run."""
 TRAVEL_CONFIG = rookery.learners.OffPolicyConfig(
     num_envs=100, steps_per_generation=50_000, updates_per_step=0.2, eval_episodes=16
 )
@@ -89,6 +92,7 @@ SETTINGS = {
         alpha_init=0.1,
         skill_kind="sphere",
         episode_length=50,
+        population_size=MEMBERS,
         positions=True,
     ),
     "travel-maze": Setting(
@@ -99,6 +103,7 @@ SETTINGS = {
         METHODS,
         alpha_init=0.1,
         skill_kind="sphere",
+        population_size=MEMBERS,
         positions=True,
     ),
     "travel-ant": Setting(
@@ -110,10 +115,19 @@ SETTINGS = {
         alpha_init=0.1,
         skill_kind="sphere",
         episode_length=200,
+        population_size=MEMBERS,
         positions=True,
     ),
     "travel-cheetah": Setting(
-        "halfcheetah_omni", 8, 20, TRAVEL_CONFIG, METHODS, alpha_init=0.1, episode_length=200, positions=True
+        "halfcheetah_omni",
+        8,
+        20,
+        TRAVEL_CONFIG,
+        METHODS,
+        alpha_init=0.1,
+        episode_length=200,
+        population_size=MEMBERS,
+        positions=True,
     ),
     "room": Setting("point_room", 8, 40, ROOM_CONFIG),
     "ant": Setting("ant_uni", 8, 8, ANT_CONFIG, cells=5, alpha_init=0.1, chosen=SCALED_REWARD),
@@ -155,7 +169,7 @@ def main() -> None:
     jax.config.update("jax_compilation_cache_dir", f"{options.runs}/cache")
     Path(options.runs).mkdir(parents=True, exist_ok=True)
     for experiment in [] if options.only_report else options.experiments:
-        for seed in options.seeds:
+        for seed in options.seeds[:1] if SETTINGS[experiment].positions else options.seeds:
             for contender in [name for name in SETTINGS[experiment].contenders if name in options.contenders]:
                 path = Path(options.runs) / f"{experiment}-{contender.replace(' ', '-').lower()}-{seed}.json"
                 if not path.exists():
@@ -220,42 +234,58 @@ def train(experiment: str, contender: str, seed: int) -> tuple[dict[str, Any], d
         "fresh": fresh.mean(axis=1).tolist(),
         "untrained": untrained.mean(axis=1).tolist(),
     }
-    if setting.population_size > 1:
+    if setting.population_size > 1 and not setting.positions:
         return row, {}
-    pair = trees.take(result.state.members, 0), trees.take(init_genotype.members, 0)
-    if setting.positions and measure_of(contender) == "distance":
-        row["goals"] = distance_left(final.learner, pair[0], key)
-    return row, episodes(setting, final, pair, key)
+    walks = {name: jax.jit(partial(walk, final.environment, policy)) for name, policy in policies(final).items()}
+    members, untrained_members = result.state.members, init_genotype.members
+    keys = [jax.random.key(10_000 + seed + number) for number in range(setting.population_size)]
+    pairs = [(trees.take(members, number), trees.take(untrained_members, number)) for number in range(len(keys))]
+    found = [episodes(setting, final, walks, *pair, key) for pair, key in zip(pairs, keys, strict=True)]
+    if not setting.positions:
+        return row, found[0]
+    if measure_of(contender) == "distance":
+        reach = jax.jit(partial(distance_left, final.learner))
+        row["goals"] = [float(reach(learned, key)) for (learned, _), key in zip(pairs, keys, strict=True)]
+    return row, {name: np.stack([arrays[name] for arrays in found]) for name in found[0] if "visited" in name}
 
 
-def distance_left(learner: rookery.Learner, member: Any, key: jax.Array) -> float:
+def distance_left(learner: rookery.Learner, member: Any, key: jax.Array) -> jax.Array:
     """The distance left to `FRESH` goals, as a share of the distance at the start; means over the goals."""
     assert learner.evaluator is not None
-    bank, reach = learner.start_states(key), partial(reach_goals, learner.evaluator, count=FRESH)
-    found = jax.jit(reach)(rookery.genotype(member), bank, jax.random.fold_in(key, 2))
-    return float(found.left.mean() / found.at_start.mean())
+    goal_key, bank = jax.random.fold_in(key, 2), learner.start_states(key)
+    found = reach_goals(learner.evaluator, rookery.genotype(member), bank, goal_key, FRESH)
+    return found.left.mean() / found.at_start.mean()
 
 
-def episodes(setting: Setting, built: Contender, pair: tuple[Any, Any], key: jax.Array) -> dict[str, np.ndarray]:
+def policies(built: Contender) -> dict[str, Callable]:
+    """The four policies, functions of a member, observations `[FRESH, ...]` and a key."""
+    act = jax.vmap(built.agent.act, in_axes=(None, 0))
+    size = built.environment.spec.action_size
+
+    def explore(member: Any, observation: Observation, key: jax.Array) -> jax.Array:
+        return rollout.explore(built.agent, member.state, member.hyper, observation, key)
+
+    return {
+        "skills": lambda member, observation, _: act(member.state.params, observation),
+        "exploring": explore,
+        "untrained": explore,
+        "random": lambda _, __, key: jax.random.uniform(key, (FRESH, size), minval=-1.0, maxval=1.0),
+    }
+
+
+def episodes(
+    setting: Setting, built: Contender, walks: Mapping[str, Callable], learned: Any, untrained: Any, key: jax.Array
+) -> dict[str, np.ndarray]:
     """Run episodes from the same start states with the skills, with random actions, and with the untrained agent.
 
     Returns:
       `skills`, `exploring`, `untrained`, `random`: descriptors `[FRESH, D]`; `paths`: state descriptors of the skills
       `[T, FRESH, D]`. With `positions` also `visited_skills`, ..., the number of cells that all states lie in.
     """
-    learned, init_genotype = pair
-    act = jax.vmap(built.agent.act, in_axes=(None, 0))
-    size = built.environment.spec.action_size
-    policies = {
-        "skills": lambda observation, _: act(learned.state.params, observation),
-        "exploring": partial(rollout.explore, built.agent, learned.state, learned.hyper),
-        "untrained": partial(rollout.explore, built.agent, init_genotype.state, init_genotype.hyper),
-        "random": lambda _, key: jax.random.uniform(key, (FRESH, size), minval=-1.0, maxval=1.0),
-    }
     bank = built.learner.start_states(key)
     found: dict[str, np.ndarray] = {}
-    for name, policy in policies.items():
-        ends, paths = jax.jit(partial(walk, built.environment, policy))(bank, key)
+    for name, walked in walks.items():
+        ends, paths = walked(untrained if name == "untrained" else learned, bank, key)
         found[name] = np.asarray(ends)
         if setting.positions:
             states, descriptor = np.asarray(paths), built.environment.spec.descriptor
@@ -269,7 +299,9 @@ def episodes(setting: Setting, built: Contender, pair: tuple[Any, Any], key: jax
     return found | {"skill": np.arange(FRESH) % len(enumerate_skills(built.environment.spec.skill))}
 
 
-def walk(environment: rookery.Environment, policy: Any, bank: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+def walk(
+    environment: rookery.Environment, policy: Callable, member: Any, bank: Any, key: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """Descriptors of episodes `[FRESH, D]`, and of all their states `[T, FRESH, D]`, NaN after an episode's end."""
     spec = environment.spec
     assert spec.descriptor is not None
@@ -279,7 +311,7 @@ def walk(environment: rookery.Environment, policy: Any, bank: Any, key: jax.Arra
         env_states, alive, summary = carry
         act_key, env_key = jax.random.split(key)
         env_states, _, recorded = rollout.advance(
-            environment, env_states, policy(env_states.observation, act_key), env_key
+            environment, env_states, policy(member, env_states.observation, act_key), env_key
         )
         summary = jax.vmap(kind.accumulate)(summary, recorded.descriptor, alive & ~recorded.broken)
         return (env_states, alive & ~recorded.ended, summary), jnp.where(alive[:, None], recorded.descriptor, jnp.nan)
@@ -373,13 +405,16 @@ def summary(experiment: str, contender: str, rows: Sequence[Mapping[str, Any]]) 
 def travelled(experiment: str, contender: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows of the table of an experiment that counts the cells in which all states of the episodes lie."""
     names = ("skills", "exploring", "untrained", "random")
-    visited = {name: [float(row["episodes"][f"visited_{name}"]) for row in rows] for name in names}
+    visited = {
+        name: np.concatenate([row["episodes"][f"visited_{name}"] for row in rows]).astype(float).tolist()
+        for name in names
+    }
     ratio = np.asarray(visited["skills"]) / np.asarray(visited["random"])
     measures = {
-        f"{measure_of(contender)}, fresh": [float(np.median(row["fresh"])) for row in rows],
+        f"{measure_of(contender)}, fresh": [value for row in rows for value in row["fresh"]],
         **{f"cells visited, {name}": values for name, values in visited.items()},
         "cells visited, skills over random": ratio.tolist(),
-        **({"distance left to goals": [row["goals"] for row in rows]} if "goals" in rows[0] else {}),
+        **({"distance left to goals": [left for row in rows for left in row["goals"]]} if "goals" in rows[0] else {}),
         "seconds": [row["seconds"] for row in rows],
     }
     mean = statistics.interquartile_mean
