@@ -38,7 +38,7 @@ from rookery.storage.island_files import islands_of, read_exchanges
 from rookery.storage.run_dir import RunFolder
 
 TINY = (
-    "--env point_trap --hidden-sizes 32 32 --num-envs 10 --batch-size 32 --buffer-size 20000 --warmup-steps 200 "
+    "--env point_maze --hidden-sizes 32 32 --num-envs 10 --batch-size 32 --buffer-size 20000 --warmup-steps 200 "
     "--steps-per-generation 500 --exploit-interval 500 --eval-episodes 4 --devices 1 --checkpoint-every 5 --quiet"
 )
 ISLANDS = 4
