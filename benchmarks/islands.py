@@ -20,9 +20,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -32,7 +32,7 @@ from benchmarks import harness
 from rookery.islands import island
 from rookery.islands.migration import Published, arrays_of
 from rookery.islands.store import Header, Publication, encode
-from rookery.report.statistics import over_runs
+from rookery.report.statistics import estimate, over_runs, probability_of_improvement
 from rookery.storage.csv_log import read_csv
 from rookery.storage.island_files import islands_of, read_exchanges
 from rookery.storage.run_dir import RunFolder
@@ -41,6 +41,7 @@ TINY = (
     "--env point_maze --hidden-sizes 32 32 --num-envs 10 --batch-size 32 --buffer-size 20000 --warmup-steps 200 "
     "--steps-per-generation 500 --exploit-interval 500 --eval-episodes 4 --devices 1 --checkpoint-every 5 --quiet"
 )
+harness.PACKAGES = (*harness.PACKAGES, "ray")
 ISLANDS = 4
 MINUTE = 60.0
 
@@ -206,23 +207,38 @@ def kills(runs: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def learning(runs: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """The best fitness after equal environment steps: 4 islands of 4, and one population of 16."""
+    """The best fitness at equal environment steps of 4 islands of 4, and of one population of 16.
+
+    At the end, and as the mean over all generations, which is higher the sooner a population learns.
+    """
     seeds, generations = (2, 6) if options.quick else (5, 300)
     contenders = {"one population of 16": [], "4 islands of 4": ["--islands", str(ISLANDS), "--migrate-every", "10"]}
-    scores: dict[str, list[float]] = {}
+    curves: dict[str, list[np.ndarray]] = {name: [] for name in contenders}
     for name, flags in contenders.items():
         for seed in range(seeds):
             run_dir = runs / f"learning-{len(flags)}-{seed}"
             settings = f"--population 16 --seed {seed} --generations {generations}".split()
             finished(train(run_dir, *settings, *flags, *TINY.split()))
-            paths = islands_of(run_dir) or [run_dir]
-            best = max(float(read_csv(path / "metrics.csv")["best_fitness"][-1]) for path in paths)
-            scores.setdefault(name, []).append(best)
-    intervals = {name: over_runs(values)._asdict() for name, values in scores.items()}
-    return {
-        "scores": scores,
-        "interquartile_mean": {n: {k: float(v) for k, v in i.items()} for n, i in intervals.items()},
+            tables = [read_csv(path / "metrics.csv")["best_fitness"] for path in islands_of(run_dir) or [run_dir]]
+            curves[name].append(np.max(tables, axis=0))
+    scores = {
+        "at the end": {name: [float(curve[-1]) for curve in found] for name, found in curves.items()},
+        "mean over the generations": {name: [float(curve.mean()) for curve in found] for name, found in curves.items()},
     }
+    return {measure: {"scores": found, **compared(found)} for measure, found in scores.items()}
+
+
+def compared(scores: Mapping[str, list[float]]) -> dict[str, Any]:
+    """Interquartile means, and the probability that a run with islands is better than one without; with intervals."""
+    one, islands = scores.values()
+    better = estimate(probability_of_improvement, {"maze": islands}, {"maze": one})
+    means = {name: floats(over_runs(values)) for name, values in scores.items()}
+    return {"interquartile_mean": means, "islands_are_better": floats(better)}
+
+
+def floats(found: NamedTuple) -> dict[str, float]:
+    """An estimate as numbers that can be written."""
+    return {name: float(value) for name, value in found._asdict().items()}
 
 
 def arithmetic(islands: int = 64, members: int = 256, cells: int = 1024, fraction: float = 0.25) -> None:
