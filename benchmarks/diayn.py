@@ -1,6 +1,6 @@
-"""Skill discovery, environments included: one DIAYN agent of Rookery against QDax's.
+"""Skill discovery, environments included: one DIAYN agent of Rookery against QDax's, and METRA and LSD against DIAYN.
 
-    python -m benchmarks.diayn [--quick] [--rows 10000 1000000] [--work iterations updates steps]
+    python -m benchmarks.diayn [--quick] [--rows 10000 1000000] [--work iterations updates steps methods]
 
 An iteration is one step of 200 environments of walker2d_uni (spring, automatic reset), 200 rows stored, and 20 updates
 from batches of 256: discriminator, critics, policy, temperature, targets. There are five skills, all networks are
@@ -15,6 +15,9 @@ the same with donation. QDax assigns a fixed skill to each environment, Rookery 
 discriminator learns from the state before a step and rewards the state after it; Rookery uses the state after it for
 both, which saves one forward pass. Peak memory is measured for whole iterations, separately, from empty buffers, in one
 process per contender, after two calls.
+
+`methods` needs no QDax: the updates of DIAYN, METRA and LSD, whose discriminator or phi reads the whole observation;
+the ratios are those of their times to DIAYN's.
 """
 
 import argparse
@@ -29,6 +32,7 @@ import jax.numpy as jnp
 from benchmarks import harness, work
 from rookery import buffers, hyperparams
 from rookery.agents.diayn import DiaynConfig, diayn
+from rookery.agents.metra import LsdConfig, MetraConfig, lsd, metra
 from rookery.agents.sac import SacConfig, sac
 from rookery.envs import registry
 from rookery.envs.wrappers.skills import skills
@@ -38,7 +42,12 @@ from rookery.learners.off_policy import learn as off_policy_learn
 from rookery.types import Array, Key, Metrics, PyTree
 
 CONTENDERS = ("ours", "qdax", "qdax_donated")
-WORK = ("iterations", "updates", "steps")
+METHODS = {
+    "diayn": lambda inner, spec: diayn(inner, spec, DiaynConfig(True, discriminator_hidden_sizes=HIDDEN)),
+    "metra": lambda inner, spec: metra(inner, spec, MetraConfig(True, phi_hidden_sizes=HIDDEN)),
+    "lsd": lambda inner, spec: lsd(inner, spec, LsdConfig(True, phi_hidden_sizes=HIDDEN)),
+}
+WORK = ("iterations", "updates", "steps", "methods")
 TASK, ENVS, SKILLS, BATCH, HIDDEN = "walker2d_uni", 200, 5, 256, (256, 256)
 UPDATES_PER_STEP = 0.1
 UPDATES = 20  # per iteration
@@ -56,7 +65,7 @@ class Job(NamedTuple):
 def main() -> None:
     made = harness.parser(__doc__)
     made.add_argument("--rows", type=int, nargs="+", default=[10_000, 1_000_000], help="buffer sizes")
-    made.add_argument("--work", choices=WORK, nargs="+", default=list(WORK), help="parts to time (%(default)s)")
+    made.add_argument("--work", choices=WORK, nargs="+", default=list(WORK[:3]), help="parts to time (%(default)s)")
     made.add_argument("--iterations", type=int, default=10, help="iterations of one timed call (%(default)s)")
     made.add_argument("--memory-of", choices=CONTENDERS, help=argparse.SUPPRESS)
     options = harness.parse(made)
@@ -66,7 +75,12 @@ def main() -> None:
         print(json.dumps(peak_memory(options.memory_of, options.rows[0], options.iterations)))
         return
     load = harness.load()
-    rows = [measure(part, count, options.iterations, options.rounds) for count in options.rows for part in options.work]
+    timing = options.iterations, options.rounds
+    rows = [
+        methods(count, *timing) if part == "methods" else measure(part, count, *timing)
+        for count in options.rows
+        for part in options.work
+    ]
     for row in rows:
         if row["work"] == "iterations":
             flags = ("--rows", str(row["rows"]), "--iterations", str(options.iterations))
@@ -92,22 +106,39 @@ def measure(part: str, rows: int, iterations: int, rounds: int) -> dict[str, Any
     }
 
 
+def methods(rows: int, iterations: int, rounds: int) -> dict[str, Any]:
+    """One row of results: updates per second of each method, and the ratio of its time to DIAYN's."""
+    made = {name: contender(name, "updates", rows, iterations)[1] for name in METHODS}
+    times = harness.interleave(made, rounds)
+    return {
+        "work": "methods",
+        "rows": rows,
+        **{f"{name}/s": UPDATES * iterations / value.median for name, value in times.items()},
+        **{f"{name}_time_ratio": value.median / times["diayn"].median for name, value in times.items()},
+        **{f"{name}_best_time_ratio": value.best / times["diayn"].best for name, value in times.items()},
+        "seconds": {name: value.seconds for name, value in times.items()},
+    }
+
+
 def contender(
     name: str, part: str, rows: int, iterations: int, full: bool = True
 ) -> tuple[harness.Compiled, harness.Loop]:
     """A contender's program, and the loop that feeds its state back."""
-    job = (ours if name == "ours" else qdax)(part, rows, iterations, full)
+    build = qdax if name.startswith("qdax") else partial(ours, method=METHODS.get(name))
+    job = build(part, rows, iterations, full)
     donate = () if name == "qdax" else (len(job.first),)
     program = harness.compile_program(job.call, *job.first, job.carry, donate=donate)
     return program, harness.Loop(program.call, harness.Held(job.carry), *job.first)
 
 
-def ours(part: str, rows: int, iterations: int, full: bool) -> Job:
-    """The learner's step, or its blocks of updates. `steps` uses the warm-up, which draws the actions twice."""
-    env = skills(registry.make(TASK), SKILLS)
-    agent = diayn(
-        sac(env.spec, SacConfig(hidden_sizes=HIDDEN)), env.spec, DiaynConfig(discriminator_hidden_sizes=HIDDEN)
-    )
+def ours(part: str, rows: int, iterations: int, full: bool, method: Callable | None = None) -> Job:
+    """The learner's step, or its blocks of updates. `steps` uses the warm-up, which draws the actions twice.
+
+    `method` builds the agent; by default it is DIAYN, whose discriminator reads the descriptor.
+    """
+    env = skills(registry.make(TASK), SKILLS, with_previous=method in (METHODS["metra"], METHODS["lsd"]))
+    inner = sac(env.spec, SacConfig(hidden_sizes=HIDDEN))
+    agent = (method or diayn)(inner, env.spec)
     config = OffPolicyConfig(
         num_envs=ENVS,
         steps_per_generation=ENVS * iterations,
