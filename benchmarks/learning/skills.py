@@ -17,7 +17,6 @@ import argparse
 import dataclasses
 import itertools
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -40,6 +39,7 @@ from rookery.learners.goals import reach_goals
 from rookery.populations.config import PbtConfig
 from rookery.report import statistics
 from rookery.report.figures import style
+from rookery.storage.csv_log import read_csv
 from rookery.types import Observation
 
 HIDDEN, EPISODE_LENGTH = (64, 64), 100
@@ -173,7 +173,7 @@ def main() -> None:
             for contender in [name for name in SETTINGS[experiment].contenders if name in options.contenders]:
                 path = Path(options.runs) / f"{experiment}-{contender.replace(' ', '-').lower()}-{seed}.json"
                 if not path.exists():
-                    row, arrays = train(experiment, contender, seed)
+                    row, arrays = train(experiment, contender, seed, path.with_suffix(""))
                     np.savez_compressed(path.with_suffix(".npz"), **arrays)
                     path.write_text(json.dumps(row) + "\n")
                     print(experiment, contender, seed, round(row["seconds"]), row["fresh"], flush=True)
@@ -210,13 +210,16 @@ def measure_of(contender: str) -> str:
     return "distance" if contender in ("METRA", "LSD") else "accuracy"
 
 
-def train(experiment: str, contender: str, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Train one run; return its curves with its accuracy on new start states, and the episodes of its skills."""
+def train(experiment: str, contender: str, seed: int, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Train one run; return its curves with its accuracy on new start states, and the episodes of its skills.
+
+    A run that was interrupted is continued from its last checkpoint.
+    """
     setting = SETTINGS[experiment]
     built = bind(setting, contender)
-    started = time.perf_counter()
-    result = rookery.run(built.program, seed=seed, generations=setting.generations, quiet=True)
-    seconds = time.perf_counter() - started
+    files = {"run_dir": str(folder), "resume": (folder / "config.json").exists(), "checkpoint_every": 2, "keep": 1}
+    result = rookery.run(built.program, seed=seed, generations=setting.generations, quiet=True, **files)
+    fitness = read_csv(folder / "lineage.csv")["fitness"].reshape(setting.generations, -1)
     final = bind(setting, contender, FRESH)
     init_genotype = final.program.init(jax.random.split(jax.random.key(seed))[0])  # the initial state of the run
     evaluate, key = jax.jit(final.program.evaluate), jax.random.key(10_000 + seed)
@@ -228,9 +231,9 @@ def train(experiment: str, contender: str, seed: int) -> tuple[dict[str, Any], d
         "contender": contender,
         "seed": seed,
         "commit": harness.commit(),
-        "seconds": seconds,
+        "seconds": float(np.sum(read_csv(folder / "metrics.csv")["seconds"])),
         "env_steps": ((np.arange(setting.generations) + 1) * setting.learner_config.steps_per_generation).tolist(),
-        "accuracy": [np.asarray(metrics["fitness"]).tolist() for metrics in result.history],
+        "accuracy": fitness.tolist(),
         "fresh": fresh.mean(axis=1).tolist(),
         "untrained": untrained.mean(axis=1).tolist(),
     }
