@@ -65,7 +65,7 @@ class Job(NamedTuple):
 def main() -> None:
     made = harness.parser(__doc__)
     made.add_argument("--rows", type=int, nargs="+", default=[10_000, 1_000_000], help="buffer sizes")
-    made.add_argument("--work", choices=WORK, nargs="+", default=list(WORK[:3]), help="parts to time (%(default)s)")
+    made.add_argument("--work", choices=WORK, nargs="+", default=list(WORK), help="parts to time (%(default)s)")
     made.add_argument("--iterations", type=int, default=10, help="iterations of one timed call (%(default)s)")
     made.add_argument("--memory-of", choices=CONTENDERS, help=argparse.SUPPRESS)
     options = harness.parse(made)

@@ -34,7 +34,7 @@ from rookery.islands.migration import Published, arrays_of
 from rookery.islands.store import Header, Publication, encode
 from rookery.report.statistics import estimate, over_runs, probability_of_improvement
 from rookery.storage.csv_log import read_csv
-from rookery.storage.island_files import islands_of, read_exchanges
+from rookery.storage.island_files import island_dir, islands_of, read_exchanges
 from rookery.storage.run_dir import RunFolder
 
 TINY = (
@@ -63,7 +63,7 @@ def finished(process: subprocess.Popen) -> None:
 
 def islands_in(run_dir: Path, count: int = ISLANDS) -> list[Path]:
     """Run folders of the islands, whether they exist yet or not."""
-    return [run_dir / f"islands/{number}" for number in range(count)]
+    return [island_dir(run_dir, number) for number in range(count)]
 
 
 def generations_of(folders: Sequence[Path]) -> list[int]:
@@ -159,7 +159,7 @@ def straggler(runs: Path, options: argparse.Namespace) -> dict[str, Any]:
         flags = f"--population 8 --islands {ISLANDS} --migrate-every 5 --generations 100000".split()
         process = train(run_dir, *flags, *TINY.split(), "--ray-address", "local")
         wait_for(process, islands_in(run_dir), lambda found: min(found) >= 3)
-        throttle = threading.Thread(target=_slow, args=(pid_of(run_dir / "islands/0"), stop), daemon=True)
+        throttle = threading.Thread(target=_slow, args=(pid_of(islands_in(run_dir)[0]), stop), daemon=True)
         if slowed:
             throttle.start()
         rates[name] = rates_of([process], islands_in(run_dir), seconds)
@@ -189,7 +189,7 @@ def kills(runs: Path, options: argparse.Namespace) -> dict[str, Any]:
     for number in range(count):
         wanted = generations * (number + chance.random()) / (count + 1)
         wait_for(process, islands_in(run_dir), lambda found, wanted=wanted: max(found) >= wanted)
-        running = {pid: number for number in range(ISLANDS) if (pid := pid_of(run_dir / f"islands/{number}"))}
+        running = {pid: number for number, path in enumerate(islands_in(run_dir)) if (pid := pid_of(path))}
         if running and process.poll() is None:
             pid = chance.choice(sorted(running))
             victim = running[pid]
