@@ -1,11 +1,13 @@
 """Moved rows: from arbitrary sources, along chains of parents, and in cycles."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.populations.sharding import _depth, move_here, rows_at_once
+from rookery.populations.sharding import HERE, Rows, _depth, move_here, moved, rows_at_once
 
 SIZE = 17
 
@@ -19,9 +21,10 @@ def rows(size: int = SIZE) -> dict[str, jax.Array]:
 
 
 def assert_moved(tree: dict[str, jax.Array], sources: np.ndarray, in_place: bool) -> None:
-    moved = jax.jit(move_here, static_argnums=2)(tree, jnp.asarray(sources, jnp.int32), in_place)
-    for name, leaf in tree.items():
-        np.testing.assert_array_equal(moved[name], np.asarray(leaf)[sources])
+    for access in (HERE, Rows(*HERE)):  # the second a few at a time, as between devices
+        result = jax.jit(partial(moved, rows=access, in_place=in_place))(tree, jnp.asarray(sources, jnp.int32))
+        for name, leaf in tree.items():
+            np.testing.assert_array_equal(result[name], np.asarray(leaf)[sources])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -53,6 +56,13 @@ def test_small_populations(size):
 def test_a_tree_without_leaves_is_unchanged():
     """Such as the buffers of on-policy learners."""
     assert move_here((), jnp.arange(3), in_place=True) == ()
+
+
+@pytest.mark.parametrize(("columns", "loops"), [(2**20, False), (2**20 + 1, True)])
+def test_up_to_64_megabytes_are_gathered_on_one_device(columns, loops):
+    tree = jax.ShapeDtypeStruct((16, columns), jnp.float32)
+    traced = jax.make_jaxpr(move_here)(tree, jax.ShapeDtypeStruct((16,), jnp.int32))
+    assert ("while" in str(traced)) == loops
 
 
 def test_depth_counts_the_steps_to_a_survivor():
