@@ -1,8 +1,6 @@
-"""Shared parts of the tests of agents: specs, batches, and fast compilation."""
+"""Shared parts of the tests of agents: specs and batches."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +14,6 @@ PLACE = descriptor_spec("place", "final", (-1.0, -1.0), (1.0, 1.0))
 SKILLED = SPEC._replace(descriptor=PLACE, skill=SkillSpec("one-hot", 4))
 SPHERE = SPEC._replace(skill=SkillSpec("sphere", 3))
 BATCH = 8
-FAST_COMPILE = {"xla_backend_optimization_level": 0}
-
-
-def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    return jax.jit(function, compiler_options=FAST_COMPILE, **options)
 
 
 def transitions(key: jax.Array, spec: EnvSpec = SPEC, rows: int = BATCH) -> Transition:
@@ -45,4 +38,4 @@ def transitions(key: jax.Array, spec: EnvSpec = SPEC, rows: int = BATCH) -> Tran
     return batch._replace(observation=observation, next_observation=next_observation, extras=extras)
 
 
-drawn_transitions = compiled(transitions, static_argnames=("spec", "rows"))
+drawn_transitions = jax.jit(transitions, static_argnames=("spec", "rows"))

@@ -15,7 +15,6 @@ from rookery.agents.base import OnPolicyAgent
 from rookery.agents.ppo import PpoConfig, PpoHyper, PpoState, ppo
 from rookery.envs.base import EnvSpec
 from rookery.types import PyTree, Transition
-from tests.agents.common import compiled
 from tests.learners.rollouts import MASKED, PARTIAL, SPEC, rollout
 
 MEMORY = 3
@@ -74,12 +73,12 @@ def compiled_agent(name: str) -> CompiledAgent:
     return CompiledAgent(
         case=case,
         agent=agent,
-        compiled_update=compiled(counted_update),
-        explore=compiled(agent.explore),
-        act=compiled(agent.act),
-        state=compiled(lambda key: agent.start(agent.init(key)))(jax.random.key(0)),
+        compiled_update=jax.jit(counted_update),
+        explore=jax.jit(agent.explore),
+        act=jax.jit(agent.act),
+        state=jax.jit(lambda key: agent.start(agent.init(key)))(jax.random.key(0)),
         hyper=PpoHyper(actor_lr=1e-2, critic_lr=1e-2, kl_threshold=1e6),
-        batch=compiled(
+        batch=jax.jit(
             partial(rollout, spec=case.spec, memory_size=case.config.memory_size if case.config.recurrent else 0)
         )(jax.random.key(1)),
         traces=traces,

@@ -25,7 +25,7 @@ from rookery.agents.td3 import Td3Config, td3
 from rookery.envs.base import EnvSpec
 from rookery.trees import take, where
 from rookery.types import PyTree, Transition
-from tests.agents.common import BATCH, SKILLED, SPEC, SPHERE, compiled, drawn_transitions, transitions
+from tests.agents.common import BATCH, SKILLED, SPEC, SPHERE, drawn_transitions, transitions
 from tests.tiny import assert_equal
 
 MEMBERS = 3
@@ -129,10 +129,10 @@ def agent_case(request: pytest.FixtureRequest) -> CompiledAgent:
     return CompiledAgent(
         case=case,
         agent=agent,
-        update=compiled(counted_update),
-        explore=compiled(agent.explore),
-        act=compiled(agent.act),
-        state=compiled(lambda key: case.prepare(agent.start(agent.init(key))))(jax.random.key(0)),
+        update=jax.jit(counted_update),
+        explore=jax.jit(agent.explore),
+        act=jax.jit(agent.act),
+        state=jax.jit(lambda key: case.prepare(agent.start(agent.init(key))))(jax.random.key(0)),
         hyper=hyperparams.defaults(hyperparams.choose(agent.space, **case.chosen)),
         batch=drawn_transitions(jax.random.key(1), case.spec),
         noise=agent.noise(jax.random.key(2), BATCH),
@@ -197,7 +197,7 @@ def test_a_new_state_has_targets_equal_to_the_parameters_and_no_optimiser_histor
         assert_equal(attrgetter(target)(agent_case.state), attrgetter(followed)(agent_case.state.params))
     old = learn(agent_case)
     assert_equal(agent_case.agent.start(old.params).params, old.params)
-    fresh = compiled(agent_case.agent.start)(agent_case.state.params)
+    fresh = jax.jit(agent_case.agent.start)(agent_case.state.params)
     assert_equal(agent_case.case.prepare(fresh), agent_case.state)
 
 
@@ -208,7 +208,7 @@ def test_no_key_is_stored(agent_case: CompiledAgent) -> None:
 
 
 def test_initial_parameters_depend_on_the_key(agent_case: CompiledAgent) -> None:
-    one, same, other = (numbers(compiled(agent_case.agent.init)(jax.random.key(seed))) for seed in (0, 0, 1))
+    one, same, other = (numbers(jax.jit(agent_case.agent.init)(jax.random.key(seed))) for seed in (0, 0, 1))
     assert (one == same).all()
     assert (one != other).any()
 
@@ -254,7 +254,7 @@ def test_every_key_is_consumed_once(agent_case: CompiledAgent) -> None:
         )
 
     with jax.debug_key_reuse(True):  # raises where a key is used again
-        assert np.isfinite(numbers(compiled(train)(jax.random.key(0)))).all()
+        assert np.isfinite(numbers(jax.jit(train)(jax.random.key(0)))).all()
 
 
 def test_every_hyper_parameter_changes_the_update_or_the_action(agent_case: CompiledAgent) -> None:
@@ -281,9 +281,9 @@ def test_members_under_vmap_learn_the_same_as_alone(agent_case: CompiledAgent) -
         hyper, batch = hyperparams.sample(agent_case.agent.space, key), transitions(key, agent_case.case.spec)
         return agent_case.agent.start(agent_case.agent.init(key)), hyper, batch, agent_case.agent.noise(key, BATCH)
 
-    prepared = compiled(jax.vmap(prepare))(jax.random.split(jax.random.key(3), MEMBERS))
+    prepared = jax.jit(jax.vmap(prepare))(jax.random.split(jax.random.key(3), MEMBERS))
     states, *inputs = prepared
-    together = compiled(jax.vmap(agent_case.agent.update, in_axes=(0, 0, 0, 0, None)))
+    together = jax.jit(jax.vmap(agent_case.agent.update, in_axes=(0, 0, 0, 0, None)))
     both = states
     for step in range(agent_case.case.updates):
         both, _ = together(both, *inputs, jnp.int32(step))
@@ -298,7 +298,7 @@ def test_members_under_vmap_learn_the_same_as_alone(agent_case: CompiledAgent) -
 def test_all_leaves_of_a_donated_state_are_deleted(agent_case: CompiledAgent) -> None:
     state = jax.tree.map(jnp.copy, agent_case.state)
     expected, _ = agent_case.update(state, agent_case.hyper, agent_case.batch, agent_case.noise, jnp.int32(0))
-    donated = compiled(agent_case.agent.update, donate_argnums=0)
+    donated = jax.jit(agent_case.agent.update, donate_argnums=0)
     started = agent_case.case.prepare(agent_case.agent.start(state.params))
     found, _ = donated(started, agent_case.hyper, agent_case.batch, agent_case.noise, jnp.int32(0))
     np.testing.assert_allclose(numbers(found), numbers(expected), rtol=1e-6)

@@ -21,7 +21,7 @@ from rookery.envs.base import EnvSpec, SkillSpec, first_step
 from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.hyperparams import LogUniform
 from rookery.types import Observation, PyTree, Transition
-from tests.agents.common import BATCH, PLACE, SKILLED, SPEC, SPHERE, compiled, drawn_transitions
+from tests.agents.common import BATCH, PLACE, SKILLED, SPEC, SPHERE, drawn_transitions
 from tests.learners.recording import SPY, obedient
 from tests.tiny import assert_equal
 
@@ -46,7 +46,7 @@ def diayn_update(
         state = agent.start(DiaynParams(jnp.ones(()), params))
         return agent.update(state, hyperparams.defaults(agent.space), batch, jnp.zeros(rows), jnp.int32(0))
 
-    return compiled(update)(params, batch)
+    return jax.jit(update)(params, batch)
 
 
 def with_skills(batch: Transition, chosen: Any) -> Transition:
@@ -116,7 +116,7 @@ def test_an_initial_discriminator_gives_a_reward_of_zero(kind: str, chance: floa
         measured = agent.intrinsic_reward.measure(agent.init(key), step)
         return jnp.abs(measured["diversity_return"]).max(), jnp.mean(measured["accuracy"])
 
-    for reward, accuracy in compiled(lambda key: [found(key, size) for size in (2, 30)])(jax.random.key(0)):
+    for reward, accuracy in jax.jit(lambda key: [found(key, size) for size in (2, 30)])(jax.random.key(0)):
         assert float(reward) < 1e-3
         assert float(accuracy) == pytest.approx(chance, abs=0.1)
 
@@ -156,7 +156,7 @@ def test_the_discriminator_learns_from_the_true_successor_alone(full_state: bool
         state = agent.start(agent.init(jax.random.key(0)))
         return jax.lax.scan(learn, state, jax.random.split(jax.random.key(1), 40))[1]
 
-    measured = compiled(jax.vmap(train))(jnp.eye(3))
+    measured = jax.jit(jax.vmap(train))(jnp.eye(3))
     learned = np.arange(3) == (1 if full_state else 2)
     assert np.asarray(measured["discriminator_accuracy"][:, -1]).tolist() == np.where(learned, 1.0, 0.5).tolist()
     loss, reward = np.asarray(measured["discriminator_loss"]), np.asarray(measured["diversity_reward"])
@@ -200,7 +200,7 @@ def test_the_wrapped_agent_learns_from_the_replaced_reward_and_nothing_else() ->
         given = batch._replace(reward=reward, extras=())
         return logits, reward, found, inner.update(state.agent, plain, given, noise, jnp.int32(0))
 
-    logits, reward, (after, metrics), (expected, learned) = compiled(both)(jax.random.key(0))
+    logits, reward, (after, metrics), (expected, learned) = jax.jit(both)(jax.random.key(0))
     logits = np.asarray(logits, np.float64)
     log_q = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     by_hand = log_q[np.arange(BATCH), skill.argmax(axis=1)] + math.log(4)
@@ -234,7 +234,7 @@ def test_freezing_one_skill_keeps_actions_and_values(build: Callable[[EnvSpec], 
         rest = [leaf for name, leaf in params.agent._asdict().items() if name == "log_alpha"]
         return *acted, *valued, rest, [frozen.log_alpha for _ in rest]
 
-    each = compiled(jax.vmap(both, in_axes=(None, None, None, 0)))
+    each = jax.jit(jax.vmap(both, in_axes=(None, None, None, 0)))
     given = (np.float32(values) for values in (seen, action, skills))
     frozen_act, act, frozen_value, value, rest, frozen_rest = each(jax.random.key(0), *given)
     np.testing.assert_allclose(frozen_act, act, atol=1e-5)

@@ -17,7 +17,7 @@ from rookery.agents.smerl import Returns
 from rookery.envs.base import EnvSpec, Previous, SkillSpec, first_step
 from rookery.hyperparams import LogUniform
 from rookery.types import Observation, PyTree, Transition
-from tests.agents.common import PLACE, SPEC, compiled
+from tests.agents.common import PLACE, SPEC
 from tests.learners.recording import obedient
 
 SPEC2 = SPEC._replace(descriptor=PLACE, has_previous=True)
@@ -56,7 +56,7 @@ def updated(
         hyper = hyperparams.defaults(agent.space)
         return agent.update(state, hyper, batch, jnp.zeros(len(batch.reward)), jnp.int32(0))
 
-    return compiled(update)(batch)
+    return jax.jit(update)(batch)
 
 
 def metra_of(spec: EnvSpec, rows: int = 4, **options: Any) -> OffPolicyAgent:
@@ -84,7 +84,7 @@ def test_with_smerl_the_task_is_learned_and_distance_rewarded_for_good_skills(
     mean, known = jnp.asarray([9.5, 8.0, 9.9][:count]), jnp.asarray([True, True, False][:count])
     state = state._replace(returns=Returns(mean, known, jnp.float32(10.0)))
     hyper = hyperparams.defaults(agent.space)._replace(diversity_scale=jnp.float32(0.5))
-    after, metrics = compiled(agent.update)(state, hyper, batch, jnp.zeros(rows), jnp.int32(0))
+    after, metrics = jax.jit(agent.update)(state, hyper, batch, jnp.zeros(rows), jnp.int32(0))
     towards = skills if spec is SPHERE2 else 1.5 * skills - 0.5
     distance = ((AFTER[:rows] - BEFORE[:rows]) @ kernel * towards).sum(axis=1)
     np.testing.assert_allclose(after.agent.batch.reward, 1.0 + 0.5 * distance * near, rtol=1e-5, atol=1e-6)
@@ -185,7 +185,7 @@ def test_an_evaluation_measures_the_distance_of_steps_of_at_most_one() -> None:
         return [reward.measure(given, step) for reward, given in zip(found, params, strict=True) if reward is not None]
 
     rows = (jnp.asarray(values, jnp.float32) for values in (BEFORE, AFTER, SKILLS))
-    bounded, free = compiled(jax.vmap(measured))(*rows)
+    bounded, free = jax.jit(jax.vmap(measured))(*rows)
     moved = (AFTER - BEFORE) @ diagonal
     along, length = (moved * SKILLS).sum(axis=1), np.linalg.norm(moved, axis=1)
     np.testing.assert_allclose(bounded["distance"], along / np.maximum(length, 1.0), rtol=1e-5, atol=1e-6)
@@ -218,7 +218,7 @@ def test_the_skill_that_leads_to_a_goal() -> None:
         assert agent.intrinsic_reward is not None
         assert agent.intrinsic_reward.towards is not None
         params = PhiParams((), linear(KERNEL), 0.0, ())
-        found.append(np.asarray(compiled(agent.intrinsic_reward.towards)(params, *ends)))
+        found.append(np.asarray(jax.jit(agent.intrinsic_reward.towards)(params, *ends)))
     np.testing.assert_allclose(found[0], -KERNEL[1] / np.linalg.norm(KERNEL[1]), rtol=1e-5)
     np.testing.assert_array_equal(found[1], [0.0, 1.0])  # phi moves by (-2, -1.5)
 
@@ -303,7 +303,7 @@ def test_the_wrapped_agent_learns_from_the_replaced_reward_and_nothing_else() ->
         found, metrics = agent.update(state, hyper, batch, noise, jnp.int32(0))
         return found.agent, inner.update(state.agent, plain, given, noise, jnp.int32(0))[0], metrics
 
-    found, expected, _ = compiled(both)(jax.random.key(0))
+    found, expected, _ = jax.jit(both)(jax.random.key(0))
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)

@@ -15,7 +15,6 @@ from rookery.agents.ppo import PpoConfig, PpoHyper, ppo
 from rookery.agents.sac import SacConfig, sac
 from rookery.envs.base import Team
 from rookery.types import Observation, PyTree, Transition
-from tests.agents.common import compiled
 from tests.learners.rollouts import ENVS, PARTIAL, SPEC, STEPS, rollout
 from tests.tiny import assert_equal
 
@@ -52,19 +51,19 @@ class CompiledTeam(NamedTuple):
 def independent_pair() -> CompiledTeam:
     """Two independent agents."""
     agent = multi_agent.independent(ppo(TOGETHER, CONFIG), TOGETHER)
-    return compiled_team(agent, compiled(partial(rollout, spec=TOGETHER, agents=(2,)))(jax.random.key(1)))
+    return compiled_team(agent, jax.jit(partial(rollout, spec=TOGETHER, agents=(2,)))(jax.random.key(1)))
 
 
 @cache
 def single() -> CompiledTeam:
     """A single agent without a team; its rollout is `[T, E, ...]`."""
     agent = ppo(PARTIAL, CONFIG)
-    return compiled_team(agent, compiled(partial(rollout, spec=PARTIAL))(jax.random.key(1)))
+    return compiled_team(agent, jax.jit(partial(rollout, spec=PARTIAL))(jax.random.key(1)))
 
 
 def compiled_team(agent: OnPolicyAgent, batch: Transition) -> CompiledTeam:
-    state = compiled(lambda key: agent.start(agent.init(key)))(jax.random.key(0))
-    return CompiledTeam(agent, compiled(agent.update), state, batch, jax.random.key(2))
+    state = jax.jit(lambda key: agent.start(agent.init(key)))(jax.random.key(0))
+    return CompiledTeam(agent, jax.jit(agent.update), state, batch, jax.random.key(2))
 
 
 def test_independent_agents_have_separate_parameters_and_optimisers() -> None:
@@ -160,7 +159,7 @@ def test_agents_have_separate_policies_and_separate_noise() -> None:
     team = independent_pair()
     same = jax.tree.map(lambda leaf: jnp.stack([leaf[0]] * 2), team.state)
     seen = jax.tree.map(lambda leaf: jnp.stack([leaf[0, 0, 0]] * 2), team.batch.observation)
-    explore, act = compiled(team.agent.explore), compiled(team.agent.act)
+    explore, act = jax.jit(team.agent.explore), jax.jit(team.agent.act)
     action, log_prob = explore(same, HYPER, seen, jax.random.key(0))
     assert action.shape == (2, 2)
     assert log_prob.shape == (2,)
@@ -180,7 +179,7 @@ def test_a_team_of_one_agent_equals_the_single_agent() -> None:
     expected, expected_metrics = plain.compiled_update(plain.state, HYPER, plain.batch, key, jnp.int32(0))
     state = jax.tree.map(lambda leaf: leaf[None], plain.state)
     batch = jax.tree.map(lambda leaf: leaf[:, :, None], plain.batch)
-    found, metrics = compiled(team.update)(state, HYPER, batch, plain.key, jnp.int32(0))
+    found, metrics = jax.jit(team.update)(state, HYPER, batch, plain.key, jnp.int32(0))
     np.testing.assert_allclose(numbers(found), numbers(expected), rtol=1e-4, atol=1e-6)
     for name, value in expected_metrics.items():
         np.testing.assert_allclose(metrics[f"{name}/agent"], value, rtol=1e-4, atol=1e-6)
@@ -193,14 +192,14 @@ def test_agents_with_shared_parameters_learn_as_further_environments() -> None:
     plain = single()
     # The plain rollout's four environments as two of two agents: environment 2 e + i is agent i in environment e.
     batch = jax.tree.map(lambda leaf: leaf.reshape(STEPS, 2, 2, *leaf.shape[2:]), plain.batch)
-    found = compiled(agent.update)(plain.state, HYPER, batch, plain.key, jnp.int32(0))
+    found = jax.jit(agent.update)(plain.state, HYPER, batch, plain.key, jnp.int32(0))
     np.testing.assert_allclose(numbers(found), numbers(plain.update(HYPER)), rtol=1e-4, atol=1e-6)
     seen = jax.tree.map(lambda leaf: jnp.stack([leaf[0, 0]] * 2), plain.batch.observation)
-    action, log_prob = compiled(agent.explore)(plain.state, HYPER, seen, jax.random.key(0))
+    action, log_prob = jax.jit(agent.explore)(plain.state, HYPER, seen, jax.random.key(0))
     assert action.shape == (2, 2)
     assert log_prob.shape == (2,)
     assert (action[0] != action[1]).all()
-    alike = compiled(agent.act)(plain.state.params, seen)
+    alike = jax.jit(agent.act)(plain.state.params, seen)
     np.testing.assert_array_equal(alike[0], alike[1])
 
 

@@ -18,7 +18,6 @@ from rookery.agents.ppo_settings import SPACE
 from rookery.envs.base import ActionWithCarry, SkillSpec
 from rookery.hyperparams import LogUniform, OneMinusLog, Uniform
 from rookery.types import Observation, Transition
-from tests.agents.common import compiled
 from tests.agents.proximal import CASES, MEMORY, CompiledAgent, compiled_agent, layer, nets_of, numbers, steps_of
 from tests.learners.rollouts import ENVS, PARTIAL, SPEC, STEPS
 from tests.tiny import assert_equal
@@ -72,7 +71,7 @@ def prepared_rollout() -> PreparedRollout:
     critic = layer([[0.5], [-1.0], [0.25]], [0.75])
     state = agent_case.state._replace(critic=agent_case.state.critic._replace(params=critic))
     nets, hyper = nets_of(PARTIAL), PpoHyper(discount=0.5, gae_lambda=0.5)
-    learned_from = compiled(lambda batch: prepare_rows(nets, agent_case.case.config, state, hyper, batch))
+    learned_from = jax.jit(lambda batch: prepare_rows(nets, agent_case.case.config, state, hyper, batch))
     state, given = learned_from(agent_case.batch)
     kernel = np.asarray([0.5, -1.0, 0.25])
     values = [
@@ -200,7 +199,7 @@ def test_samples_have_the_declared_deviation_and_may_exceed_the_action_bounds() 
     agent = ppo(SPEC, PpoConfig(hidden_sizes=(), initial_std=2.0))
     state = agent.start(agent.init(jax.random.key(0)))
     keys = jax.random.split(jax.random.key(1), 2_000)
-    draw = compiled(jax.vmap(agent.explore, in_axes=(None, None, None, 0)))
+    draw = jax.jit(jax.vmap(agent.explore, in_axes=(None, None, None, 0)))
     action, _ = draw(state, PpoHyper(), Observation(jnp.zeros(3)), keys)
     np.testing.assert_allclose(np.std(action, axis=0), 2.0, rtol=0.05)
     assert (np.abs(action) > 1.0).any()
@@ -217,7 +216,7 @@ def test_an_unavailable_action_is_never_taken() -> None:
     observed = first_observation(agent_case)
     assert observed.action_mask is not None
     assert observed.action_mask.tolist() == [True, False, True]
-    draw = compiled(jax.vmap(agent_case.agent.explore, in_axes=(None, None, None, 0)))
+    draw = jax.jit(jax.vmap(agent_case.agent.explore, in_axes=(None, None, None, 0)))
     action, log_prob = draw(state, PpoHyper(), observed, keys)
     assert set(np.asarray(action).tolist()) == {0, 2}
     chances = {int(a): float(np.exp(p)) for a, p in zip(action, log_prob, strict=True)}
@@ -308,7 +307,7 @@ def test_a_new_state_has_new_optimisers_and_statistics(agent_case: CompiledAgent
 
 
 def test_initial_parameters_depend_on_the_key(agent_case: CompiledAgent) -> None:
-    init = compiled(agent_case.agent.init)
+    init = jax.jit(agent_case.agent.init)
     one, same, other = (numbers(init(jax.random.key(seed))) for seed in (0, 0, 1))
     assert (one == same).all()
     assert (one != other).any()
@@ -325,7 +324,7 @@ def test_every_key_is_consumed_once() -> None:
 
     with jax.debug_key_reuse(True):  # raises where a key is used again
         jax.make_jaxpr(train)(jax.random.key(0))
-        assert np.isfinite(numbers(compiled(train)(jax.random.key(0)))).all()
+        assert np.isfinite(numbers(jax.jit(train)(jax.random.key(0)))).all()
 
 
 # --- memory
@@ -337,8 +336,8 @@ def test_unrolling_equals_stepping_and_resets_the_memory_where_an_episode_begins
     observation = jax.random.normal(jax.random.key(1), (5, 2, 2))
     memory = jax.random.uniform(jax.random.key(2), (2, MEMORY))
     begins = jnp.asarray([[False, False], [False, False], [True, False], [False, False], [False, True]])
-    outputs = compiled(partial(unroll, core))(params, memory, observation, begins)
-    apply = compiled(core.apply)
+    outputs = jax.jit(partial(unroll, core))(params, memory, observation, begins)
+    apply = jax.jit(core.apply)
     for column in range(2):
         kept = memory[column]
         for time in range(5):
@@ -379,7 +378,7 @@ def test_a_recurrent_update_reproduces_the_log_densities_of_the_rollout() -> Non
         extras = RolloutExtras(log_prob, ended, truth, jnp.zeros((STEPS, ENVS)))
         return Transition(observed, action, agent_case.batch.reward, observed, ended, extras)
 
-    batch = compiled(extras)()
+    batch = jax.jit(extras)()
     _, metrics = agent_case.update(batch=batch, actor_lr=0.0)
     assert abs(float(metrics["kl"])) < 1e-6
     assert float(metrics["clipped"]) == 0.0

@@ -22,7 +22,6 @@ from rookery.experiments.settings import AnyRun
 from rookery.hyperparams import choose, describe
 from rookery.learners.base import genotype
 from rookery.learners.on_policy import OnPolicyConfig
-from tests.agents.common import compiled
 from tests.agents.proximal import numbers
 
 CONTINUOUS, DISCRETE, TEAM = "point_room", "CartPole-v1", "pursuit_continuous"
@@ -181,7 +180,7 @@ def test_after_the_whole_run_parameters_stay():
     assert made.space is not None
     learner, hyper = made.learner, jax.tree.map(jnp.float32, made.space.defaults)
 
-    @compiled
+    @jax.jit
     def learn(generation: jax.Array) -> tuple:
         bank = learner.start_states(jax.random.key(0))
         member = learner.init(jax.random.key(1), hyper, bank)

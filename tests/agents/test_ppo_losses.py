@@ -18,7 +18,6 @@ from rookery.agents.ppo import PpoConfig, PpoHyper, PpoState, Rows, critic_loss,
 from rookery.distributions import bounded_log_std
 from rookery.envs.base import EnvSpec
 from rookery.types import Observation, PyTree, Transition
-from tests.agents.common import compiled
 from tests.agents.proximal import CASES, SMALL, CompiledAgent, compiled_agent, layer, nets_of, numbers, steps_of
 from tests.learners.rollouts import ENVS, MASKED, SPEC, STEPS, rollout
 from tests.tiny import assert_equal
@@ -62,7 +61,7 @@ def surrogate() -> Callable[..., Any]:
         slope, metrics = jax.grad(policy_loss, has_aux=True)(CHOOSER, nets, hyper, given)
         return metrics, slope.network["params"]["Dense_0"]["bias"]
 
-    prepared_rollout = compiled(prepared_rollout)
+    prepared_rollout = jax.jit(prepared_rollout)
     given = rows(ACTIONS.tolist(), (LOGITS[ACTIONS] - np.log(RATIOS)).tolist(), ADVANTAGES.tolist(), COUNTS)
     return lambda hyper=DEFAULT, **changed: prepared_rollout(
         jax.tree.map(jnp.float32, hyper), given._replace(**changed)
@@ -144,7 +143,7 @@ def test_the_gradient_returns_a_deviation_from_beyond_its_bound_whatever_the_adv
     actions = np.asarray([[0.1], [-0.2], [2.0], [-2.5]]) * math.exp(bound)  # two near the mean, two far from it
     log_prob = -0.5 * (actions[:, 0] / math.exp(bound)) ** 2 - bound - 0.5 * math.log(2 * math.pi)
     given = rows(actions.tolist(), log_prob.tolist(), (sign * np.asarray([1.0, 1, -1, -1])).tolist(), [True] * 4)
-    slope = compiled(jax.value_and_grad(partial(policy_loss, nets=nets, hyper=hyper, rows=given), has_aux=True))
+    slope = jax.jit(jax.value_and_grad(partial(policy_loss, nets=nets, hyper=hyper, rows=given), has_aux=True))
     (loss, metrics), gradient = slope(Policy(layer([[0.0]], [0.0]), jnp.asarray([beyond])))
     (at_bound, _), _ = slope(Policy(layer([[0.0]], [0.0]), jnp.asarray([bound])))
     assert float(loss) == float(at_bound)
@@ -172,7 +171,7 @@ def test_the_critics_loss_by_hand(clip_value: bool) -> None:
     given = rows([0] * 4, [0.0] * 4, [0.0] * 4, [True] * 3 + [False], observation=shown)
     columns = [jnp.asarray([column], jnp.float32) for column in (OLD, TARGETS)]
     given = given._replace(value=columns[0], target=columns[1])
-    loss, metrics = compiled(partial(critic_loss, nets=nets, config=config, hyper=hyper))(
+    loss, metrics = jax.jit(partial(critic_loss, nets=nets, config=config, hyper=hyper))(
         layer([[2.0]], [0.5]), rows=given
     )
     near = np.asarray([0.7, 2.0, 0.8])  # not further than 0.2 from what it was
@@ -203,13 +202,13 @@ def test_a_shuffle_is_a_permutation_and_differs_by_key() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, PACKED_ROWS, PACKED_ROWS + 1])
 def test_a_shuffle_of_any_number_of_rows_is_a_permutation(count: int) -> None:
-    order = np.asarray(compiled(partial(shuffle, count))(jax.random.key(0)))
+    order = np.asarray(jax.jit(partial(shuffle, count))(jax.random.key(0)))
     assert order.dtype == np.int32
     assert (np.sort(order) == np.arange(count)).all()
 
 
 def test_every_order_is_equally_likely() -> None:
-    orders = np.asarray(compiled(jax.vmap(partial(shuffle, 3)))(jax.random.split(jax.random.key(0), 6_000)))
+    orders = np.asarray(jax.jit(jax.vmap(partial(shuffle, 3)))(jax.random.split(jax.random.key(0), 6_000)))
     _, counts = np.unique(orders, axis=0, return_counts=True)
     assert len(counts) == 6
     assert np.sum((counts - 1_000.0) ** 2 / 1_000.0) < 20.5  # chi-squared of 5 degrees of freedom: p = 0.001
@@ -236,8 +235,8 @@ def test_every_epoch_uses_each_row_once_in_a_different_order(recurrent: bool, mo
     names = jnp.arange(STEPS * ENVS, dtype=jnp.float32).reshape(STEPS, ENVS)
     features = batch.observation.features.at[..., 0].set(names)
     batch = batch._replace(observation=batch.observation._replace(features=features))
-    update = compiled(lambda state, key: agent.update(state, PpoHyper(), batch, key, jnp.int32(0)))
-    state = compiled(lambda key: agent.start(agent.init(key)))(jax.random.key(0))
+    update = jax.jit(lambda state, key: agent.update(state, PpoHyper(), batch, key, jnp.int32(0)))
+    state = jax.jit(lambda key: agent.start(agent.init(key)))(jax.random.key(0))
     shapes = {"actor": (2, 2), "critic": (3, 2)}
     orders = []
     for seed in (0, 1):
@@ -303,6 +302,6 @@ def test_a_stopped_policy_is_that_of_its_last_epoch() -> None:
         move = partial(clipped_adam, hyper.actor_lr, hyper.max_grad_norm)
         return epoch(UpdateSpec(loss, move, partial(cut_rows, given)), state.policy, order)
 
-    learned, metrics = compiled(once)(agent_case.state, agent_case.batch)
+    learned, metrics = jax.jit(once)(agent_case.state, agent_case.batch)
     np.testing.assert_allclose(numbers(stopped.policy), numbers(learned), rtol=1e-5, atol=1e-7)
     assert float(metrics["kl"]) > 0.0

@@ -18,7 +18,6 @@ from rookery.envs.wrappers import time_limit
 from rookery.learners.base import Learner, Member, genotype
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.types import Observation, PyTree, Transition
-from tests.agents.common import compiled
 from tests.agents.proximal import layer, nets_of, numbers
 from tests.tiny import assert_equal
 
@@ -52,7 +51,7 @@ def test_rewards_of_two_rollouts_are_those_of_the_reference() -> None:
     state, reference = start(PARAMS), Reference(3)
     # Without a discount the advantage of a step is its reward, and the critic gives 0.
     hyper = PpoHyper(discount=0.0, gae_lambda=0.0)
-    learned_from = compiled(partial(prepare_rows, nets, PpoConfig(normalize_rewards=True)))
+    learned_from = jax.jit(partial(prepare_rows, nets, PpoConfig(normalize_rewards=True)))
     rng = np.random.default_rng(0)
     for _ in range(2):
         reward = rng.normal(1.0, 2.0, (6, 3)).astype(np.float32)
@@ -134,8 +133,8 @@ def two_rollouts() -> TwoRollouts:
         bank = learner.start_states(key)
         return bank, jax.vmap(partial(learner.init, bank=bank))(jax.random.split(jax.random.key(1)), hyper)
 
-    bank, member = compiled(begin)(jax.random.key(0))
-    step = compiled(jax.vmap(learner.step, in_axes=(0, None, 0, None)))
+    bank, member = jax.jit(begin)(jax.random.key(0))
+    step = jax.jit(jax.vmap(learner.step, in_axes=(0, None, 0, None)))
     members, metrics = [member], {}
     for count in range(2):
         member, metrics = step(member, bank, jax.random.split(jax.random.key(2 + count)), jnp.int32(count))
@@ -165,7 +164,7 @@ def test_metrics_and_evaluations_use_unnormalised_rewards(two_rollouts: TwoRollo
     last = [PAY[time % 3] for time in range(STEPS, 2 * STEPS)]
     np.testing.assert_allclose(two_rollouts.metrics["reward"], [np.mean(last)] * 2, rtol=1e-6)
     one = jax.tree.map(lambda leaf: leaf[0], two_rollouts.members[-1])
-    prepared_rollout = compiled(two_rollouts.learner.evaluate)(genotype(one), two_rollouts.bank, jax.random.key(3))
+    prepared_rollout = jax.jit(two_rollouts.learner.evaluate)(genotype(one), two_rollouts.bank, jax.random.key(3))
     assert prepared_rollout.returns.tolist() == [sum(PAY)]
     assert float(prepared_rollout.fitness) == sum(PAY)
 

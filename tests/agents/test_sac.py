@@ -27,7 +27,7 @@ from rookery.agents.sac import (
 from rookery.agents.sac import update as sac_update
 from rookery.hyperparams import LogUniform, OneMinusLog
 from rookery.types import Observation, PyTree, Transition
-from tests.agents.common import BATCH, SPEC, compiled, transitions
+from tests.agents.common import BATCH, SPEC, transitions
 from tests.tiny import assert_equal
 
 ROWS = 3
@@ -100,8 +100,8 @@ class Hand(NamedTuple):
 
 @pytest.fixture(scope="module")
 def hand() -> Hand:
-    params = compiled(partial(init, NETS, CONFIG))(jax.random.key(0))
-    state = start(params)._replace(target_critic=compiled(NETS.critic.init)(jax.random.key(7)))
+    params = jax.jit(partial(init, NETS, CONFIG))(jax.random.key(0))
+    state = start(params)._replace(target_critic=jax.jit(NETS.critic.init)(jax.random.key(7)))
     spec = SPEC._replace(observation_size=2)
     batch = transitions(jax.random.key(1), spec, ROWS)._replace(terminated=jnp.asarray([False, True, False]))
     noise = draw_noise(2, jax.random.key(2), ROWS)
@@ -120,7 +120,7 @@ def hand() -> Hand:
 
 @pytest.fixture(scope="module")
 def updated(hand: Hand) -> tuple[SacState, dict]:
-    update = compiled(partial(sac_update, NETS, CONFIG))
+    update = jax.jit(partial(sac_update, NETS, CONFIG))
     return update(hand.state, HYPER, hand.batch, hand.noise, jnp.int32(0))
 
 
@@ -214,7 +214,7 @@ def test_target_of_a_linear_critic_by_hand() -> None:
 def test_temperature_moves_the_entropy_towards_its_target(hand: Hand, scale: float, direction: float) -> None:
     # The policy's entropy is a few nats: far above a target of -40, where the temperature must fall; far below 40.
     config = SacConfig(hidden_sizes=(3,), alpha_init=0.3, target_entropy_scale=scale)
-    update = compiled(partial(sac_update, NETS, config))
+    update = jax.jit(partial(sac_update, NETS, config))
     state, metrics = update(hand.state, HYPER, hand.batch, hand.noise, jnp.int32(0))
     assert -40.0 < float(metrics["entropy"]) < 40.0
     moved = float(state.log_alpha.params - hand.state.log_alpha.params)
@@ -223,10 +223,10 @@ def test_temperature_moves_the_entropy_towards_its_target(hand: Hand, scale: flo
 
 def test_a_fixed_temperature_is_unchanged() -> None:
     agent = sac(SPEC, SacConfig(hidden_sizes=(4,), fix_alpha=True))
-    state = compiled(lambda key: agent.start(agent.init(key)))(jax.random.key(0))
+    state = jax.jit(lambda key: agent.start(agent.init(key)))(jax.random.key(0))
     noise = agent.noise(jax.random.key(2), BATCH)
     hyper = hyperparams.defaults(agent.space)
-    new, metrics = compiled(agent.update)(state, hyper, transitions(jax.random.key(1)), noise, jnp.int32(0))
+    new, metrics = jax.jit(agent.update)(state, hyper, transitions(jax.random.key(1)), noise, jnp.int32(0))
     assert_equal(new.log_alpha, state.log_alpha)
     assert float(metrics["alpha"]) == 1.0
 

@@ -15,7 +15,7 @@ from rookery.agents.smerl import Returns, ReturnThreshold
 from rookery.envs.base import SkillSpec, Step
 from rookery.envs.wrappers.skills import skills
 from rookery.types import Observation, PyTree
-from tests.agents.common import BATCH, SKILLED, compiled, drawn_transitions
+from tests.agents.common import BATCH, SKILLED, drawn_transitions
 from tests.learners.recording import TINY, counting, life, obedient
 
 FOUR, SPHERE = SkillSpec("one-hot", 4), SkillSpec("sphere", 3)
@@ -33,8 +33,8 @@ def steps(skill: list[int], episode_return: list[float], ended: list[bool], trun
     return step._replace(terminated=never) if truncated else step._replace(truncated=never)  # pyright: ignore
 
 
-record = compiled(partial(smerl.record, FOUR))
-near_best = compiled(smerl.near_best)
+record = jax.jit(partial(smerl.record, FOUR))
+near_best = jax.jit(smerl.near_best)
 
 
 def known(mean: list[float], best: float, unknown: tuple[int, ...] = ()) -> Returns:
@@ -166,7 +166,7 @@ def test_only_skills_near_the_best_are_rewarded_for_diversity() -> None:
     batch = drawn_transitions(jax.random.key(1), SKILLED)
     chosen = np.arange(BATCH) % 4
     batch = batch._replace(observation=batch.observation._replace(skill=jnp.eye(4)[chosen]))
-    after, metrics = compiled(agent.update)(state, hyper, batch, jnp.zeros(BATCH), jnp.int32(0))
+    after, metrics = jax.jit(agent.update)(state, hyper, batch, jnp.zeros(BATCH), jnp.int32(0))
     bonus = np.log(np.asarray([0.4, 0.3, 0.2, 0.1]) * 4) * [0.5, 0.0, 0.5, 0.0]
     np.testing.assert_allclose(after.agent.batch.reward, batch.reward + bonus[chosen], rtol=1e-5, atol=1e-6)
     assert float(metrics["diverse"]) == pytest.approx(np.isin(chosen, [0, 2]).mean())
@@ -185,7 +185,7 @@ def test_training_records_returns_and_uses_no_key_twice() -> None:
         return place.learner.step(member, bank, keys[2], jnp.int32(0))
 
     with jax.debug_key_reuse(True):  # raises where a key is used again
-        member, metrics = compiled(rollout_returns)(jax.random.key(0))
+        member, metrics = jax.jit(rollout_returns)(jax.random.key(0))
     # Reward 1 per step, so returns are lengths, of which the time limit's 5 is the greatest.
     returns = member.state.returns
     assert max(returns.mean.tolist()) <= float(returns.best) < 5.0

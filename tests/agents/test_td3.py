@@ -33,7 +33,7 @@ from rookery.hyperparams import LogUniform, OneMinusLog, Uniform
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.populations import base
 from rookery.types import Observation, PyTree, Transition
-from tests.agents.common import SPEC, compiled
+from tests.agents.common import SPEC
 
 LN2, LN3 = np.log(2.0), np.log(3.0)  # tanh(ln 2) = (4 - 1) / (4 + 1) = 0.6 and tanh(ln 3) = (9 - 1) / (9 + 1) = 0.8
 VALUE = networks.mlp([1, 1], [], 1)
@@ -131,7 +131,7 @@ def test_policy_loss_computes_the_products_of_one_critic() -> None:
 
 
 def test_an_update_steps_against_the_slopes_and_moves_the_targets() -> None:
-    state, metrics = compiled(partial(td3_update, NETS, Td3Config(policy_delay=1)))(
+    state, metrics = jax.jit(partial(td3_update, NETS, Td3Config(policy_delay=1)))(
         STATE, HYPER, ROWS, NOISE, jnp.int32(0)
     )
     # Adam's first step is the rate, 0.1 and 0.01, against the sign of each slope (by hand above).
@@ -153,7 +153,7 @@ def moved(new: PyTree, old: PyTree) -> bool:
 
 @pytest.mark.parametrize(("delay", "due"), [(1, {0, 1, 2, 3, 4, 5}), (2, {1, 3, 5}), (3, {2, 5})])
 def test_policy_and_both_targets_change_every_delay_updates_and_the_critics_always(delay: int, due: set[int]) -> None:
-    update = compiled(partial(td3_update, NETS, Td3Config(policy_delay=delay)))
+    update = jax.jit(partial(td3_update, NETS, Td3Config(policy_delay=delay)))
     state: Td3State = STATE
     for step in range(6):
         new, metrics = update(state, HYPER, ROWS, NOISE, jnp.int32(step))
@@ -172,11 +172,11 @@ def test_policy_and_both_targets_change_every_delay_updates_and_the_critics_alwa
 
 def test_exploration_adds_noise_of_the_declared_size_and_stays_in_range() -> None:
     agent = td3(SPEC, Td3Config(hidden_sizes=(4,)))
-    state = compiled(lambda key: agent.start(agent.init(key)))(jax.random.key(0))
+    state = jax.jit(lambda key: agent.start(agent.init(key)))(jax.random.key(0))
     hyper = hyperparams.defaults(agent.space)
     observation = Observation(jnp.ones((SPEC.observation_size,)))
     quiet = agent.act(state.params, observation)
-    explore = compiled(jax.vmap(agent.explore, in_axes=(None, None, None, 0)))
+    explore = jax.jit(jax.vmap(agent.explore, in_axes=(None, None, None, 0)))
     keys = jax.random.split(jax.random.key(1), 4_000)
     for size in (0.0, 0.1, 0.2):
         action = explore(state, hyper._replace(exploration_noise=jnp.float32(size)), observation, keys)

@@ -24,7 +24,6 @@ from rookery.experiments import warm_start
 from rookery.experiments.config import EnvironmentConfig
 from rookery.qd.scoring import PolicyConfig
 from rookery.types import Observation
-from tests.agents.common import compiled
 from tests.deploy.untrained_runs import (
     AGENT,
     DIAYN_RUN,
@@ -146,12 +145,12 @@ def test_an_exported_recurrent_team_acts_as_in_the_run(tmp_path: Path) -> None:
     agent = rookery.agents.shared(rookery.ppo(identified.spec, RECURRENT_TEAM_RUN.agent), identified.spec)
     member = rookery.genotype(trees.take(warm_start.open_origin(run).state.members, 0))
     reference, act, step = (
-        compiled(partial(rookery.act, agent)),
+        jax.jit(partial(rookery.act, agent)),
         jax.jit(deserialised(exported.path)),
-        compiled(environment.step),
+        jax.jit(environment.step),
     )
     (state, now), carry, memory = (
-        compiled(environment.reset)(jax.random.key(3)),
+        jax.jit(environment.reset)(jax.random.key(3)),
         Memory(jnp.zeros((2, 3)), jnp.zeros((2, 3))),
         jnp.zeros((1, 2, 3)),
     )

@@ -32,7 +32,6 @@ from rookery.storage import run_dir
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog
 from rookery.types import Genotype, Observation
-from tests.agents.common import compiled
 
 ENVIRONMENT = EnvironmentConfig(env="point_room", episode_length=6, devices=1)
 LEARNER = OffPolicyConfig(
@@ -53,9 +52,9 @@ def save_run(config: Any, path: Path, fitness: tuple[float, ...] = (1.0, 2.0)) -
     """Write a run directory with the initial state as its only checkpoint; by default the second member is the best."""
     config = dataclasses.replace(config, run=RunConfig(generations=1, run_dir=str(path), quiet=True))
     program = build.build(config).program
-    state = compiled(program.init)(jax.random.key(0))
+    state = jax.jit(program.init)(jax.random.key(0))
     if program.table is not None:  # a repertoire is empty before the first generation
-        state, _ = compiled(program.step)(state, jax.random.key(1))
+        state, _ = jax.jit(program.step)(state, jax.random.key(1))
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(run_dir.create(path, to_record(config)))
         checkpoints = stack.enter_context(Checkpointer(opened.checkpoints, keep=1))

@@ -29,7 +29,6 @@ from rookery.report.figures.tournament import draw_tournament, members_by_rating
 from rookery.storage.csv_log import read_csv
 from rookery.storage.run_dir import open_existing
 from rookery.types import Genotype
-from tests.agents.common import compiled
 from tests.deploy.untrained_runs import ROLES_RUN, TEAM_LEARNER, save_run, unchanged
 
 ENVIRONMENT = EnvironmentConfig(
@@ -78,7 +77,7 @@ def in_turn(run: Path, opponents: Path) -> np.ndarray:
     learner = mine.built.learner
     assert learner is not None
     bank_key, key = jax.random.split(evaluation_key(0))
-    bank, evaluate = learner.start_states(bank_key), compiled(learner.evaluate)
+    bank, evaluate = learner.start_states(bank_key), jax.jit(learner.evaluate)
     members, opposing = (jax.device_get(genotype(read.state.members)) for read in (mine, other))
     sizes = [len(jax.tree.leaves(each.params)[0]) for each in (members, opposing)]
     returns = np.empty((2, *sizes))

@@ -32,7 +32,6 @@ from rookery.qd.scoring import PolicyConfig
 from rookery.storage import run_dir
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog
-from tests.agents.common import compiled
 
 ENVIRONMENT = EnvironmentConfig(env="point_room", episode_length=6, devices=1)
 LEARNER = OffPolicyConfig(
@@ -85,7 +84,7 @@ def save_run(
     """Write a run directory with the changed initial state as its only checkpoint, and the fitnesses (and ratings) of
     its members."""
     config = dataclasses.replace(config, run=RunConfig(generations=1, run_dir=str(path), quiet=True))
-    state = change(compiled(build.build(config).program.init)(jax.random.key(0)))
+    state = change(jax.jit(build.build(config).program.init)(jax.random.key(0)))
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(run_dir.create(path, to_record(config)))
         checkpoints = stack.enter_context(Checkpointer(opened.checkpoints, keep=1))

@@ -19,7 +19,6 @@ from rookery.envs.suites.jaxmarl.adapter import from_jaxmarl
 from rookery.envs.suites.playground.adapter import from_playground
 from rookery.envs.wrappers.frame_stack import stack_frames
 
-FAST_COMPILE = {"xla_backend_optimization_level": 0}
 STEPS = 3
 
 
@@ -38,7 +37,7 @@ def steps_of(environment: Environment) -> Step:
         steps = jax.lax.scan(advance, state, jax.random.split(jax.random.key(1), STEPS))[1]
         return jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, steps)
 
-    return jax.jit(roll, compiler_options=FAST_COMPILE)()
+    return jax.jit(roll)()
 
 
 def jaxmarl_object(name: str) -> Any:

@@ -16,7 +16,6 @@ from rookery.envs.suites.brax import feet as brax_feet
 from rookery.envs.suites.brax import walls as brax_walls
 from rookery.envs.wrappers import time_limit
 
-FAST_COMPILE = {"xla_backend_optimization_level": 0}
 ROBOT = {"ant_trap": "ant", "humanoid_trap": "humanoid", "ant_maze": "ant"}
 VARIANT = {"ant_trap": brax_walls.TRAP, "humanoid_trap": brax_walls.TRAP, "ant_maze": brax_walls.MAZE}
 RADIUS = {"ant": 0.25, "humanoid": 0.2}  # of the torso's collision spheres
@@ -100,7 +99,7 @@ def rolling(task: str) -> Callable[..., tuple[Any, Step]]:
     def roll(q: jax.Array, qd: jax.Array) -> tuple[Any, Step]:
         return jax.lax.scan(advance, jax.vmap(start)(q, qd), length=STEPS[ROBOT[task]])[1]
 
-    return jax.jit(roll, compiler_options=FAST_COMPILE)
+    return jax.jit(roll)
 
 
 @pytest.mark.filterwarnings("ignore:Accessing `:DeprecationWarning")

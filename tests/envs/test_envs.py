@@ -24,7 +24,6 @@ HOST = "gym:counter"  # of the tests, which runs on the host
 FIXED_START = ("probe_value", "probe_discount", "probe_action", "probe_truncation")
 LENGTH = 150  # of the suites' episodes here: the clock must end within the steps below
 STEPS = 200
-FAST_COMPILE = {"xla_backend_optimization_level": 0}
 
 
 class EnvCase(NamedTuple):
@@ -47,7 +46,7 @@ def compiled(function: Callable[..., Any], traces: Counter[str], name: str) -> C
         traces[name] += 1
         return function(*args)
 
-    return jax.jit(counted, compiler_options=FAST_COMPILE)
+    return jax.jit(counted)
 
 
 def roll(env: Environment, keys: jax.Array, actions: jax.Array, step_keys: jax.Array) -> tuple[Any, Any, Step]:
@@ -82,7 +81,7 @@ def case(request: pytest.FixtureRequest) -> EnvCase:
     actions = jax.random.rademacher(key, (*each, env.spec.action_size), jnp.float32)
     if env.spec.discrete:
         actions = jax.random.randint(key, each, 0, env.spec.action_size)
-    starts, first, steps = jax.jit(partial(roll, env), compiler_options=FAST_COMPILE)(keys, actions, step_keys)
+    starts, first, steps = jax.jit(partial(roll, env))(keys, actions, step_keys)
     reset, step = compiled(env.reset, traces, "reset"), compiled(env.step, traces, "step")
     return EnvCase(env, reset, step, traces, keys, step_keys, actions, starts, first, steps)
 

@@ -31,7 +31,6 @@ from rookery.types import PyTree
 from tests.envs import gymnasium_environments as own
 from tests.envs.gymnasium_environments import END, LIMIT, Counter, Log, Plain, act, adapted, limited, play, starts
 
-FAST_COMPILE = {"xla_backend_optimization_level": 0}
 SEEDS = (3, 4, 5, 6)
 KEYS = jax.random.split(jax.random.key(0), len(SEEDS))
 
@@ -56,7 +55,7 @@ def test_another_time_limit_belongs_to_the_environment_on_the_host(counter: Envi
 
 
 def compiled(function: Callable, **axes: Any) -> Callable:
-    return jax.jit(jax.vmap(function, **axes), compiler_options=FAST_COMPILE)
+    return jax.jit(jax.vmap(function, **axes))
 
 
 @pytest.fixture(scope="module")
@@ -265,7 +264,7 @@ class TestCalls:
         environment, shapes = counted
         state, actions, expected = self.nested(environment)
         batch = jax.vmap(jax.vmap(environment.step, in_axes=(0, 0, None)), in_axes=(0, 0, None))
-        _, result = jax.jit(batch, compiler_options=FAST_COMPILE)(state, actions, KEYS[0])
+        _, result = jax.jit(batch)(state, actions, KEYS[0])
         self.check(result, expected)
         assert shapes == [(2, 3)]
 

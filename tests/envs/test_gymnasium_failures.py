@@ -19,7 +19,6 @@ from rookery.envs.suites.gymnasium.adapter import from_gymnasium
 from tests.envs import gymnasium_environments as own
 from tests.envs.gymnasium_environments import BAD, Counter, Faulty, Log, adapted, limited, play, starts
 
-FAST_COMPILE = {"xla_backend_optimization_level": 0}
 SEEDS = (3, 5, 7, 9)
 KEYS = jax.random.split(jax.random.key(0), len(SEEDS))
 FAULTY = jnp.zeros((4, 2)).at[2, 0].set(1.0)
@@ -35,7 +34,7 @@ def released() -> Iterator[None]:
 
 
 def compiled(environment: Environment) -> Callable:
-    return jax.jit(jax.vmap(environment.step), compiler_options=FAST_COMPILE)
+    return jax.jit(jax.vmap(environment.step))
 
 
 def pool_of(environment: Environment) -> HostPool:

@@ -17,7 +17,6 @@ from rookery.envs import registry
 from rookery.envs.base import Environment, Step
 from rookery.envs.suites import gymnax, third_party
 
-FAST_COMPILE = {"xla_backend_optimization_level": 0}
 BALANCE = np.asarray([0.1, 0.3, 1.0, 0.5], np.float32)  # a linear policy that keeps CartPole's pole up
 
 
@@ -34,7 +33,7 @@ def rolled(env: Environment, policy: Any, steps: int, seed: int = 0) -> Step:
         keys = jax.random.split(jax.random.key(seed + 1), steps)
         return jax.lax.scan(advance, (state, start.observation.features), keys)[1]
 
-    return jax.jit(roll, compiler_options=FAST_COMPILE)()
+    return jax.jit(roll)()
 
 
 def types(tree: Any) -> Any:

@@ -18,7 +18,6 @@ from rookery.envs.suites import third_party
 from rookery.envs.suites.jaxmarl import adapter as jaxmarl
 from rookery.envs.suites.jaxmarl import tasks as jaxmarl_tasks
 
-FAST_COMPILE = {"xla_backend_optimization_level": 0}
 STEPPED = (  # one of each kind takes a step here; the others differ by their map, and are built by the registry's tests
     *(name for name in jaxmarl_tasks.TASKS if name.startswith("MPE") and "_3a" not in name and "_6a" not in name),
     *("SMAX_3m", "SMAX_smacv2_5_units", "overcooked_cramped_room", "overcooked_v2_cramped_room", "switch_riddle"),
@@ -41,11 +40,7 @@ def rolled(env: Environment, policy: Any, steps: int, seed: int = 0) -> tuple[An
         _, (states, suite_step) = jax.lax.scan(advance, (state, start.observation.features), jnp.arange(steps))
         return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), state, states), suite_step
 
-    return fast(roll)()
-
-
-def fast(function: Any) -> Any:
-    return jax.jit(function, compiler_options=FAST_COMPILE)
+    return jax.jit(roll)()
 
 
 def still(env: Environment) -> Any:
@@ -132,7 +127,7 @@ def test_rewards_and_observations_are_the_suites_own_and_vmap_equals_a_loop() ->
         then = [env.step(alone[i][0], actions[i], keys[i])[1] for i in range(2)]
         return starts, steps, alone, then, [own(alone[i][0].inner, actions[i], keys[i]) for i in range(2)]
 
-    starts, steps, alone, then, suite = fast(compare)()
+    starts, steps, alone, then, suite = jax.jit(compare)()
     assert not np.array_equal(starts.observation.features[0], starts.observation.features[1])
     for i in range(2):
         np.testing.assert_allclose(
@@ -146,7 +141,7 @@ def test_rewards_and_observations_are_the_suites_own_and_vmap_equals_a_loop() ->
 
 def test_unequal_actions_have_a_mask_and_continuous_ones_are_scaled() -> None:
     speaking = registry.make("MPE_simple_speaker_listener_v4")
-    _, start = fast(speaking.reset)(jax.random.key(0))
+    _, start = jax.jit(speaking.reset)(jax.random.key(0))
     assert speaking.spec.masked
     np.testing.assert_array_equal(start.observation.action_mask, np.asarray([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool))
     assert not np.any(start.observation.features[0, 3:11])
@@ -162,7 +157,7 @@ def test_unequal_actions_have_a_mask_and_continuous_ones_are_scaled() -> None:
 def battle() -> tuple[Any, Any]:
     """Two compiled functions of one battle."""
     env = registry.make("SMAX_3m", episode_length=60)
-    return fast(env.reset), fast(env.step)
+    return jax.jit(env.reset), jax.jit(env.step)
 
 
 def test_a_dead_unit_can_do_nothing_and_shares_the_end_of_the_battle(battle: tuple[Any, Any]) -> None:
@@ -232,7 +227,7 @@ def test_a_game_of_coins_is_not_begun_anew_within_an_episode() -> None:
 
 def test_only_the_agent_in_turn_has_moves_in_hanabi() -> None:
     env = registry.make("hanabi")
-    _, start = fast(env.reset)(jax.random.key(0))
+    _, start = jax.jit(env.reset)(jax.random.key(0))
     masks = np.asarray(start.observation.action_mask)
     assert masks.shape[1] == 21
     assert sorted(masks.sum(axis=1))[0] == 1, "the other can only wait"

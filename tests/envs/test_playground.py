@@ -19,7 +19,6 @@ from rookery.envs.suites import third_party
 from rookery.envs.suites.playground import adapter, descriptors, loading, tasks
 from rookery.envs.suites.playground.adapter import from_playground
 
-FAST_COMPILE = {"xla_backend_optimization_level": 0}
 STEPS = 20
 
 
@@ -47,7 +46,7 @@ def started(pendulum: Any) -> Any:
         with third_party.standard_promotion():
             return third_party.strongly_typed(pendulum.reset(jax.random.key_data(key)))
 
-    return jax.jit(start, compiler_options=FAST_COMPILE)
+    return jax.jit(start)
 
 
 def actions_of(spec: Any, *batch: int) -> jax.Array:
@@ -105,10 +104,10 @@ def test_members_by_environments_are_one_batch_of_physics() -> None:
     """A ball that touches its cup: contacts under two maps are those under one."""
     environment = registry.make("BallInCup", impl="jax")
     keys, actions = jax.random.split(jax.random.key(0), 4), jnp.moveaxis(actions_of(environment.spec, 4), 1, 0)
-    flat = jax.jit(jax.vmap(partial(roll, environment)), compiler_options=FAST_COMPILE)(keys, actions)
+    flat = jax.jit(jax.vmap(partial(roll, environment)))(keys, actions)
     pairs = keys.reshape(2, 2), actions.reshape(2, 2, *actions.shape[1:])
     nested = jax.vmap(jax.vmap(partial(roll, environment)))
-    nested = jax.jit(nested, compiler_options=FAST_COMPILE)(*pairs)
+    nested = jax.jit(nested)(*pairs)
     for one, two in zip(flat, nested, strict=True):
         np.testing.assert_allclose(two.reshape(one.shape), one, atol=1e-5)
     assert float(np.ptp(np.asarray(flat[0]), axis=1).max()) > 0.1
@@ -267,7 +266,7 @@ def test_warp_gives_nearly_what_jax_gives(task: Environment) -> None:
     keys = jax.random.split(jax.random.key(0), 3)
     actions = jnp.moveaxis(actions_of(task.spec, 3), 1, 0)
     expected, found = (
-        jax.jit(jax.vmap(partial(roll, environment)), compiler_options=FAST_COMPILE)(keys, actions)
+        jax.jit(jax.vmap(partial(roll, environment)))(keys, actions)
         for environment in (task, registry.make("PendulumSwingup", impl="warp"))
     )
     np.testing.assert_allclose(found[0], expected[0], atol=1e-4)

@@ -15,7 +15,6 @@ from rookery.envs.tasks.pursuit import PursuitState
 from rookery.envs.wrappers.time_limit import TimeLimitState
 
 NAMES = ("pursuit_discrete", "pursuit_continuous")
-FAST_COMPILE = {"xla_backend_optimization_level": 0}
 KEY = jax.random.key(0)
 
 
@@ -30,7 +29,7 @@ def begun(env: Environment, positions: Any, headings: Any = None) -> TimeLimitSt
 
 def after(env: Environment, state: TimeLimitState, *actions: Any) -> tuple[TimeLimitState, list[Step]]:
     """The state after these actions, one per agent and step, and the steps."""
-    step, steps = jax.jit(env.step, compiler_options=FAST_COMPILE), []
+    step, steps = jax.jit(env.step), []
     for action in actions:
         taken = jnp.asarray(action, jnp.int32) if env.spec.discrete else jnp.asarray(action, jnp.float32)[:, None]
         state, result = step(state, taken, KEY)
@@ -158,7 +157,7 @@ def test_random_episodes_keep_the_contract(name: str) -> None:
         last, steps = jax.lax.scan(advance, state, actions)
         return (state, last), first, steps
 
-    (states, last), first, steps = jax.jit(roll, compiler_options=FAST_COMPILE)(keys)
+    (states, last), first, steps = jax.jit(roll)(keys)
     assert first.observation.features.shape == (3, 4, 17)
     assert steps.reward.shape == (20, 3, 4)
     assert steps.descriptor.shape == (20, 3, 0)
@@ -176,7 +175,7 @@ def test_random_episodes_keep_the_contract(name: str) -> None:
 
 def reset_twice(env: Environment, key: jax.Array, action: jax.Array) -> list[jax.Array]:
     """Start positions of two resets; two steps from the first must say the same."""
-    reset, step = (jax.jit(function, compiler_options=FAST_COMPILE) for function in (env.reset, env.step))
+    reset, step = (jax.jit(function) for function in (env.reset, env.step))
     state, _ = reset(key)
     one, other = step(state, action, KEY), step(state, action, KEY)
     for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):

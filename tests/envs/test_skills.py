@@ -17,7 +17,6 @@ from rookery.envs.wrappers import auto_reset, time_limit
 from rookery.envs.wrappers.skills import SkillsConfig, enumerate_skills, skills, whole_rounds
 from rookery.learners import evaluation, rollout
 from rookery.types import Observation, PyTree
-from tests.agents.common import compiled
 from tests.tiny import assert_equal
 
 SLOTS = 11
@@ -66,7 +65,7 @@ def walk(environment: Environment, times: int, slots: int = SLOTS, starts: int =
         state, first = auto_reset.begin(environment, bank, keys[1], slots)
         return first.observation, jax.lax.scan(advance, state, jax.random.split(keys[2], times))[1]
 
-    return Walk(*jax.tree.map(np.asarray, compiled(life)(jax.random.key(seed))))
+    return Walk(*jax.tree.map(np.asarray, jax.jit(life)(jax.random.key(seed))))
 
 
 def begun(environment: Environment, slots: int, starts: int = 8) -> np.ndarray:
@@ -79,7 +78,7 @@ def begun(environment: Environment, slots: int, starts: int = 8) -> np.ndarray:
         assert skill is not None
         return skill
 
-    return np.asarray(compiled(start)(jax.random.key(0)))
+    return np.asarray(jax.jit(start)(jax.random.key(0)))
 
 
 def assert_uniform(counts: np.ndarray) -> None:
@@ -172,7 +171,7 @@ def test_evaluations_take_the_skills_in_turn() -> None:
         return bank[1].observation, evaluation.start_episodes(environment, bank, 16)
 
     for environment in (skills(line(), 4, balanced=True), skills(line(), 2, "sphere")):
-        starts, rollouts = compiled(partial(begin, environment))(jax.random.key(0))
+        starts, rollouts = jax.jit(partial(begin, environment))(jax.random.key(0))
         assert environment.spec.skill is not None
         every = enumerate_skills(environment.spec.skill)
         np.testing.assert_array_equal(rollouts.observation.skill, np.concatenate([every] * (16 // len(every))))
@@ -227,7 +226,7 @@ def test_an_episodes_return_adds_up_and_begins_at_zero(drawn: Walk) -> None:
 
 def test_a_reset_shows_a_skill_and_nothing_returned() -> None:
     environment = skills(line(), 4)
-    _, step = compiled(environment.reset)(jax.random.key(0))
+    _, step = jax.jit(environment.reset)(jax.random.key(0))
     assert_equal(step.observation, step.final_observation)
     assert np.asarray(step.observation.skill).sum() == 1.0
     assert step.episode_return == 0.0
@@ -269,14 +268,14 @@ def words(keys: jax.Array) -> set[tuple]:
 def test_no_key_draws_both_a_start_state_and_what_it_is_for() -> None:
     # A draw of integers spends its key and the two halves of it.
     plain_env, key = telling(), jax.random.key(1)
-    bank = jnp.arange(4), compiled(partial(auto_reset.start_bank, plain_env, size=4))(key)[1]
-    starts, first = compiled(partial(auto_reset.begin, plain_env, num_envs=16))(bank, key)
+    bank = jnp.arange(4), jax.jit(partial(auto_reset.start_bank, plain_env, size=4))(key)[1]
+    starts, first = jax.jit(partial(auto_reset.begin, plain_env, num_envs=16))(bank, key)
     assert words(first.observation.features) == words(
         jax.random.key_data(jax.random.split(jax.random.split(key)[1], 16))
     )
     assert (starts != jax.random.randint(key, (16,), 0, 4)).any()
 
-    _, step = compiled(auto_reset.auto_reset(plain_env, bank).step)(bank[0][0], jnp.zeros(1), key)
+    _, step = jax.jit(auto_reset.auto_reset(plain_env, bank).step)(bank[0][0], jnp.zeros(1), key)
     spent = jax.random.split(key)[1]
     assert not words(step.observation.features) & words(jax.random.key_data(jax.random.split(key)))
     assert not words(step.observation.features) & words(jax.random.key_data(jax.random.split(spent)))
@@ -285,7 +284,7 @@ def test_no_key_draws_both_a_start_state_and_what_it_is_for() -> None:
 def test_slots_explore_and_live_by_keys_of_their_own() -> None:
     environment = skills(line(), 4)
     agent = sac(environment.spec, SacConfig(hidden_sizes=(4,)))
-    params = compiled(agent.init)(jax.random.key(0))
+    params = jax.jit(agent.init)(jax.random.key(0))
     layer = params.policy["params"]["Dense_0"]
     layer["kernel"] = layer["kernel"].at[1:].set(0.0)  # a policy that does not depend on the skill
     observation = Observation(jnp.full((8, 1), 0.5), skill=jnp.tile(jnp.eye(4), (2, 1)))
@@ -294,7 +293,7 @@ def test_slots_explore_and_live_by_keys_of_their_own() -> None:
         drawn = rollout.explore(agent, agent.start(params), agent.space.defaults, observation, key)
         return drawn, jax.vmap(agent.act, in_axes=(None, 0))(params, observation)
 
-    drawn, actions_taken = compiled(both)(params, jax.random.key(1))
+    drawn, actions_taken = jax.jit(both)(params, jax.random.key(1))
     assert len(np.unique(np.asarray(actions_taken))) == 1  # otherwise it depends on the skill
     assert len(np.unique(np.asarray(drawn))) == 8
 
@@ -350,7 +349,7 @@ def test_a_step_has_the_state_before_it_if_it_is_asked_for() -> None:
         start = env_states, first.observation, first.observation.features
         return first, jax.lax.scan(advance, start, jax.random.split(key, 7))[1]
 
-    first, (steps, seen, place) = compiled(partial(walk_on, environment))(jax.random.key(0))
+    first, (steps, seen, place) = jax.jit(partial(walk_on, environment))(jax.random.key(0))
     np.testing.assert_array_equal(first.previous.observation.skill, first.observation.skill)
     np.testing.assert_array_equal(first.previous.descriptor, first.descriptor)
     np.testing.assert_array_equal(steps.previous.observation.features, seen.features)

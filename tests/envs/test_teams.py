@@ -15,7 +15,7 @@ from rookery.envs.wrappers.recurrence import with_carry
 from rookery.envs.wrappers.skills import skills
 from rookery.envs.wrappers.teams import as_team, identify
 from rookery.types import Observation
-from tests.learners.recording import LENGTH, compiled, counting
+from tests.learners.recording import LENGTH, counting
 from tests.learners.rollouts import ERRAND, errand
 from tests.learners.rollouts import LENGTH as ERRAND_LENGTH
 from tests.tiny import assert_equal
@@ -33,7 +33,7 @@ def followed(environment: Environment, action: Any, steps: int) -> tuple:
         state, first = environment.reset(key)
         return first, jax.lax.scan(once, state, jax.random.split(key, steps))[1]
 
-    return compiled(life)(jax.random.key(3))
+    return jax.jit(life)(jax.random.key(3))
 
 
 # --- a team of one
@@ -66,7 +66,7 @@ def test_a_team_of_one_knows_its_sizes() -> None:
 
 def test_a_team_of_one_begins_again_when_its_episode_is_over() -> None:
     environment = as_team(counting())
-    bank = compiled(lambda key: auto_reset.start_bank(environment, key, 4))(jax.random.key(0))
+    bank = jax.jit(lambda key: auto_reset.start_bank(environment, key, 4))(jax.random.key(0))
     _, steps = followed(auto_reset.auto_reset(environment, bank), ACTION[None], 12)
     over = np.asarray(steps.terminated | steps.truncated)[:, 0]
     assert 2 <= over.sum() < 12
@@ -106,7 +106,7 @@ def test_every_observation_has_the_agents_index() -> None:
 
 def test_the_index_is_there_after_an_automatic_reset() -> None:
     environment = identify(errand())
-    bank = compiled(lambda key: auto_reset.start_bank(environment, key, 2))(jax.random.key(0))
+    bank = jax.jit(lambda key: auto_reset.start_bank(environment, key, 2))(jax.random.key(0))
     _, steps = followed(auto_reset.auto_reset(environment, bank), jnp.zeros((2, 2)), 2 * ERRAND_LENGTH)
     np.testing.assert_array_equal(steps.observation.agent, np.broadcast_to(np.eye(2), (8, 2, 2)))
     assert steps.observation.features[:, 1, 0].tolist() == [1.0, 2.0, 3.0, 0.0, 1.0, 2.0, 3.0, 0.0]
@@ -124,8 +124,8 @@ def test_the_carry_is_in_the_next_observation_and_zero_at_a_start(plain_env: Cal
     action = jnp.full((*agents, 2), 0.5)
     recurrent = with_carry(environment, 3)
     assert recurrent.spec == environment.spec._replace(recurrent=True)
-    bank = compiled(lambda key: auto_reset.start_bank(recurrent, key, 2))(jax.random.key(0))
-    plain_bank = compiled(lambda key: auto_reset.start_bank(environment, key, 2))(jax.random.key(0))
+    bank = jax.jit(lambda key: auto_reset.start_bank(recurrent, key, 2))(jax.random.key(0))
+    plain_bank = jax.jit(lambda key: auto_reset.start_bank(environment, key, 2))(jax.random.key(0))
     first, steps = followed(auto_reset.auto_reset(recurrent, bank), ActionWithCarry(action, carry), 8)
     plain_first, plain = followed(auto_reset.auto_reset(environment, plain_bank), action, 8)
     assert first.observation.carry.shape == carry.shape

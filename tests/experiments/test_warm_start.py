@@ -31,7 +31,6 @@ from rookery.storage import run_dir
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog, read_csv
 from rookery.types import Observation
-from tests.agents.common import compiled
 from tests.tiny import assert_equal
 
 ENVIRONMENT = EnvironmentConfig(env="point_room", episode_length=10, devices=1)
@@ -81,7 +80,7 @@ def initial_program(config) -> rookery.Program:
 
 
 def initial_state(program: rookery.Program):
-    return compiled(program.init)(jax.random.key(0))
+    return jax.jit(program.init)(jax.random.key(0))
 
 
 @pytest.fixture(scope="module")

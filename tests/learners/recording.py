@@ -39,11 +39,6 @@ TINY = OffPolicyConfig(
     eval_episodes=6,
     start_states=12,
 )
-FAST_COMPILE = {"xla_backend_optimization_level": 0}
-
-
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return jax.jit(function, compiler_options=FAST_COMPILE)
 
 
 # --- the environment: observation (length, time), reward 1 per step; after the end all values are wrong on purpose
@@ -206,9 +201,9 @@ def life(agent: OffPolicyAgent, environment: Environment, config: OffPolicyConfi
         traces["step"] += 1
         return learner.step(*args)
 
-    bank = compiled(learner.start_states)(jax.random.key(0))
-    member = compiled(learner.init)(jax.random.key(1), hyperparams.defaults(learner.space), bank)
-    return Life(learner, bank, member, compiled(counted_step), traces)
+    bank = jax.jit(learner.start_states)(jax.random.key(0))
+    member = jax.jit(learner.init)(jax.random.key(1), hyperparams.defaults(learner.space), bank)
+    return Life(learner, bank, member, jax.jit(counted_step), traces)
 
 
 def stored(member: Member, num_envs: int) -> Transition:

@@ -28,7 +28,6 @@ from tests.learners.recording import (
     TINY,
     Life,
     changed,
-    compiled,
     counting,
     life,
     obedient,
@@ -170,7 +169,7 @@ def test_the_discriminator_reads_the_normalised_observation(shown: Member) -> No
 
 
 def evaluated(place: Life, member: Member) -> Evaluation:
-    return compiled(place.learner.evaluate)(genotype(member), place.bank, jax.random.key(5))
+    return jax.jit(place.learner.evaluate)(genotype(member), place.bank, jax.random.key(5))
 
 
 def episodes(place: Life) -> tuple[np.ndarray, np.ndarray]:
@@ -212,7 +211,7 @@ def test_evaluation_recognises_through_the_genotypes_own_statistics(normalised: 
 def test_an_action_that_is_not_finite_makes_the_fitness_nan(led: Life, trained: Member) -> None:
     given = genotype(trained)
     broken = given._replace(params=given.params._replace(agent=jnp.asarray(jnp.nan)))
-    evaluation = compiled(led.learner.evaluate)(broken, led.bank, jax.random.key(5))
+    evaluation = jax.jit(led.learner.evaluate)(broken, led.bank, jax.random.key(5))
     assert np.isnan(evaluation.fitness)
 
 
@@ -232,7 +231,7 @@ def test_the_fitness_is_the_configured_one(fitness: Any, expected: float) -> Non
 def test_without_intrinsic_reward_the_fitness_is_the_return(led: Life) -> None:
     lengths, skill = episodes(led)
     place = life(obedient(ENVIRONMENT.spec, ROWS), ENVIRONMENT, CONFIG)
-    evaluation = compiled(place.learner.evaluate)(genotype(place.member), led.bank, jax.random.key(5))
+    evaluation = jax.jit(place.learner.evaluate)(genotype(place.member), led.bank, jax.random.key(5))
     assert float(evaluation.fitness) == pytest.approx(lengths.mean())
     assert set(evaluation.episodes) == {"descriptors"}
     reached = (lengths[:, None] + 1) / 2 * np.eye(2)[skill]

@@ -17,7 +17,6 @@ from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.learners.on_policy import on_policy
 from rookery.populations.pbt import pbt
 from rookery.populations.role_pbt import pbt_roles
-from tests.agents.common import compiled
 from tests.envs.parameterized import LENGTH, priced
 from tests.learners.fixed_agents import CONFIG, SPACE, spy
 from tests.tiny import assert_equal
@@ -57,7 +56,7 @@ def trained(learner: Learner, hyper: Any, axis: int | None = None) -> Trained:
         member, metrics = learner.step(learner.init(key, hyper, bank), bank, key, jnp.int32(0))
         return Trained(member, metrics, learner.evaluate(genotype(member), bank, key))
 
-    return compiled(jax.vmap(one))(hyper)
+    return jax.jit(jax.vmap(one))(hyper)
 
 
 def with_bonus(learner: Learner, *values: float) -> Any:
@@ -92,7 +91,7 @@ def test_without_a_choice_nothing_is_bound() -> None:
 def test_the_members_of_a_population_draw_them_within_their_bounds() -> None:
     learner = on()
     program = pbt(learner, hyperparams.choose(learner.space, env_bonus=(1.0, 2.0), env_pace=0.5), 4)
-    _, metrics = compiled(program.step)(compiled(program.init)(jax.random.key(0)), jax.random.key(1))
+    _, metrics = jax.jit(program.step)(jax.jit(program.init)(jax.random.key(0)), jax.random.key(1))
     bonus = np.asarray(metrics["hyper/env_bonus"])
     assert bonus.min() >= 1.0
     assert bonus.max() <= 2.0

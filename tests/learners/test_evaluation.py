@@ -18,7 +18,6 @@ from tests.learners.recording import (
     TINY,
     Life,
     changed,
-    compiled,
     counting,
     life,
     sac_in_the_room,
@@ -38,7 +37,7 @@ def real() -> Life:
 
 def evaluated(place: Life, seed: int = 0, **patched: Any) -> Any:
     given = genotype(place.member)._replace(**patched)
-    return compiled(place.learner.evaluate)(given, place.bank, jax.random.key(seed))
+    return jax.jit(place.learner.evaluate)(given, place.bank, jax.random.key(seed))
 
 
 def test_returns_and_lengths_stop_with_the_episode(counted: Life) -> None:
@@ -55,7 +54,7 @@ def test_returns_and_lengths_stop_with_the_episode(counted: Life) -> None:
 
 def test_recorded_transitions_are_those_of_steps_before_the_end(counted: Life) -> None:
     assert counted.learner.evaluator is not None
-    record = compiled(partial(evaluate, counted.learner.evaluator, record=True))
+    record = jax.jit(partial(evaluate, counted.learner.evaluator, record=True))
     found = record(genotype(counted.member), counted.bank, jax.random.key(0))
     assert_equal(found._replace(transitions=()), evaluated(counted))
     rows, valid = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(LENGTH, 6, *leaf.shape[1:]), found.transitions)
@@ -82,7 +81,7 @@ def test_a_broken_episode_has_no_transitions(counted: Life) -> None:
         return state, stepped._replace(broken=broken & (stepped.final_observation.features[1] == 2.0))
 
     evaluator = counted.learner.evaluator._replace(environment=environment._replace(step=step))
-    found = compiled(partial(evaluate, evaluator, record=True))(
+    found = jax.jit(partial(evaluate, evaluator, record=True))(
         genotype(counted.member), counted.bank, jax.random.key(0)
     )
     valid = np.asarray(found.transitions.valid).reshape(LENGTH, 6)
@@ -129,7 +128,7 @@ def test_members_evaluated_side_by_side_keep_episodes_of_their_own(counted: Life
     given = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), genotype(counted.member))
     given = given._replace(params=given.params.at[1].set(jnp.nan))
     keys = jax.random.split(jax.random.key(0), 2)
-    evaluation = compiled(jax.vmap(counted.learner.evaluate, in_axes=(0, None, 0)))(given, counted.bank, keys)
+    evaluation = jax.jit(jax.vmap(counted.learner.evaluate, in_axes=(0, None, 0)))(given, counted.bank, keys)
     alone = evaluated(counted)
     assert np.isfinite(np.asarray(evaluation.fitness)).tolist() == [True, False]
     assert evaluation.returns[0].tolist() == alone.returns.tolist()

@@ -20,7 +20,7 @@ from rookery.learners.evaluation import evaluator
 from rookery.learners.goals import GoalEpisodes, check_goals, reach_goals
 from rookery.learners.off_policy import off_policy
 from rookery.types import Genotype
-from tests.learners.recording import TINY, changed, compiled, counting, obedient
+from tests.learners.recording import TINY, changed, counting, obedient
 
 COUNT, ROOM = 6, skills(registry.make("point_room", episode_length=25), 2, "sphere", with_previous=True)
 KERNEL = {"params": {"Dense_0": {"kernel": jnp.eye(2), "bias": jnp.zeros(2)}}}
@@ -51,7 +51,7 @@ def episodes(full_state: bool, sign: float, normalize: bool = False) -> GoalEpis
         assert learner.evaluator is not None
         return reach_goals(learner.evaluator, policy, bank, key, COUNT)
 
-    return jax.device_get(compiled(reach)(jax.random.key(3)))
+    return jax.device_get(jax.jit(reach)(jax.random.key(3)))
 
 
 @pytest.mark.parametrize("full_state", [False, True])

@@ -32,7 +32,6 @@ from tests.envs import gymnasium_environments as own
 from tests.envs.gymnasium_environments import Counter, limited, play
 from tests.tiny import assert_equal
 
-FAST_COMPILE = {"xla_backend_optimization_level": 0}
 OFF_POLICY = OffPolicyConfig(
     num_envs=3,
     steps_per_generation=30,
@@ -72,9 +71,9 @@ def check(result: Result, environment: Environment) -> None:
 @pytest.fixture(scope="module")
 def trained(learner: Learner) -> tuple[Any, dict[tuple[float, ...], int]]:
     """A member after two generations, and first observation -> seed of all its start states."""
-    step = jax.jit(learner.step, compiler_options=FAST_COMPILE)
+    step = jax.jit(learner.step)
     banks = [learner.start_states(jax.random.key(number)) for number in range(3)]
-    member = jax.jit(learner.init, compiler_options=FAST_COMPILE)(jax.random.key(9), learner.space.defaults, banks[0])
+    member = jax.jit(learner.init)(jax.random.key(9), learner.space.defaults, banks[0])
     for generation in range(2):
         member, _ = step(member, banks[1 + generation], jax.random.key(20 + generation), jnp.asarray(generation))
     seeds = {
@@ -114,7 +113,7 @@ class TestOffPolicy:
     ) -> None:
         policy = genotype(trained[0])
         bank = learner.start_states(jax.random.key(5))
-        found = jax.jit(learner.evaluate, compiler_options=FAST_COMPILE)(policy, bank, jax.random.key(6))
+        found = jax.jit(learner.evaluate)(policy, bank, jax.random.key(6))
         act = jax.jit(partial(rookery.act, sac(counter.spec, SacConfig(hidden_sizes=SIZES))))
         episodes = [
             play(limited(Counter), seed, lambda features: act(policy, jnp.asarray(features, jnp.float32)))
@@ -167,7 +166,7 @@ def test_ppo_with_discrete_actions() -> None:
     check(result, cartpole)
     policy = jax.tree.map(lambda leaf: leaf[0], genotype(result.state.members))
     bank = trained.start_states(jax.random.key(5))
-    found = jax.jit(trained.evaluate, compiler_options=FAST_COMPILE)(policy, bank, jax.random.key(6))
+    found = jax.jit(trained.evaluate)(policy, bank, jax.random.key(6))
     act, env = jax.jit(partial(rookery.act, agent)), gymnasium.make("CartPole-v1", max_episode_steps=30)
     lengths = []
     for seed in bank[0].seed.tolist():

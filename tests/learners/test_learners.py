@@ -22,7 +22,6 @@ from tests.learners.recording import (
     TINY,
     Life,
     changed,
-    compiled,
     counting,
     life,
     sac_in_the_room,
@@ -114,7 +113,7 @@ def test_every_key_is_consumed_once(real: Life) -> None:
         return real.learner.evaluate(genotype(member), bank, keys[4]).fitness
 
     with jax.debug_key_reuse(True):  # raises where a key is used again
-        assert np.isfinite(compiled(lifetime)(jax.random.key(0)))
+        assert np.isfinite(jax.jit(lifetime)(jax.random.key(0)))
 
 
 def test_the_caller_keeps_its_member(real: Life) -> None:
@@ -215,7 +214,7 @@ def test_an_evaluation_normalises_with_the_statistics_of_the_genotype(real: Life
     own = genotype(member)
     assert own.normalizer is member.normalizer
     shifted = own._replace(normalizer=own.normalizer._replace(mean=own.normalizer.mean + 1.0))
-    evaluator = compiled(real.learner.evaluate)
+    evaluator = jax.jit(real.learner.evaluate)
     one, other = (evaluator(candidate, real.bank, jax.random.key(0)).returns for candidate in (own, shifted))
     assert (np.asarray(one) != np.asarray(other)).all()
 
@@ -226,7 +225,7 @@ def test_an_evaluation_normalises_with_the_statistics_of_the_genotype(real: Life
 def test_restart_empties_only_where_needed_and_touches_no_row(counted: Life) -> None:
     member, _ = counted.generations(1)
     both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), member)
-    restart = compiled(jax.vmap(counted.learner.restart, in_axes=(0, None, 0, 0)))
+    restart = jax.jit(jax.vmap(counted.learner.restart, in_axes=(0, None, 0, 0)))
     after = restart(both, counted.bank, jax.random.split(jax.random.key(5), 2), jnp.asarray([False, True]))
     assert_equal(after.buffer.rows, both.buffer.rows)
     assert after.buffer.size.tolist() == [48, 0]
@@ -245,7 +244,7 @@ def test_restart_empties_only_where_needed_and_touches_no_row(counted: Life) -> 
 
 def test_restarted_members_begin_from_states_of_the_bank_each_with_its_own_draws(counted: Life) -> None:
     keys = jax.random.split(jax.random.key(6), 8)
-    restart = compiled(jax.vmap(counted.learner.restart, in_axes=(None, None, 0, None)))
+    restart = jax.jit(jax.vmap(counted.learner.restart, in_axes=(None, None, 0, None)))
     after = restart(counted.member, counted.bank, keys, jnp.asarray(True))
     starts = np.asarray(after.env_state.observation.features[..., 0])
     assert set(np.unique(starts)) == set(LIFETIMES)

@@ -18,7 +18,7 @@ from rookery.envs.wrappers.skills import skills
 from rookery.learners.base import Member, genotype
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.types import Evaluation
-from tests.learners.recording import Life, compiled, life
+from tests.learners.recording import Life, life
 
 LENGTH, WIDTH = 2.0, 0.05  # half of the corridor's
 DESCRIPTOR = envs.descriptor_spec("final x, y", "final", (-LENGTH, -WIDTH), (LENGTH, WIDTH), cell=0.1, observed=True)
@@ -71,7 +71,7 @@ def trained(place: Life) -> tuple[Member, dict]:
 
 @pytest.fixture(scope="module")
 def evaluated(place: Life, trained: tuple[Member, dict]) -> Evaluation:
-    return compiled(place.learner.evaluate)(genotype(trained[0]), place.bank, jax.random.key(5))
+    return jax.jit(place.learner.evaluate)(genotype(trained[0]), place.bank, jax.random.key(5))
 
 
 def test_two_skills_are_the_two_directions_of_a_corridor(evaluated: Evaluation) -> None:
@@ -95,7 +95,7 @@ def test_phi_is_nearly_linear_along_the_corridor(place: Life, trained: tuple[Mem
         chosen = step.final_observation._replace(skill=jnp.asarray([1.0, 0.0]))
         return reward.measure(trained[0].state.params, moved._replace(final_observation=chosen))
 
-    measured = compiled(jax.vmap(move))(points[:-1], points[1:])
+    measured = jax.jit(jax.vmap(move))(points[:-1], points[1:])
     assert (np.asarray(measured["phi_step"]) < 1.0).all(), "or the distance would be cut off"
     stretches = np.asarray(measured["distance"])
     phi = np.concatenate([[0.0], np.cumsum(stretches)])

@@ -19,7 +19,6 @@ from rookery.learners import rollout
 from rookery.learners.base import Learner, Member, genotype
 from rookery.learners.on_policy import OnPolicyConfig, collect, on_policy, start_actors
 from rookery.types import Observation, PyTree, Transition
-from tests.agents.common import compiled
 from tests.learners.fixed_agents import CONFIG, ENVS, LOG_PROB, STEPS, SpyHyper, spy
 from tests.learners.recording import SPY_SPEC, counting
 from tests.learners.rollouts import ELSEWHERE, ERRAND, PAY, errand
@@ -32,14 +31,14 @@ def test_a_rollout_equals_steps_with_automatic_reset_and_one_key_each() -> None:
     env, num_envs, length = rookery.make("point_room", episode_length=2), 3, 7
     keys, bank = jax.random.split(jax.random.key(1), length), auto_reset.start_bank(env, jax.random.key(0), 5)
     begun = start_actors(rollout.begin(env, bank, jax.random.key(2), num_envs), env.spec)
-    actors, (rows, _) = compiled(lambda keys: collect(_wander, env, bank, 0.5, begun, keys))(keys)
+    actors, (rows, _) = jax.jit(lambda keys: collect(_wander, env, bank, 0.5, begun, keys))(keys)
 
     def step(env_batch: rollout.EnvBatchState, key: jax.Array) -> tuple[rollout.EnvBatchState, Transition]:
         explore_key, env_key = jax.random.split(key)
         action, _ = _wander(env_batch.observation, jax.random.split(explore_key, num_envs))
         return rollout.advance(auto_reset.auto_reset(env, bank), env_batch, action, env_key)[:2]
 
-    env_batch, expected = compiled(lambda keys: jax.lax.scan(step, begun.env_batch, keys))(keys)
+    env_batch, expected = jax.jit(lambda keys: jax.lax.scan(step, begun.env_batch, keys))(keys)
     assert_equal(rows._replace(extras=()), expected)
     assert_equal(actors.env_batch, env_batch)
     assert np.asarray(rows.extras.ended).sum(axis=0).tolist() == [3, 3, 3]
@@ -59,11 +58,11 @@ def test_the_first_episodes_end_at_different_steps_of_the_time_limit() -> None:
     ends = {}
     for stagger in (True, False):
         learner = on_policy(agent, env, dataclasses.replace(config, stagger_episodes=stagger))
-        bank = compiled(learner.start_states)(jax.random.key(0))
+        bank = jax.jit(learner.start_states)(jax.random.key(0))
         hyper = rookery.hyperparams.defaults(learner.space)
-        actors = compiled(learner.init)(jax.random.key(1), hyper, bank).env_state
+        actors = jax.jit(learner.init)(jax.random.key(1), hyper, bank).env_state
         keys = jax.random.split(jax.random.key(2), length)
-        rows = compiled(lambda actors, env=env, bank=bank, keys=keys: collect(_wander, env, bank, 0.5, actors, keys))(
+        rows = jax.jit(lambda actors, env=env, bank=bank, keys=keys: collect(_wander, env, bank, 0.5, actors, keys))(
             actors
         )[1][0]
         ended = np.asarray(rows.extras.ended)
@@ -91,10 +90,10 @@ class Life(NamedTuple):
 def life() -> Life:
     """Three generations of one rollout each, in episodes of four steps."""
     learner = on_policy(multi_agent.independent(spy(ERRAND, 1.0), ERRAND), errand(), CONFIG)
-    bank = compiled(learner.start_states)(jax.random.key(0))
-    initial = compiled(learner.init)(jax.random.key(1), jax.tree.map(jnp.float32, SpyHyper()), bank)
+    bank = jax.jit(learner.start_states)(jax.random.key(0))
+    initial = jax.jit(learner.init)(jax.random.key(1), jax.tree.map(jnp.float32, SpyHyper()), bank)
     initial = initial._replace(state=initial.state._replace(params=jnp.asarray([1.0, -0.5])))
-    step, members, metrics, member = compiled(learner.step), [], [], initial
+    step, members, metrics, member = jax.jit(learner.step), [], [], initial
     for generation in range(3):
         member, reported = step(member, bank, jax.random.key(10 + generation), jnp.int32(generation))
         members.append(member)
@@ -191,7 +190,7 @@ def test_updates_are_counted_through_all_generations_and_metrics_belong_to_agent
 def test_a_restart_and_a_loaded_genotype_change_their_parts_only() -> None:
     place = life()
     member = place.members[2]
-    restart = compiled(place.learner.restart)
+    restart = jax.jit(place.learner.restart)
     fresh = restart(member, place.bank, jax.random.key(0), jnp.asarray(True))
     assert_equal(fresh._replace(env_state=()), member._replace(env_state=()))
     assert fresh.env_state.env_batch.observation.features[:, 1, 0].tolist() == [0.0, 0.0]
@@ -212,7 +211,7 @@ def evaluator_of(fitness: str | None) -> Any:
     learner = on_policy(
         multi_agent.independent(spy(ERRAND, 1.0), ERRAND), errand(), dataclasses.replace(CONFIG, fitness=fitness)
     )
-    return compiled(learner.evaluate)
+    return jax.jit(learner.evaluate)
 
 
 def evaluated(params: list[float], fitness: str | None = None) -> Any:
@@ -273,7 +272,7 @@ def test_a_single_agent_gives_the_same_rollout() -> None:
         member, metrics = learner.step(member, bank, jax.random.fold_in(key, 1), jnp.int32(2))
         return member, metrics, learner.evaluate(genotype(member), bank, key), bank
 
-    member, metrics, evaluation, bank = compiled(trained)(jax.random.key(0))
+    member, metrics, evaluation, bank = jax.jit(trained)(jax.random.key(0))
     batch, lifetimes = member.state.batch, np.asarray(member.state.batch.observation.features[..., 0])
     time = np.asarray(batch.next_observation.features[..., 1])
     np.testing.assert_array_equal(batch.next_observation.features[..., 0], lifetimes)

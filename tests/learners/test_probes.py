@@ -53,7 +53,6 @@ ON_POLICY_LIFE = OnPolicyConfig(
 ON_POLICY_TRAINED = PpoConfig(
     hidden_sizes=ON_POLICY_HIDDEN, actor_epochs=4, critic_epochs=4, minibatches=4, normalize_rewards=False
 )  # the values equal the rewards
-FAST_COMPILE = {"xla_backend_optimization_level": 0}
 TRIED = (-0.9, -0.5, 0.0, 0.5, 0.9)  # actions whose values are compared
 
 
@@ -130,7 +129,7 @@ def trained(name: str, probe_env: str) -> TrainedAgent:
         member, _ = learner.step(learner.init(keys[1], case.hyper, bank), bank, keys[2], jnp.int32(0))
         return member.state.params
 
-    return TrainedAgent(case, agent, jax.jit(lifetime, compiler_options=FAST_COMPILE)(jax.random.key(0)))
+    return TrainedAgent(case, agent, jax.jit(lifetime)(jax.random.key(0)))
 
 
 @every_agent
@@ -204,7 +203,7 @@ def test_two_skills_point_apart_and_are_worth_what_they_can_be() -> None:
         value = critic.apply(member.state.params.agent.critic, shown, action)
         return action[:, 0], value, learner.evaluate(genotype(member), bank, keys[3])
 
-    action, value, evaluation = jax.jit(lifetime, compiler_options=FAST_COMPILE)(jax.random.key(0))
+    action, value, evaluation = jax.jit(lifetime)(jax.random.key(0))
     assert abs(float(action[0] - action[1])) > 0.5
     assert evaluation.episodes["accuracy"].tolist() == [1.0, 1.0]
     np.testing.assert_allclose(evaluation.episodes["diversity_return"], np.log(2), rtol=0.05)

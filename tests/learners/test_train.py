@@ -15,7 +15,6 @@ from rookery.envs.base import Environment, EnvSpec, Step
 from rookery.learners.base import Learner, genotype
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.learners.train import train
-from tests.agents.common import compiled
 from tests.learners.fixed_agents import ENVS
 from tests.learners.rollouts import ERRAND, errand
 from tests.tiny import assert_equal
@@ -56,7 +55,7 @@ def recalling(recurrent: bool) -> Learner:
 
 def test_an_agent_with_memory_acts_on_an_early_observation() -> None:
     hyper = PpoHyper(actor_lr=2e-2, critic_lr=2e-2, entropy_coefficient=0.0, discount=0.9)
-    _, evaluated, _ = compiled(lambda key: train(recalling(True), key, hyper, 1))(jax.random.key(0))
+    _, evaluated, _ = jax.jit(lambda key: train(recalling(True), key, hyper, 1))(jax.random.key(0))
     assert float(evaluated.fitness[-1]) == 1.0
     assert float(evaluated.fitness[0]) < 0.8  # the initial agent only guesses
 
@@ -76,7 +75,7 @@ def test_without_a_memory_both_cues_are_answered_alike() -> None:
             genotype(member)._replace(params=member.state.params._replace(policy=policy)), bank, key
         )
 
-    bank, evaluation = compiled(evaluated)(jax.random.key(0))
+    bank, evaluation = jax.jit(evaluated)(jax.random.key(0))
     share = float(np.mean(np.asarray(bank[1].observation.features) > 0.0))
     assert 0.2 < share < 0.8
     assert float(evaluation.fitness) == pytest.approx(share)
@@ -96,7 +95,7 @@ def test_training_mapped_over_hyper_parameters_equals_separate_trainings() -> No
     learner, key, size = small(), jax.random.key(3), 3
     hypers = jax.tree.map(lambda value: jnp.full((size,), value), PpoHyper(critic_lr=1e-2))
     hypers = hypers._replace(actor_lr=jnp.asarray([0.0, 1e-2, 1e-1]))
-    runs = compiled(jax.vmap(lambda hyper: train(learner, key, hyper, 2)))
+    runs = jax.jit(jax.vmap(lambda hyper: train(learner, key, hyper, 2)))
     member, evaluated, metrics = runs(hypers)
     assert evaluated.fitness.shape == (size, 3)
     assert metrics["critic_loss/sitter"].shape == (size, 2)

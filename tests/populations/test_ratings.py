@@ -28,7 +28,6 @@ from rookery.populations.ratings import rating_of
 from rookery.populations.role_pbt import pbt_roles
 from rookery.populations.sharding import ONE_DEVICE
 from rookery.types import Genotype
-from tests.agents.common import compiled
 from tests.learners.fixed_agents import CONFIG, spy
 from tests.learners.recording import SPY_SPEC, counting
 from tests.learners.rollouts import ERRAND, errand
@@ -86,7 +85,7 @@ def population(method: Callable[..., Program], opponents: int | None, devices: i
     options: dict[str, Any] = {"replace_count": 1, "best_count": 1, "resample_probability": 0.0}
     placement = ONE_DEVICE if devices is None else layout.placement(make_mesh(devices), exact=True)
     program = method(learner(), None, SIZE, placement=placement, rating_opponents=opponents, **options)
-    return CompiledPbt(program, compiled(program.step), compiled(program.init)(jax.random.key(0)))
+    return CompiledPbt(program, jax.jit(program.step), jax.jit(program.init)(jax.random.key(0)))
 
 
 # --- ratings
@@ -136,7 +135,7 @@ def test_every_member_plays_every_opponent_in_each_role() -> None:
     bank = learner().start_states(jax.random.key(0))
     opponents = np.asarray([[0.5, 0.25, 0.125], [0.125, -0.5, 1.0]], np.float32)
     statistics = jax.tree.map(lambda leaf: leaf[:2], members.normalizer)
-    play = compiled(partial(ratings.cross_play, ONE_DEVICE, learner()))
+    play = jax.jit(partial(ratings.cross_play, ONE_DEVICE, learner()))
     genotypes = Genotype(jnp.asarray(STRENGTH), members.hyper, members.normalizer)
     returns = play(genotypes, (jnp.asarray(opponents), statistics), bank, jax.random.key(1))
     np.testing.assert_array_equal(returns, expected_returns(STRENGTH, opponents))

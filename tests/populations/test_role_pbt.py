@@ -18,7 +18,6 @@ from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.populations import role_pbt
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.config import PbtConfig
-from tests.agents.common import compiled
 from tests.learners.fixed_agents import CONFIG, SPACE, spy
 from tests.learners.recording import SPY_SPEC, counting
 from tests.learners.rollouts import ERRAND, errand
@@ -45,7 +44,7 @@ def compiled_roles() -> CompiledRolePbt:
     learner = on_policy(multi_agent.independent(spy(ERRAND), ERRAND), errand(), CONFIG)
     options = {"replace_count": 2, "best_count": 2, "resample_probability": 0.0}
     program = role_pbt.pbt_roles(learner, population_size=SIZE, **options)
-    return CompiledRolePbt(program, compiled(program.step), compiled(program.init)(jax.random.key(0)))
+    return CompiledRolePbt(program, jax.jit(program.step), jax.jit(program.init)(jax.random.key(0)))
 
 
 def stepped(params: np.ndarray, seed: int = 1) -> tuple[ProgramState, dict[str, np.ndarray]]:
@@ -183,7 +182,7 @@ def test_the_metrics_of_the_next_generation_name_the_parents_of_this_one() -> No
 
 def test_evaluate_changes_nothing_and_evaluates_the_members_of_a_slot_as_a_team() -> None:
     state = compiled_roles().with_params(PARAMS)
-    evaluated = compiled(compiled_roles().program.evaluate)(state, jax.random.key(0))
+    evaluated = jax.jit(compiled_roles().program.evaluate)(state, jax.random.key(0))
     np.testing.assert_allclose(evaluated["roles"], PARAMS * WORTH, rtol=1e-5)
     np.testing.assert_allclose(evaluated["fitness"], (PARAMS * WORTH).mean(axis=1), rtol=1e-5)
 

@@ -25,7 +25,6 @@ from rookery.report.compare import Fresh, compare
 from rookery.storage import run_dir
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.csv_log import RunLog
-from tests.agents.common import compiled
 
 LEARNER = OffPolicyConfig(num_envs=4, steps_per_generation=40, batch_size=8, buffer_size=64, warmup_steps=8)
 LEARNER = dataclasses.replace(LEARNER, eval_episodes=3, start_states=4)
@@ -45,7 +44,7 @@ def write(path, config, fitness=(1.0, 9.0, 2.0), save=True):
     with run_dir.create(path, to_record(config)) as opened, RunLog(opened) as log:
         if save:
             with Checkpointer(opened.checkpoints, keep=1) as checkpoints:
-                checkpoints.save(GENERATION, compiled(program.init)(jax.random.key(config.run.seed)), {})
+                checkpoints.save(GENERATION, jax.jit(program.init)(jax.random.key(config.run.seed)), {})
         steps = {"env_steps": program.steps_per_generation, "best_fitness": max(fitness)}
         if program.table is not None:
             log.write(0, {**steps, "max_fitness": max(fitness)}, {})
@@ -88,11 +87,11 @@ class TestKeys:
         learner = dataclasses.replace(LEARNER, eval_episodes=2)
         built = build.build(configure("sac", population=3, **{**PARTS, "learner": learner}))
         state, _, _ = Checkpointer(runs["seeds"] / "checkpoints", read_only=True).restore(
-            compiled(built.program.init)(jax.random.key(0))
+            jax.jit(built.program.init)(jax.random.key(0))
         )
-        expected = compiled(built.program.evaluate)(state, evaluation_key(5))
+        expected = jax.jit(built.program.evaluate)(state, evaluation_key(5))
         np.testing.assert_allclose(metrics["returns"], expected["returns"], rtol=1e-5)
-        other = compiled(built.program.evaluate)(state, jax.random.key(5))
+        other = jax.jit(built.program.evaluate)(state, jax.random.key(5))
         assert not np.allclose(metrics["returns"], other["returns"], rtol=1e-3)
 
 
@@ -119,7 +118,7 @@ class TestScoredMember:
         path = tmp_path / "run"
         config = dataclasses.replace(config, run=RunConfig(generations=1, run_dir=str(path)))
         program = build.build(config).program
-        state, _ = compiled(program.step)(compiled(program.init)(jax.random.key(0)), jax.random.key(1))
+        state, _ = jax.jit(program.step)(jax.jit(program.init)(jax.random.key(0)), jax.random.key(1))
         best = float(np.asarray(repertoire_of(state).fitnesses).max())
         with run_dir.create(path, to_record(config)) as opened, Checkpointer(opened.checkpoints, keep=1) as checkpoints:
             checkpoints.save(GENERATION, state, {})
