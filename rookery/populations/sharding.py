@@ -60,7 +60,7 @@ def moved(tree: PyTree, sources: Array, rows: Rows, in_place: bool = False) -> P
 
     Only rows with another source are moved, a few at a time: the transfer between devices is proportional to the number
     of moved rows and not to the population, and the temporary memory is bounded by `rows_at_once`. On one device a tree
-    of at most 64 MB is gathered instead, as it compiles in less time than the loop.
+    of at most 16 MB is gathered instead, as it compiles in less time than the loop.
 
     Args:
       tree: leaves `[P, ...]`; or one device's shard of them, if `rows` reads from the other devices.
@@ -73,7 +73,7 @@ def moved(tree: PyTree, sources: Array, rows: Rows, in_place: bool = False) -> P
     """
     if not jax.tree.leaves(tree):  # e.g. the buffers of an on-policy learner
         return tree
-    if rows is HERE and _bytes(tree) <= _MOST_BYTES:
+    if rows is HERE and _bytes(tree) <= _GATHERED_BYTES:
         return rows.take(tree, sources)
     size, depth = sources.shape[0], _depth(sources)
     # A row must be read before it is overwritten, so the deepest rows move first. In a cycle all depths are equal.
@@ -116,6 +116,7 @@ def _bytes(tree: PyTree) -> int:
 
 
 _MOST_BYTES = 64 * 2**20
+_GATHERED_BYTES = 16 * 2**20
 
 
 def move_here(tree: PyTree, sources: Array, in_place: bool = False) -> PyTree:
