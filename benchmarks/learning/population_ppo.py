@@ -70,8 +70,9 @@ REMEDIES: Mapping[str, PbtConfig] = {
     "PBT, factors 0.5 and 2": PbtConfig(perturb_factors=(0.5, 2.0)),
     "PBT, no resampling": PbtConfig(resample_probability=0.0),
     "PBT, every 5 generations, rates fall": PbtConfig(exploit_interval=5 * STEPS),
+    "MF-PBT, rates fall": PbtConfig(exploit="multi-frequency", frequencies=FREQUENCIES),
 }
-RATES_FALL = ("PBT, every 5 generations, rates fall",)
+RATES_FALL = ("PBT, every 5 generations, rates fall", "MF-PBT, rates fall")
 """Remedies whose learning rates fall to 0 over the run, too."""
 ALL, REFERENCES = (*CONTENDERS, *REMEDIES), ("defaults", "random search", "PBT")
 SCHEDULE = 5
