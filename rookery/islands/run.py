@@ -105,7 +105,7 @@ class Follower:
         self._config, self._folder = config, folder
         self._after = AfterSave(after_exchange) if after_exchange is not None else None
         self._console = Console(quiet=config.run.quiet)
-        self._shown = 0
+        self._shown, self._line = 0, ""
 
     def __call__(self) -> None:
         """Print the progress, if there is any."""
@@ -128,4 +128,7 @@ class Follower:
         best = int(np.argmax([fitness if np.isfinite(fitness) else -np.inf for _, fitness in found]))
         generations = ", ".join(str(generation) for generation, _ in found)
         line = f"islands at generation {generations} of {self._config.run.generations}"
-        self._console.print(f"{line}  best {found[best][1]:.4g} (island {best})", highlight=False, soft_wrap=True)
+        line += f"  best {found[best][1]:.4g} (island {best})"
+        if line != self._line:  # the end prints again what an exchange in the last generation has printed
+            self._console.print(line, highlight=False, soft_wrap=True)
+        self._line = line

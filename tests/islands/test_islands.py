@@ -24,6 +24,7 @@ from rookery.islands import engine, plan, replay, replay_island, run_islands
 from rookery.islands.island import _check_repeated
 from rookery.islands.migration import BATCH, Published, published_in
 from rookery.islands.plan import Builder
+from rookery.islands.run import Follower
 from rookery.islands.store import Store, StoreError
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.qd.map_elites import repertoire_of
@@ -53,6 +54,14 @@ def copy(whole, tmp_path) -> Path:
 
 def config_of(folder: Path):
     return plan.resumed(open_existing(folder), None, {"quiet": True})
+
+
+def test_the_last_line_of_progress_is_printed_once(whole, capsys):
+    shown = Follower(plan.resumed(open_existing(whole), None, {"quiet": False}), open_existing(whole), None)
+    shown()
+    shown.end([])
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("islands at generation 4, 4 of 4  best ")
 
 
 def test_islands_differ_exchange_and_record_it(whole):
