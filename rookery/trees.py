@@ -62,6 +62,11 @@ def all_finite(tree: PyTree) -> Array:
     return jnp.stack(finite).all() if finite else jnp.asarray(True)
 
 
+def size_in_bytes(tree: PyTree) -> int:
+    """Return the size of all arrays of a tree, which may be shapes only."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
 def same_numbers(one: PyTree, other: PyTree) -> bool:
     """Whether all numbers of two trees of one structure are equal, typed keys by their data; NaN equals NaN."""
     pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from rookery import hyperparams
+from rookery import hyperparams, trees
 from rookery.agents.base import OffPolicyAgent, OnPolicyAgent
 from rookery.agents.multi_agent import independent, shared
 from rookery.distributed.device_memory import available
@@ -107,7 +107,7 @@ def _buffer_size(config: OffPolicyConfig, environment: Environment, members: int
     spec, features = environment.spec, 4 * environment.spec.observation_size
     if has_image(spec.observation_shape):  # pixels may have 8 bits
         step = jax.eval_shape(environment.reset, jax.random.key(0))[1]
-        features = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(step.observation.features))
+        features = trees.size_in_bytes(step.observation.features)
     skill = 4 * (spec.input_size - spec.observation_size)
     row = 2 * (features + skill) + 4 * (spec.action_size + 2)  # bytes of a transition
     return max(min(BUFFER_SIZE, memory // (6 * row * members)), config.num_envs, config.batch_size)

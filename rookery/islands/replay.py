@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rookery import trees
 from rookery.distributed import programs
 from rookery.envs.host.base import HostState
 from rookery.experiments.config_io import from_record
@@ -75,7 +76,7 @@ def replay_island(run_dir: str | Path, number: int) -> Replay:
         leaves = _compare_states(state, result.state)
         rows = sum(_compare_tables(*files, generation) for files in _tables(recorded, again))
     published = sum(exchange.published is not None for exchange in exchanges)
-    size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    size = trees.size_in_bytes(leaves)
     imports = sum(len(exchange.imports) for exchange in exchanges)
     return Replay(number, generation, imports, published, len(leaves), size, rows)
 

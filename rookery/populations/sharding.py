@@ -73,7 +73,7 @@ def moved(tree: PyTree, sources: Array, rows: Rows, in_place: bool = False) -> P
     """
     if not jax.tree.leaves(tree):  # e.g. the buffers of an on-policy learner
         return tree
-    if rows is HERE and _bytes(tree) <= _GATHERED_BYTES:
+    if rows is HERE and trees.size_in_bytes(tree) <= _GATHERED_BYTES:
         return rows.take(tree, sources)
     size, depth = sources.shape[0], _depth(sources)
     # A row must be read before it is overwritten, so the deepest rows move first. In a cycle all depths are equal.
@@ -107,12 +107,8 @@ def _depth(parents: Array) -> Array:
 
 def rows_at_once(tree: PyTree, size: int) -> int:
     """The number of rows that `moved` moves at a time: an eighth of `size`, at most 64 MB, at least one row."""
-    row_bytes = _bytes(tree) // max(jax.tree.leaves(tree)[0].shape[0], 1)
+    row_bytes = trees.size_in_bytes(tree) // max(jax.tree.leaves(tree)[0].shape[0], 1)
     return max(1, min(size // 8, _MOST_BYTES // max(row_bytes, 1)))
-
-
-def _bytes(tree: PyTree) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 _MOST_BYTES = 64 * 2**20
