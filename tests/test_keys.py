@@ -27,9 +27,9 @@ from rookery.qd.pbt_emitter import MePbtConfig, pbt_emitter
 from rookery.qd.policy_gradient.config import DcrlMeConfig, PgaMeConfig
 from rookery.qd.scoring import learner_scoring
 from tests import key_trace, walks
-from tests.tiny import LIFE
+from tests.tiny import CONFIG
 
-OFF_POLICY = dataclasses.replace(LIFE, steps_per_generation=8, updates_per_step=0.5, warmup_steps=4)
+OFF_POLICY = dataclasses.replace(CONFIG, steps_per_generation=8, updates_per_step=0.5, warmup_steps=4)
 ON_POLICY = OnPolicyConfig(num_envs=2, rollout_length=2, evaluate_every=2, eval_episodes=2, start_states=2)
 PREDATOR = dataclasses.replace(ON_POLICY, fitness="predator")
 

@@ -19,7 +19,7 @@ from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.types import Array, Key, PyTree
 
-LIFE = OffPolicyConfig(
+CONFIG = OffPolicyConfig(
     num_envs=4,
     steps_per_generation=40,
     batch_size=8,
@@ -30,7 +30,7 @@ LIFE = OffPolicyConfig(
 )
 
 
-def learner(env: str = "point_room", config: OffPolicyConfig = LIFE, **overrides: object) -> Learner:
+def learner(env: str = "point_room", config: OffPolicyConfig = CONFIG, **overrides: object) -> Learner:
     """SAC with 8 hidden units on a task of this package."""
     environment = registry.make(env, **{"episode_length": 10, **overrides})
     return off_policy(sac(environment.spec, SacConfig(hidden_sizes=(8,))), environment, config)
@@ -41,14 +41,14 @@ def discoverer(env: str = "point_room") -> Learner:
     environment = skills(registry.make(env, episode_length=10), 3)
     agent = sac(environment.spec, SacConfig(hidden_sizes=(8,)))
     config = DiaynConfig(discriminator_hidden_sizes=(8,), smerl=True)
-    config_of_learner = dataclasses.replace(LIFE, normalize_observations=True, updates_per_step=0.25)
+    config_of_learner = dataclasses.replace(CONFIG, normalize_observations=True, updates_per_step=0.25)
     return off_policy(diayn(agent, environment.spec, config), environment, config_of_learner)
 
 
-TEAM_LIFE = OnPolicyConfig(num_envs=4, rollout_length=6, evaluate_every=2, eval_episodes=2, start_states=4)
+TEAM_CONFIG = OnPolicyConfig(num_envs=4, rollout_length=6, evaluate_every=2, eval_episodes=2, start_states=4)
 
 
-def team(config: OnPolicyConfig = TEAM_LIFE, capture_radius: float = CAPTURE_RADIUS, **options: Any) -> Learner:
+def team(config: OnPolicyConfig = TEAM_CONFIG, capture_radius: float = CAPTURE_RADIUS, **options: Any) -> Learner:
     """A predator and a prey with 8 hidden units each; options are PPO's."""
     environment = registry.make("pursuit_discrete", episode_length=10, capture_radius=capture_radius)
     agent = ppo(environment.spec, PpoConfig(**{"hidden_sizes": (8,), "minibatches": 2, **options}))

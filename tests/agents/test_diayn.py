@@ -22,7 +22,7 @@ from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.hyperparams import LogUniform
 from rookery.types import Observation, PyTree, Transition
 from tests.agents.common import BATCH, PLACE, SKILLED, SPEC, SPHERE, drawn_transitions
-from tests.learners.recording import SPY, obedient
+from tests.learners.recording import SPY, skill_following
 from tests.tiny import assert_equal
 
 LINEAR = DiaynConfig(discriminator_hidden_sizes=())
@@ -40,7 +40,7 @@ def diayn_update(
 ) -> tuple[DiaynState, dict]:
     """The result of one update with this discriminator; `state.agent.batch` is the batch of the wrapped agent."""
     rows = len(batch.reward)
-    agent = diayn(obedient(spec, rows), spec, config)
+    agent = diayn(skill_following(spec, rows), spec, config)
 
     def update(params: PyTree, batch: Transition) -> tuple:
         state = agent.start(DiaynParams(jnp.ones(()), params))
@@ -106,7 +106,7 @@ def test_the_reward_on_a_sphere(add_log_p_z: bool) -> None:
 def test_an_initial_discriminator_gives_a_reward_of_zero(kind: str, chance: float) -> None:
     def found(key: jax.Array, size: int) -> tuple:
         spec = SPEC._replace(observation_size=size, skill=SkillSpec(kind, 5))
-        agent = diayn(obedient(spec, BATCH), spec, DiaynConfig(descriptor_full_state=True))
+        agent = diayn(skill_following(spec, BATCH), spec, DiaynConfig(descriptor_full_state=True))
         assert agent.intrinsic_reward is not None
         rows, every = jnp.arange(500), jnp.asarray(enumerate_skills(SkillSpec(kind, 5)))
         scale = jnp.where(rows % 2 == 0, 30.0, 1.0)[:, None]
@@ -146,7 +146,7 @@ def rows_that_show_the_skill(carrier: jax.Array, spec: EnvSpec, key: jax.Array) 
 def test_the_discriminator_learns_from_the_true_successor_alone(full_state: bool) -> None:
     spec = TWO._replace(descriptor=None) if full_state else TWO
     config = DiaynConfig(full_state, discriminator_hidden_sizes=(8,))
-    agent = diayn(obedient(spec, 64), spec, config)
+    agent = diayn(skill_following(spec, 64), spec, config)
     hyper = hyperparams.defaults(agent.space)._replace(discriminator_lr=jnp.float32(0.02))
 
     def train(carrier: jax.Array) -> dict:

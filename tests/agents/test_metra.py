@@ -18,7 +18,7 @@ from rookery.envs.base import EnvSpec, Previous, SkillSpec, first_step
 from rookery.hyperparams import LogUniform
 from rookery.types import Observation, PyTree, Transition
 from tests.agents.common import PLACE, SPEC
-from tests.learners.recording import obedient
+from tests.learners.recording import skill_following
 
 SPEC2 = SPEC._replace(descriptor=PLACE, has_previous=True)
 SPHERE2 = SPEC2._replace(skill=SkillSpec("sphere", 2))
@@ -60,7 +60,7 @@ def updated(
 
 
 def metra_of(spec: EnvSpec, rows: int = 4, **options: Any) -> OffPolicyAgent:
-    return metra(obedient(spec, rows), spec, MetraConfig(phi_hidden_sizes=(), **options))
+    return metra(skill_following(spec, rows), spec, MetraConfig(phi_hidden_sizes=(), **options))
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_the_multiplier_falls_where_no_step_violates_the_bound() -> None:
 
 
 def test_lsd_rewards_distances_of_a_normalised_phi() -> None:
-    agent = lsd(obedient(SPHERE2, 4), SPHERE2, LsdConfig(phi_hidden_sizes=()))
+    agent = lsd(skill_following(SPHERE2, 4), SPHERE2, LsdConfig(phi_hidden_sizes=()))
     _, sizes, right = np.linalg.svd(KERNEL)
     vectors = (jnp.asarray(right[0], jnp.float32),)
     state, metrics = updated(agent, KERNEL, batch_of(SPHERE2, BEFORE, AFTER, SKILLS), vectors)
@@ -173,7 +173,7 @@ def test_lsd_rewards_distances_of_a_normalised_phi() -> None:
 
 
 def test_an_evaluation_measures_the_distance_of_steps_of_at_most_one() -> None:
-    agents = metra_of(SPHERE2), lsd(obedient(SPHERE2, 4), SPHERE2, LsdConfig(phi_hidden_sizes=()))
+    agents = metra_of(SPHERE2), lsd(skill_following(SPHERE2, 4), SPHERE2, LsdConfig(phi_hidden_sizes=()))
     diagonal = np.diag([2.0, 1.0])
     params = [PhiParams((), linear(diagonal), dual, vectors) for dual, vectors in ((0.0, ()), ((), (jnp.eye(2)[0],)))]
 
@@ -235,7 +235,7 @@ def test_the_skill_that_leads_to_a_goal() -> None:
 )
 def test_skills_lead_to_goals_where_phi_reads_the_position(descriptor: Any, full_state: bool, expected: bool) -> None:
     spec = SPHERE2._replace(descriptor=descriptor)
-    agent = metra(obedient(spec, 4), spec, MetraConfig(full_state))
+    agent = metra(skill_following(spec, 4), spec, MetraConfig(full_state))
     assert agent.intrinsic_reward is not None
     assert (agent.intrinsic_reward.towards is not None) == expected
 
@@ -281,7 +281,7 @@ def test_invalid_configurations_are_errors(config: type, options: dict, message:
 )
 def test_an_environment_without_what_it_reads_is_an_error(spec: EnvSpec, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        metra(obedient(spec, 4), spec)
+        metra(skill_following(spec, 4), spec)
 
 
 def test_an_agent_that_learns_on_policy_is_an_error() -> None:

@@ -16,7 +16,7 @@ from rookery.envs.base import SkillSpec, Step
 from rookery.envs.wrappers.skills import skills
 from rookery.types import Observation, PyTree
 from tests.agents.common import BATCH, SKILLED, drawn_transitions
-from tests.learners.recording import TINY, counting, life, obedient
+from tests.learners.recording import TINY, counting, setup, skill_following
 
 FOUR, SPHERE = SkillSpec("one-hot", 4), SkillSpec("sphere", 3)
 BEST = ReturnThreshold(None, 0.9, 0.0)  # within a tenth of the best
@@ -157,7 +157,7 @@ def test_a_skill_without_a_finished_episode_is_not_rewarded() -> None:
 
 def test_only_skills_near_the_best_are_rewarded_for_diversity() -> None:
     config = DiaynConfig(discriminator_hidden_sizes=(), smerl=True)
-    agent = diayn(obedient(SKILLED, BATCH), SKILLED, config)
+    agent = diayn(skill_following(SKILLED, BATCH), SKILLED, config)
     bias = jnp.log(jnp.asarray([0.4, 0.3, 0.2, 0.1]))  # its output for every state
     params = {"params": {"Dense_0": {"kernel": jnp.zeros((2, 4)), "bias": bias}}}
     state = agent.start(DiaynParams(jnp.ones(()), params))
@@ -176,13 +176,15 @@ def test_only_skills_near_the_best_are_rewarded_for_diversity() -> None:
 def test_training_records_returns_and_uses_no_key_twice() -> None:
     environment = skills(counting(led=True), 2)
     config = DiaynConfig(discriminator_hidden_sizes=(), smerl=True)
-    place = life(diayn(obedient(environment.spec, TINY.batch_size), environment.spec, config), environment, TINY)
+    prepared = setup(
+        diayn(skill_following(environment.spec, TINY.batch_size), environment.spec, config), environment, TINY
+    )
 
     def rollout_returns(key: jax.Array) -> PyTree:
         keys = jax.random.split(key, 3)
-        bank = place.learner.start_states(keys[0])
-        member = place.learner.init(keys[1], place.member.hyper, bank)
-        return place.learner.step(member, bank, keys[2], jnp.int32(0))
+        bank = prepared.learner.start_states(keys[0])
+        member = prepared.learner.init(keys[1], prepared.member.hyper, bank)
+        return prepared.learner.step(member, bank, keys[2], jnp.int32(0))
 
     with jax.debug_key_reuse(True):  # raises where a key is used again
         member, metrics = jax.jit(rollout_returns)(jax.random.key(0))

@@ -188,7 +188,7 @@ def test_exploration_adds_noise_of_the_declared_size_and_stays_in_range() -> Non
 
 # --- the skipped half is really skipped
 
-LIFE = OffPolicyConfig(
+CONFIG = OffPolicyConfig(
     num_envs=2,
     steps_per_generation=4,
     batch_size=4,
@@ -217,7 +217,7 @@ def small_sac(spec: EnvSpec) -> OffPolicyAgent:
 def branches(build: Callable[[EnvSpec], OffPolicyAgent], spread: base.PopulationMap, own_counters: bool = False) -> int:
     """Conditionals in the compiled generation of a population, whose members share a counter or have separate ones."""
     environment = registry.make("probe_both")
-    learner = off_policy(build(environment.spec), environment, LIFE)
+    learner = off_policy(build(environment.spec), environment, CONFIG)
 
     def begin(key: jax.Array) -> tuple:
         bank, keys = learner.start_states(key), base.member_keys(key, MEMBERS)

@@ -20,7 +20,7 @@ from tests import tiny
 def build(width: int = 8, population: int = 2) -> rookery.Program:
     environment = rookery.make("point_room", episode_length=10)
     agent = rookery.sac(environment.spec, rookery.agents.SacConfig(hidden_sizes=(width,)))
-    return rookery.pbt(rookery.off_policy(agent, environment, tiny.LIFE), population_size=population)
+    return rookery.pbt(rookery.off_policy(agent, environment, tiny.CONFIG), population_size=population)
 
 
 def scratch() -> rookery.Program:

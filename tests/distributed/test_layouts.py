@@ -179,7 +179,7 @@ def test_a_generation_traces_an_update_once():
         traced.append(arguments)
         return agent.update(*arguments)
 
-    learner = off_policy(agent._replace(update=update), environment, tiny.LIFE)
+    learner = off_policy(agent._replace(update=update), environment, tiny.CONFIG)
     mesh = make_mesh(2)
     program = pbt(learner, population_size=2, placement=layout.placement(mesh))
     programs.compile_program(program, mesh).step.trace(programs.template(program, mesh), jax.random.key(0))

@@ -200,11 +200,11 @@ def test_options_reach_the_task():
 
 
 def sac_learner(env: Environment) -> Learner:
-    return off_policy(sac(env.spec, SacConfig(hidden_sizes=(8,))), env, tiny.LIFE)
+    return off_policy(sac(env.spec, SacConfig(hidden_sizes=(8,))), env, tiny.CONFIG)
 
 
 def ppo_learner(env: Environment) -> Learner:
-    return on_policy(ppo(env.spec, PpoConfig(hidden_sizes=(8,), minibatches=2)), env, tiny.TEAM_LIFE)
+    return on_policy(ppo(env.spec, PpoConfig(hidden_sizes=(8,), minibatches=2)), env, tiny.TEAM_CONFIG)
 
 
 @pytest.mark.parametrize(("task", "learner"), [("Hopper-v4", sac_learner), ("CartPole-v1", ppo_learner)])

@@ -54,18 +54,18 @@ class Walk(NamedTuple):
 
 
 def walk(environment: Environment, times: int, slots: int = SLOTS, starts: int = 8, seed: int = 0) -> Walk:
-    def life(key: jax.Array) -> PyTree:
+    def walked(key: jax.Array) -> PyTree:
         keys = jax.random.split(key, 3)
         bank = auto_reset.start_bank(environment, keys[0], starts)
-        living = auto_reset.auto_reset(environment, bank)
+        resetting = auto_reset.auto_reset(environment, bank)
 
         def advance(state: PyTree, key: jax.Array) -> PyTree:
-            return jax.vmap(living.step)(state, jnp.zeros((slots, 1)), jax.random.split(key, slots))
+            return jax.vmap(resetting.step)(state, jnp.zeros((slots, 1)), jax.random.split(key, slots))
 
         state, first = auto_reset.begin(environment, bank, keys[1], slots)
         return first.observation, jax.lax.scan(advance, state, jax.random.split(keys[2], times))[1]
 
-    return Walk(*jax.tree.map(np.asarray, jax.jit(life)(jax.random.key(seed))))
+    return Walk(*jax.tree.map(np.asarray, jax.jit(walked)(jax.random.key(seed))))
 
 
 def begun(environment: Environment, slots: int, starts: int = 8) -> np.ndarray:

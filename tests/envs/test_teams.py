@@ -29,11 +29,11 @@ def followed(environment: Environment, action: Any, steps: int) -> tuple:
     def once(state: Any, key: jax.Array) -> tuple:
         return environment.step(state, action, key)
 
-    def life(key: jax.Array) -> tuple:
+    def walked(key: jax.Array) -> tuple:
         state, first = environment.reset(key)
         return first, jax.lax.scan(once, state, jax.random.split(key, steps))[1]
 
-    return jax.jit(life)(jax.random.key(3))
+    return jax.jit(walked)(jax.random.key(3))
 
 
 # --- a team of one

@@ -125,7 +125,7 @@ def test_a_configured_buffer_size_is_used(monkeypatch):
 
 
 def test_from_python_a_buffer_has_a_million_rows():
-    learner = tiny.learner(config=dataclasses.replace(tiny.LIFE, buffer_size=None))
+    learner = tiny.learner(config=dataclasses.replace(tiny.CONFIG, buffer_size=None))
     program = pbt(learner, population_size=2)
     assert jax.eval_shape(program.init, jax.random.key(0)).members.buffer.rows.reward.shape == (2, BUFFER_SIZE)
 

@@ -16,7 +16,7 @@ from rookery.learners import base as lives
 from rookery.learners import evaluation
 from rookery.qd import repertoire as repertoires
 from rookery.types import Genotype, Observation
-from tests.tiny import LIFE, assert_equal
+from tests.tiny import CONFIG, assert_equal
 
 KEY = jax.random.key(0)
 CELLS = rookery.qd.grid((3, 3), (0, 0), (1, 1))
@@ -155,7 +155,7 @@ class TestAct:
     def test_an_elite_acts_on_observations_normalised_by_its_statistics(self):
         env = rookery.make("point_room", episode_length=10)
         agent = rookery.sac(env.spec, rookery.agents.SacConfig(hidden_sizes=(8,)))
-        learner = rookery.off_policy(agent, env, dataclasses.replace(LIFE, normalize_observations=True))
+        learner = rookery.off_policy(agent, env, dataclasses.replace(CONFIG, normalize_observations=True))
         bank = learner.start_states(KEY)
         member = learner.init(KEY, hyperparams.defaults(agent.space), bank)
         member, _ = jax.jit(learner.step)(member, bank, KEY, jnp.asarray(0))

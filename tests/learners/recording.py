@@ -24,7 +24,7 @@ from rookery.learners.base import Learner, Member
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.types import Observation, PyTree, Transition
 
-LIFETIMES = (2.0, 3.0, 9.0)  # steps until termination; the last is cut short by the clock
+TERMINATIONS = (2.0, 3.0, 9.0)  # steps until termination; the last is cut short by the clock
 LENGTH = 5
 OWN_ACTION = 0.9
 DESCRIPTOR = envs.descriptor_spec("time and twice the time", "mean", (0.0, 0.0), (10.0, 20.0))
@@ -53,18 +53,18 @@ def counting(descriptor: bool = True, led: bool = False) -> Environment:
 
 
 def _reset(size: int, key: jax.Array) -> tuple[jax.Array, Step]:
-    lifetime = jax.random.choice(key, jnp.asarray(LIFETIMES))
-    observation = jnp.stack([lifetime, jnp.zeros(())])
+    termination = jax.random.choice(key, jnp.asarray(TERMINATIONS))
+    observation = jnp.stack([termination, jnp.zeros(())])
     return observation, envs.first_step(observation, jnp.zeros((size,)))
 
 
 def _step(size: int, led: bool, state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
-    lifetime, time = state[0], state[1] + 1.0
-    over = time > lifetime  # a step after the end: nothing of it may count
-    state = jnp.stack([lifetime, time])
+    termination, time = state[0], state[1] + 1.0
+    over = time > termination  # a step after the end: nothing of it may count
+    state = jnp.stack([termination, time])
     observation = jnp.where(over, jnp.nan, state)
     descriptor = jnp.where(over, 1e3, time * (action if led else jnp.asarray([1.0, 2.0])))[:size]
-    return state, envs.next_step(observation, jnp.where(over, 1e3, 1.0), time >= lifetime, descriptor)
+    return state, envs.next_step(observation, jnp.where(over, 1e3, 1.0), time >= termination, descriptor)
 
 
 # --- the agent: its action is its parameter, and its state is a diary
@@ -138,14 +138,14 @@ class Recorded(NamedTuple):
     batch: Transition  # of the last update, as it was given
 
 
-def obedient(spec: EnvSpec, rows: int) -> OffPolicyAgent:
+def skill_following(spec: EnvSpec, rows: int) -> OffPolicyAgent:
     """Updates come with `rows` rows; it draws no noise and has no hyper-parameters to choose."""
     start = partial(_recorded, spec, rows)
     space = hyperparams.space(NoHyper(), {})
-    return OffPolicyAgent(_obedient_init, start, _obey_exploring, _obey, _silence, _record, space)
+    return OffPolicyAgent(_following_init, start, _follow_exploring, _follow, _silence, _record, space)
 
 
-def _obedient_init(key: jax.Array) -> jax.Array:
+def _following_init(key: jax.Array) -> jax.Array:
     del key
     return jnp.ones(())
 
@@ -157,11 +157,11 @@ def _recorded(spec: EnvSpec, rows: int, params: jax.Array) -> Recorded:
     return Recorded(params, Transition(observation, action, jnp.zeros(rows), observation, jnp.zeros(rows, bool)))
 
 
-def _obey_exploring(state: Recorded, hyper: NoHyper, observation: Observation, key: jax.Array) -> jax.Array:
-    return _obey(state.params, observation)
+def _follow_exploring(state: Recorded, hyper: NoHyper, observation: Observation, key: jax.Array) -> jax.Array:
+    return _follow(state.params, observation)
 
 
-def _obey(params: jax.Array, observation: Observation) -> jax.Array:
+def _follow(params: jax.Array, observation: Observation) -> jax.Array:
     assert observation.skill is not None
     return params * observation.skill
 
@@ -176,7 +176,7 @@ def _record(
     return state._replace(batch=batch), {}
 
 
-class Life(NamedTuple):
+class Setup(NamedTuple):
     """A learner with its compiled functions and an initial member."""
 
     learner: Learner
@@ -193,7 +193,7 @@ class Life(NamedTuple):
         return member, metrics
 
 
-def life(agent: OffPolicyAgent, environment: Environment, config: OffPolicyConfig) -> Life:
+def setup(agent: OffPolicyAgent, environment: Environment, config: OffPolicyConfig) -> Setup:
     learner = off_policy(agent, environment, config)
     traces: Counter = Counter()
 
@@ -203,7 +203,7 @@ def life(agent: OffPolicyAgent, environment: Environment, config: OffPolicyConfi
 
     bank = jax.jit(learner.start_states)(jax.random.key(0))
     member = jax.jit(learner.init)(jax.random.key(1), hyperparams.defaults(learner.space), bank)
-    return Life(learner, bank, member, jax.jit(counted_step), traces)
+    return Setup(learner, bank, member, jax.jit(counted_step), traces)
 
 
 def stored(member: Member, num_envs: int) -> Transition:
@@ -217,8 +217,8 @@ def changed(config: OffPolicyConfig, **options: Any) -> OffPolicyConfig:
     return OffPolicyConfig(**{**vars(config), **options})
 
 
-def sac_in_the_room() -> Life:
+def sac_in_the_room() -> Setup:
     """SAC in the open room, with a warm-up of one generation and normalised observations."""
     environment = registry.make("point_room", episode_length=10)
     config = OffPolicyConfig(4, 32, 0.25, 8, 80, 32, normalize_observations=True, eval_episodes=2, start_states=4)
-    return life(sac(environment.spec, SacConfig(hidden_sizes=(4,))), environment, config)
+    return setup(sac(environment.spec, SacConfig(hidden_sizes=(4,))), environment, config)

@@ -23,14 +23,14 @@ from rookery.types import Evaluation, Observation, PyTree, Transition
 from tests import tiny
 from tests.learners.recording import (
     LENGTH,
-    LIFETIMES,
     SPY,
+    TERMINATIONS,
     TINY,
-    Life,
+    Setup,
     changed,
     counting,
-    life,
-    obedient,
+    setup,
+    skill_following,
     stored,
 )
 
@@ -53,35 +53,35 @@ def at(time: np.ndarray, skill: np.ndarray) -> np.ndarray:
     return log_ratio(np.stack([np.where(skill == 0, time, 0), np.where(skill == 1, time, 0) + 1.5], axis=-1), skill)
 
 
-def evaluating(place: Life) -> Life:
+def evaluating(prepared: Setup) -> Setup:
     """With the hand-made discriminator, which learns nothing."""
-    member: Member = place.member
+    member: Member = prepared.member
     hyper = member.hyper._replace(discriminator_lr=jnp.float32(0.0))
     state = member.state._replace(discriminator=gradients.start(HAND))
-    return place._replace(member=member._replace(state=state, hyper=hyper))
+    return prepared._replace(member=member._replace(state=state, hyper=hyper))
 
 
 @pytest.fixture(scope="module")
-def led() -> Life:
-    agent = diayn(obedient(ENVIRONMENT.spec, ROWS), ENVIRONMENT.spec, DiaynConfig(discriminator_hidden_sizes=()))
-    return evaluating(life(agent, ENVIRONMENT, CONFIG))
+def led() -> Setup:
+    agent = diayn(skill_following(ENVIRONMENT.spec, ROWS), ENVIRONMENT.spec, DiaynConfig(discriminator_hidden_sizes=()))
+    return evaluating(setup(agent, ENVIRONMENT, CONFIG))
 
 
 @pytest.fixture(scope="module")
-def trained(led: Life) -> Member:
+def trained(led: Setup) -> Member:
     return led.generations(1)[0]
 
 
 @pytest.fixture(scope="module")
-def normalised() -> Life:
-    """It recognises skills by the whole observation, lifetime and time, as the agent is shown them."""
+def normalised() -> Setup:
+    """It recognises skills by the whole observation, termination and time, as the agent is shown them."""
     config = DiaynConfig(descriptor_full_state=True, discriminator_hidden_sizes=())
-    agent = diayn(obedient(ENVIRONMENT.spec, ROWS), ENVIRONMENT.spec, config)
-    return evaluating(life(agent, ENVIRONMENT, changed(CONFIG, normalize_observations=True)))
+    agent = diayn(skill_following(ENVIRONMENT.spec, ROWS), ENVIRONMENT.spec, config)
+    return evaluating(setup(agent, ENVIRONMENT, changed(CONFIG, normalize_observations=True)))
 
 
 @pytest.fixture(scope="module")
-def shown(normalised: Life) -> Member:
+def shown(normalised: Setup) -> Member:
     return normalised.generations(1)[0]
 
 
@@ -128,7 +128,7 @@ def test_no_extras_are_stored_if_the_observation_is_sufficient(shown: Member) ->
 # --- what is rewarded
 
 
-def test_a_fall_is_rewarded_by_the_state_that_was_reached(led: Life, trained: Member) -> None:
+def test_a_fall_is_rewarded_by_the_state_that_was_reached(led: Setup, trained: Member) -> None:
     given: Transition = trained.state.agent.batch
     time, skill = np.asarray(given.next_observation.features[:, 1]), numbers(given.next_observation)
     np.testing.assert_allclose(given.reward, at(time, skill), rtol=1e-5, atol=1e-6)
@@ -155,7 +155,7 @@ def test_observation_statistics_exclude_the_skill(shown: Member) -> None:
         assert set(map(tuple, np.asarray(observation.skill).tolist())) == {(1.0, 0.0), (0.0, 1.0)}
         back = np.asarray(observation.features) * observed.std(axis=0) + observed.mean(axis=0)
         np.testing.assert_allclose(back, back.round(), atol=1e-3)
-        assert set(back[:, 0].round()) == set(LIFETIMES)
+        assert set(back[:, 0].round()) == set(TERMINATIONS)
 
 
 def test_the_discriminator_reads_the_normalised_observation(shown: Member) -> None:
@@ -168,18 +168,18 @@ def test_the_discriminator_reads_the_normalised_observation(shown: Member) -> No
 # --- evaluation
 
 
-def evaluated(place: Life, member: Member) -> Evaluation:
-    return jax.jit(place.learner.evaluate)(genotype(member), place.bank, jax.random.key(5))
+def evaluated(prepared: Setup, member: Member) -> Evaluation:
+    return jax.jit(prepared.learner.evaluate)(genotype(member), prepared.bank, jax.random.key(5))
 
 
-def episodes(place: Life) -> tuple[np.ndarray, np.ndarray]:
+def episodes(prepared: Setup) -> tuple[np.ndarray, np.ndarray]:
     """Lengths and skills of six episodes: five were requested, and the skills are assigned in turn."""
-    lifetimes = np.asarray(place.bank[1].observation.features[:6, 0])
-    assert set(lifetimes) == set(LIFETIMES)
-    return np.minimum(lifetimes, LENGTH).astype(int), np.arange(6) % 2
+    terminations = np.asarray(prepared.bank[1].observation.features[:6, 0])
+    assert set(terminations) == set(TERMINATIONS)
+    return np.minimum(terminations, LENGTH).astype(int), np.arange(6) % 2
 
 
-def test_an_evaluation_reports_the_accuracy_of_each_episode(led: Life, trained: Member) -> None:
+def test_an_evaluation_reports_the_accuracy_of_each_episode(led: Setup, trained: Member) -> None:
     # Episodes that end before the clock go on: to rewards of 1000 and descriptors of 1000, which must not count.
     lengths, skill = episodes(led)
     evaluation = evaluated(led, trained)
@@ -196,19 +196,19 @@ def test_an_evaluation_reports_the_accuracy_of_each_episode(led: Life, trained: 
     assert float(evaluation.fitness) == pytest.approx(accuracy.mean(), rel=1e-6)
 
 
-def test_evaluation_recognises_through_the_genotypes_own_statistics(normalised: Life, shown: Member) -> None:
+def test_evaluation_recognises_through_the_genotypes_own_statistics(normalised: Setup, shown: Member) -> None:
     lengths, skill = episodes(normalised)
     evaluation = evaluated(normalised, shown)
-    lifetimes = np.asarray(normalised.bank[1].observation.features[:6, 0])
+    terminations = np.asarray(normalised.bank[1].observation.features[:6, 0])
     for episode, length in enumerate(lengths):
-        raw = np.stack([np.full(length, lifetimes[episode]), np.arange(1, length + 1)], axis=1)
+        raw = np.stack([np.full(length, terminations[episode]), np.arange(1, length + 1)], axis=1)
         observed = np.asarray(normalize.normalize(shown.normalizer, jnp.asarray(raw, jnp.float32)))
         ratio = log_ratio(observed + BIAS, np.full(length, skill[episode]))
         assert float(evaluation.episodes["diversity_return"][episode]) == pytest.approx(ratio.sum(), rel=1e-4)
         assert float(evaluation.episodes["accuracy"][episode]) == pytest.approx((ratio > 0).mean())
 
 
-def test_an_action_that_is_not_finite_makes_the_fitness_nan(led: Life, trained: Member) -> None:
+def test_an_action_that_is_not_finite_makes_the_fitness_nan(led: Setup, trained: Member) -> None:
     given = genotype(trained)
     broken = given._replace(params=given.params._replace(agent=jnp.asarray(jnp.nan)))
     evaluation = jax.jit(led.learner.evaluate)(broken, led.bank, jax.random.key(5))
@@ -228,22 +228,22 @@ def test_the_fitness_is_the_configured_one(fitness: Any, expected: float) -> Non
     }
 
 
-def test_without_intrinsic_reward_the_fitness_is_the_return(led: Life) -> None:
+def test_without_intrinsic_reward_the_fitness_is_the_return(led: Setup) -> None:
     lengths, skill = episodes(led)
-    place = life(obedient(ENVIRONMENT.spec, ROWS), ENVIRONMENT, CONFIG)
-    evaluation = jax.jit(place.learner.evaluate)(genotype(place.member), led.bank, jax.random.key(5))
+    prepared = setup(skill_following(ENVIRONMENT.spec, ROWS), ENVIRONMENT, CONFIG)
+    evaluation = jax.jit(prepared.learner.evaluate)(genotype(prepared.member), led.bank, jax.random.key(5))
     assert float(evaluation.fitness) == pytest.approx(lengths.mean())
     assert set(evaluation.episodes) == {"descriptors"}
     reached = (lengths[:, None] + 1) / 2 * np.eye(2)[skill]
     np.testing.assert_allclose(evaluation.episodes["descriptors"], reached, rtol=1e-6)
-    assert place.member.buffer.rows.extras == ()
+    assert prepared.member.buffer.rows.extras == ()
 
 
 @pytest.mark.parametrize(("requested", "held"), [(10, 16), (16, 16), (17, 24), (1, 8)])
 def test_every_skill_has_equally_many_episodes_and_each_a_start_state(requested: int, held: int) -> None:
     environment = skills(counting(), 8)
     config = changed(TINY, eval_episodes=requested, start_states=max(requested, 12))
-    learner = off_policy(obedient(environment.spec, TINY.batch_size), environment, config)
+    learner = off_policy(skill_following(environment.spec, TINY.batch_size), environment, config)
     bank: PyTree = jax.eval_shape(learner.start_states, jax.random.key(0))
     assert bank[1].reward.shape == (max(held, 12),)
     assert learner.evaluation_steps == held * LENGTH

@@ -45,8 +45,8 @@ def record() -> tuple[Array, Array]:
 
 def members() -> tuple[Array, Array]:
     """Lifetimes `[P, N]` (the first member's episodes outlast the loop), and keys `[P]`."""
-    lifetimes = jax.random.randint(jax.random.key(1), (MEMBERS, EPISODES), 1, LENGTH)
-    return lifetimes.at[0].set(10 * LENGTH).at[1].set(1), jax.random.split(jax.random.key(2), MEMBERS)
+    terminations = jax.random.randint(jax.random.key(1), (MEMBERS, EPISODES), 1, LENGTH)
+    return terminations.at[0].set(10 * LENGTH).at[1].set(1), jax.random.split(jax.random.key(2), MEMBERS)
 
 
 @pytest.mark.parametrize("records", [False, True])
@@ -63,12 +63,12 @@ def test_many_members_are_as_each_alone(records: bool, together: bool) -> None:
 
 
 def test_members_that_ended_are_not_stepped() -> None:
-    lifetimes = jnp.ones((MEMBERS, EPISODES), jnp.int32).at[::11].set(LENGTH)  # four of forty reach the end
+    terminations = jnp.ones((MEMBERS, EPISODES), jnp.int32).at[::11].set(LENGTH)  # four of forty reach the end
     loop, keys = EpisodeLoop(advance, EPISODES, LENGTH), members()[1]
 
     def executed(loop: EpisodeLoop) -> np.ndarray:
         run = jax.jit(jax.vmap(lambda own, key: run_episodes(loop, own, key, start())[0].executed))
-        return np.asarray(run(lifetimes, keys))[:, 0]
+        return np.asarray(run(terminations, keys))[:, 0]
 
     steps = executed(loop)
     assert (steps[::11] == LENGTH).all()
@@ -80,12 +80,12 @@ def test_members_that_ended_are_not_stepped() -> None:
 
 
 def test_maps_may_be_nested_and_share_what_they_do_not_map() -> None:
-    lifetimes, _ = members()
+    terminations, _ = members()
     loop, key = EpisodeLoop(advance, EPISODES, LENGTH), jax.random.key(3)
 
-    def total(lifetime: Array) -> Array:
-        return run_episodes(loop, lifetime, key, start())[0].total
+    def total(termination: Array) -> Array:
+        return run_episodes(loop, termination, key, start())[0].total
 
-    twice = jax.jit(jax.vmap(jax.vmap(total)))(lifetimes.reshape(2, -1, EPISODES))
-    alone = jax.jit(lambda given: jax.lax.map(total, given))(lifetimes)
+    twice = jax.jit(jax.vmap(jax.vmap(total)))(terminations.reshape(2, -1, EPISODES))
+    alone = jax.jit(lambda given: jax.lax.map(total, given))(terminations)
     assert_equal(twice.reshape(alone.shape), alone)

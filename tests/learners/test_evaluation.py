@@ -12,39 +12,39 @@ from rookery.learners.base import genotype
 from rookery.learners.evaluation import evaluate
 from tests.learners.recording import (
     LENGTH,
-    LIFETIMES,
     OWN_ACTION,
     SPY,
+    TERMINATIONS,
     TINY,
-    Life,
+    Setup,
     changed,
     counting,
-    life,
     sac_in_the_room,
+    setup,
 )
 from tests.tiny import assert_equal
 
 
 @pytest.fixture(scope="module")
-def counted() -> Life:
-    return life(SPY, counting(), TINY)
+def counted() -> Setup:
+    return setup(SPY, counting(), TINY)
 
 
 @pytest.fixture(scope="module")
-def real() -> Life:
+def real() -> Setup:
     return sac_in_the_room()
 
 
-def evaluated(place: Life, seed: int = 0, **patched: Any) -> Any:
-    given = genotype(place.member)._replace(**patched)
-    return jax.jit(place.learner.evaluate)(given, place.bank, jax.random.key(seed))
+def evaluated(prepared: Setup, seed: int = 0, **patched: Any) -> Any:
+    given = genotype(prepared.member)._replace(**patched)
+    return jax.jit(prepared.learner.evaluate)(given, prepared.bank, jax.random.key(seed))
 
 
-def test_returns_and_lengths_stop_with_the_episode(counted: Life) -> None:
-    # Reward 1 per step until the lifetime or the clock; a later step would add 1000 and a NaN.
-    lifetimes = np.asarray(counted.bank[1].observation.features[:6, 0])
-    assert set(lifetimes) == set(LIFETIMES)
-    expected = np.minimum(lifetimes, LENGTH)
+def test_returns_and_lengths_stop_with_the_episode(counted: Setup) -> None:
+    # Reward 1 per step until the termination or the clock; a later step would add 1000 and a NaN.
+    terminations = np.asarray(counted.bank[1].observation.features[:6, 0])
+    assert set(terminations) == set(TERMINATIONS)
+    expected = np.minimum(terminations, LENGTH)
     evaluation = evaluated(counted)
     assert evaluation.returns.tolist() == expected.tolist()
     assert evaluation.lengths.tolist() == expected.tolist()
@@ -52,7 +52,7 @@ def test_returns_and_lengths_stop_with_the_episode(counted: Life) -> None:
     assert float(evaluation.fitness) == pytest.approx(expected.mean(), rel=1e-6)
 
 
-def test_recorded_transitions_are_those_of_steps_before_the_end(counted: Life) -> None:
+def test_recorded_transitions_are_those_of_steps_before_the_end(counted: Setup) -> None:
     assert counted.learner.evaluator is not None
     record = jax.jit(partial(evaluate, counted.learner.evaluator, record=True))
     found = record(genotype(counted.member), counted.bank, jax.random.key(0))
@@ -60,18 +60,18 @@ def test_recorded_transitions_are_those_of_steps_before_the_end(counted: Life) -
     rows, valid = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(LENGTH, 6, *leaf.shape[1:]), found.transitions)
     assert valid.sum() == found.lengths.sum()
     assert valid.dtype == bool
-    for episode, lifetime in enumerate(np.asarray(counted.bank[1].observation.features[:6, 0])):
-        steps = np.arange(min(lifetime, LENGTH))
+    for episode, termination in enumerate(np.asarray(counted.bank[1].observation.features[:6, 0])):
+        steps = np.arange(min(termination, LENGTH))
         assert valid[:, episode].tolist() == [step < len(steps) for step in range(LENGTH)]
         for features, times in ((rows.observation.features, steps), (rows.next_observation.features, steps + 1)):
-            expected = np.stack([np.full_like(times, lifetime), times], axis=1)
+            expected = np.stack([np.full_like(times, termination), times], axis=1)
             assert np.array_equal(features[: len(steps), episode], expected)
         assert (rows.reward[: len(steps), episode] == 1).all()
         assert (rows.action[: len(steps), episode] == np.float32(OWN_ACTION)).all()
-        assert rows.terminated[: len(steps), episode].tolist() == [step + 1 >= lifetime for step in steps]
+        assert rows.terminated[: len(steps), episode].tolist() == [step + 1 >= termination for step in steps]
 
 
-def test_a_broken_episode_has_no_transitions(counted: Life) -> None:
+def test_a_broken_episode_has_no_transitions(counted: Setup) -> None:
     assert counted.learner.evaluator is not None
     environment = counted.learner.evaluator.environment
 
@@ -85,12 +85,12 @@ def test_a_broken_episode_has_no_transitions(counted: Life) -> None:
         genotype(counted.member), counted.bank, jax.random.key(0)
     )
     valid = np.asarray(found.transitions.valid).reshape(LENGTH, 6)
-    lifetimes = np.asarray(counted.bank[1].observation.features[:6, 0])
-    assert int(found.broken) == np.sum(lifetimes == 3.0) > 0
-    assert valid.sum(axis=0).tolist() == [0 if length == 3.0 else min(length, LENGTH) for length in lifetimes]
+    terminations = np.asarray(counted.bank[1].observation.features[:6, 0])
+    assert int(found.broken) == np.sum(terminations == 3.0) > 0
+    assert valid.sum(axis=0).tolist() == [0 if length == 3.0 else min(length, LENGTH) for length in terminations]
 
 
-def test_a_mean_descriptor_is_the_mean_over_the_living_steps(counted: Life) -> None:
+def test_a_mean_descriptor_is_the_mean_over_the_steps_of_the_episode(counted: Setup) -> None:
     # Times 1..n have the mean (n + 1) / 2; then the mean over the episodes.
     steps = np.minimum(np.asarray(counted.bank[1].observation.features[:6, 0]), LENGTH)
     expected = np.mean((steps + 1) / 2)
@@ -98,33 +98,33 @@ def test_a_mean_descriptor_is_the_mean_over_the_living_steps(counted: Life) -> N
 
 
 def test_a_task_without_descriptor_has_one_of_size_zero() -> None:
-    plain = life(SPY, counting(descriptor=False), changed(TINY, eval_episodes=3))
+    plain = setup(SPY, counting(descriptor=False), changed(TINY, eval_episodes=3))
     evaluation = evaluated(plain)
     assert evaluation.descriptor.shape == (0,)
     assert evaluation.returns.shape == (3,)
     assert np.isfinite(evaluation.fitness)
 
 
-def test_an_action_that_is_not_finite_makes_the_fitness_nan(counted: Life) -> None:
+def test_an_action_that_is_not_finite_makes_the_fitness_nan(counted: Setup) -> None:
     evaluation = evaluated(counted, params=jnp.asarray([0.1, jnp.nan]))
     assert np.isnan(evaluation.fitness)
     assert np.isfinite(evaluation.returns).all()  # the environment's rewards stay finite
 
 
-def test_a_broken_network_is_not_taken_for_a_return_of_zero(real: Life) -> None:
+def test_a_broken_network_is_not_taken_for_a_return_of_zero(real: Setup) -> None:
     params = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), real.member.state.params)
     evaluation = evaluated(real, params=params)
     assert np.isnan(evaluation.fitness)
     assert np.isfinite(evaluation.descriptor).all()
 
 
-def test_evaluation_is_deterministic_and_stores_nothing(real: Life) -> None:
+def test_evaluation_is_deterministic_and_stores_nothing(real: Setup) -> None:
     before = jax.tree.map(np.array, real.member)
     assert_equal(evaluated(real, seed=0), evaluated(real, seed=1))  # the room and `act` are deterministic
     assert_equal(jax.tree.map(np.array, real.member), before)
 
 
-def test_members_evaluated_side_by_side_keep_episodes_of_their_own(counted: Life) -> None:
+def test_members_evaluated_side_by_side_keep_episodes_of_their_own(counted: Setup) -> None:
     given = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), genotype(counted.member))
     given = given._replace(params=given.params.at[1].set(jnp.nan))
     keys = jax.random.split(jax.random.key(0), 2)

@@ -21,7 +21,7 @@ from rookery.learners.off_policy import off_policy
 from rookery.populations.independent import seeds
 from rookery.training import loop
 from rookery.types import PyTree
-from tests.tiny import LIFE
+from tests.tiny import CONFIG
 
 GENERATIONS = 3  # the first is half warm-up
 ROOM = registry.make("point_room", episode_length=10)
@@ -31,7 +31,7 @@ HIDDEN = (8, 8)
 
 def config_with(updates: int, **changes: object):
     """A training loop with a number of updates after each step of 4 environments, and 5 iterations of warm-up."""
-    return dataclasses.replace(LIFE, updates_per_step=updates / LIFE.num_envs, warmup_steps=20, **changes)  # pyright: ignore[reportArgumentType]
+    return dataclasses.replace(CONFIG, updates_per_step=updates / CONFIG.num_envs, warmup_steps=20, **changes)  # pyright: ignore[reportArgumentType]
 
 
 def of_td3(delay: int, updates: int) -> Learner:

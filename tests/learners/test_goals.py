@@ -20,7 +20,7 @@ from rookery.learners.evaluation import evaluator
 from rookery.learners.goals import GoalEpisodes, check_goals, reach_goals
 from rookery.learners.off_policy import off_policy
 from rookery.types import Genotype
-from tests.learners.recording import TINY, changed, counting, obedient
+from tests.learners.recording import TINY, changed, counting, skill_following
 
 COUNT, ROOM = 6, skills(registry.make("point_room", episode_length=25), 2, "sphere", with_previous=True)
 KERNEL = {"params": {"Dense_0": {"kernel": jnp.eye(2), "bias": jnp.zeros(2)}}}
@@ -28,7 +28,7 @@ KERNEL = {"params": {"Dense_0": {"kernel": jnp.eye(2), "bias": jnp.zeros(2)}}}
 
 def metra_of(environment: Environment, full_state: bool = False) -> OffPolicyAgent:
     config = MetraConfig(full_state, phi_hidden_sizes=())
-    return metra(obedient(environment.spec, TINY.batch_size), environment.spec, config)
+    return metra(skill_following(environment.spec, TINY.batch_size), environment.spec, config)
 
 
 def evaluator_of(agent: OffPolicyAgent, environment: Environment) -> Evaluator:
@@ -79,7 +79,7 @@ def test_tasks_and_agents_without_goals_are_errors() -> None:
     counted = skills(counting(), 2, with_previous=True)
     with pytest.raises(ValueError, match=r"^counting has no goals, since it has no descriptor that is a position; ch"):
         check_goals(evaluator_of(metra_of(counted), counted))
-    plain = diayn(obedient(ROOM.spec, 4), ROOM.spec, DiaynConfig(discriminator_hidden_sizes=()))
+    plain = diayn(skill_following(ROOM.spec, 4), ROOM.spec, DiaynConfig(discriminator_hidden_sizes=()))
     message = r"^the policies of this run on point_room cannot be given goals, which needs skills of METRA or LSD"
     with pytest.raises(ValueError, match=message):
         check_goals(evaluator_of(plain, ROOM))

@@ -16,57 +16,57 @@ from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.types import Genotype
 from tests.learners.recording import (
     LENGTH,
-    LIFETIMES,
     OWN_ACTION,
     SPY,
+    TERMINATIONS,
     TINY,
-    Life,
+    Setup,
     changed,
     counting,
-    life,
     sac_in_the_room,
+    setup,
     stored,
 )
 from tests.tiny import assert_equal
 
 
 @pytest.fixture(scope="module")
-def counted() -> Life:
-    return life(SPY, counting(), TINY)
+def counted() -> Setup:
+    return setup(SPY, counting(), TINY)
 
 
 @pytest.fixture(scope="module")
-def warmed() -> Life:
-    return life(SPY, counting(), changed(TINY, warmup_steps=58))
+def warmed() -> Setup:
+    return setup(SPY, counting(), changed(TINY, warmup_steps=58))
 
 
 @pytest.fixture(scope="module")
-def real() -> Life:
+def real() -> Setup:
     return sac_in_the_room()
 
 
 # --- what is collected
 
 
-def test_stored_rows_hold_true_successors_and_true_ends(counted: Life) -> None:
+def test_stored_rows_hold_true_successors_and_true_ends(counted: Setup) -> None:
     rows = stored(counted.generations(2)[0], TINY.num_envs)
     observation, next_observation = rows.observation.features, rows.next_observation.features
-    lifetime, time = observation[..., 0], observation[..., 1]
+    termination, time = observation[..., 0], observation[..., 1]
     assert observation.shape == (24, 4, 2)
-    assert set(np.unique(lifetime)) == set(LIFETIMES)
-    np.testing.assert_array_equal(next_observation, np.stack([lifetime, time + 1], axis=-1))
-    np.testing.assert_array_equal(rows.terminated, time + 1 >= lifetime)
+    assert set(np.unique(termination)) == set(TERMINATIONS)
+    np.testing.assert_array_equal(next_observation, np.stack([termination, time + 1], axis=-1))
+    np.testing.assert_array_equal(rows.terminated, time + 1 >= termination)
     assert (rows.reward == 1.0).all()
     ended = rows.terminated | (time + 1 >= LENGTH)
     cut = ended & ~rows.terminated
     assert cut.any()
-    assert (lifetime[cut] == 9.0).all()
+    assert (termination[cut] == 9.0).all()
     # What follows an end is a start of the bank; what follows anything else is its successor, over generations too.
     np.testing.assert_array_equal(time[1:][ended[:-1]], 0.0)
     np.testing.assert_array_equal(observation[1:][~ended[:-1]], next_observation[:-1][~ended[:-1]])
 
 
-def test_episodes_continue_from_one_generation_to_the_next(counted: Life) -> None:
+def test_episodes_continue_from_one_generation_to_the_next(counted: Setup) -> None:
     member, _ = counted.generations(1)
     rows = stored(member, TINY.num_envs)
     last, reached = np.asarray(member.env_state.observation.features), rows.next_observation.features[-1]
@@ -76,7 +76,7 @@ def test_episodes_continue_from_one_generation_to_the_next(counted: Life) -> Non
     np.testing.assert_array_equal(last[:, 1], member.env_state.state.time)
 
 
-def test_updates_are_counted_and_read_nothing_that_was_not_stored(counted: Life) -> None:
+def test_updates_are_counted_and_read_nothing_that_was_not_stored(counted: Setup) -> None:
     diary = counted.generations(2)[0].state
     assert int(diary.updates) == 2 * 48 * 0.5
     assert bool(diary.in_order)
@@ -84,27 +84,27 @@ def test_updates_are_counted_and_read_nothing_that_was_not_stored(counted: Life)
     assert bool(diary.fresh)
 
 
-def test_metrics_are_means_over_updates_and_steps(counted: Life) -> None:
+def test_metrics_are_means_over_updates_and_steps(counted: Setup) -> None:
     _, metrics = counted.generations(2)
     assert float(metrics["index"]) == pytest.approx(np.mean(np.arange(24, 48)))
     assert float(metrics["reward"]) == 1.0
     assert float(metrics["broken_steps"]) == 0.0
 
 
-def test_generations_share_one_compilation(real: Life) -> None:
+def test_generations_share_one_compilation(real: Setup) -> None:
     real.generations(3)
     assert real.traces["step"] == 1
 
 
-def test_equal_keys_give_equal_members_and_other_keys_others(real: Life) -> None:
+def test_equal_keys_give_equal_members_and_other_keys_others(real: Setup) -> None:
     zero = jnp.int32(0)
     one, same, other = (real.step(real.member, real.bank, jax.random.key(seed), zero)[0] for seed in (0, 0, 1))
     assert_equal(one, same)
     assert (np.asarray(one.buffer.rows.action[:32]) != np.asarray(other.buffer.rows.action[:32])).all()
 
 
-def test_every_key_is_consumed_once(real: Life) -> None:
-    def lifetime(key: jax.Array) -> Any:
+def test_every_key_is_consumed_once(real: Setup) -> None:
+    def trace(key: jax.Array) -> Any:
         keys = jax.random.split(key, 5)
         bank = real.learner.start_states(keys[0])
         member = real.learner.init(keys[1], real.member.hyper, bank)
@@ -113,16 +113,16 @@ def test_every_key_is_consumed_once(real: Life) -> None:
         return real.learner.evaluate(genotype(member), bank, keys[4]).fitness
 
     with jax.debug_key_reuse(True):  # raises where a key is used again
-        assert np.isfinite(jax.jit(lifetime)(jax.random.key(0)))
+        assert np.isfinite(jax.jit(trace)(jax.random.key(0)))
 
 
-def test_the_caller_keeps_its_member(real: Life) -> None:
+def test_the_caller_keeps_its_member(real: Setup) -> None:
     before = jax.tree.map(np.array, real.member)
     real.generations(1)
     assert_equal(jax.tree.map(np.array, real.member), before)
 
 
-def test_a_full_buffer_stays_full_and_forgets_the_oldest(real: Life) -> None:
+def test_a_full_buffer_stays_full_and_forgets_the_oldest(real: Setup) -> None:
     sizes, positions = [], []
     for generations in (1, 2, 3):
         buffer = real.generations(generations)[0].buffer
@@ -132,7 +132,7 @@ def test_a_full_buffer_stays_full_and_forgets_the_oldest(real: Life) -> None:
     assert positions == [32, 64, 96 - 80]
 
 
-def test_what_a_member_without_finite_actions_does_is_not_stored(counted: Life) -> None:
+def test_what_a_member_without_finite_actions_does_is_not_stored(counted: Setup) -> None:
     broken = counted.member._replace(state=counted.member.state._replace(params=jnp.full((2,), jnp.nan)))
     member, _ = counted.generations(1, broken)
     assert int(member.buffer.size) == 0
@@ -142,7 +142,7 @@ def test_what_a_member_without_finite_actions_does_is_not_stored(counted: Life) 
 # --- warm-up
 
 
-def test_warm_up_acts_uniformly_and_exactly_as_long_as_it_should(warmed: Life) -> None:
+def test_warm_up_acts_uniformly_and_exactly_as_long_as_it_should(warmed: Setup) -> None:
     # 58 steps at four at a time: 15 rounds begin before the 58th step; then the spy's own action, 0.9.
     rows = stored(warmed.generations(2)[0], TINY.num_envs)
     own = (rows.action == np.float32(OWN_ACTION)).all(axis=(1, 2))
@@ -154,7 +154,7 @@ def test_warm_up_acts_uniformly_and_exactly_as_long_as_it_should(warmed: Life) -
     assert distance < 1.95 / np.sqrt(120)  # exceeded once in a thousand seeds by a uniform law
 
 
-def test_updates_begin_after_warm_up_and_count_from_zero(warmed: Life) -> None:
+def test_updates_begin_after_warm_up_and_count_from_zero(warmed: Setup) -> None:
     member, metrics = warmed.generations(1)
     assert int(member.state.updates) == 0
     assert float(metrics["index"]) == 0.0
@@ -164,14 +164,14 @@ def test_updates_begin_after_warm_up_and_count_from_zero(warmed: Life) -> None:
     assert float(metrics["index"]) == pytest.approx(np.mean(np.arange(18)))  # not thinned by rounds of no update
 
 
-def test_warm_up_does_not_restart_after_two_billion_steps(warmed: Life) -> None:
+def test_warm_up_does_not_restart_after_two_billion_steps(warmed: Setup) -> None:
     generation = jnp.int32(45_000_000)  # x 48 = 2.16e9 steps, more than an int32 holds
     member, _ = warmed.step(warmed.member, warmed.bank, jax.random.key(0), generation)
     assert int(member.state.updates) == 24
     assert (stored(member, TINY.num_envs).action == np.float32(OWN_ACTION)).all()
 
 
-def test_no_parameter_moves_during_warm_up(real: Life) -> None:
+def test_no_parameter_moves_during_warm_up(real: Setup) -> None:
     member, metrics = real.generations(1)
     assert_equal(member.state, real.member.state)
     assert all(float(metrics[name]) == 0.0 for name in ("critic_loss", "actor_loss", "alpha"))
@@ -185,7 +185,7 @@ def test_no_parameter_moves_during_warm_up(real: Life) -> None:
 # --- normalisation
 
 
-def test_statistics_are_those_of_the_observations_collected(real: Life) -> None:
+def test_statistics_are_those_of_the_observations_collected(real: Setup) -> None:
     member, _ = real.generations(2)
     observed = stored(member, 4).observation.features.reshape(-1, 2).astype(np.float64)
     assert float(member.normalizer.count) == len(observed) == 64
@@ -196,7 +196,7 @@ def test_statistics_are_those_of_the_observations_collected(real: Life) -> None:
 def test_the_agent_learns_from_normalised_observations() -> None:
     # The only update is in the last of 12 rounds, so the statistics are those of all rows stored.
     config = changed(TINY, warmup_steps=44, updates_per_step=0.25, normalize_observations=True)
-    member, _ = life(SPY, counting(), config).generations(1)
+    member, _ = setup(SPY, counting(), config).generations(1)
     assert int(member.state.updates) == 1
     rows = jax.tree.map(lambda leaf: leaf.reshape(48, -1).astype(np.float64), stored(member, 4))
     observation, next_observation = rows.observation.features, rows.next_observation.features
@@ -209,7 +209,7 @@ def test_the_agent_learns_from_normalised_observations() -> None:
             assert not np.isclose(least[number], raw[:, number], rtol=1e-3, atol=1e-4).any()
 
 
-def test_an_evaluation_normalises_with_the_statistics_of_the_genotype(real: Life) -> None:
+def test_an_evaluation_normalises_with_the_statistics_of_the_genotype(real: Setup) -> None:
     member, _ = real.generations(2)
     own = genotype(member)
     assert own.normalizer is member.normalizer
@@ -222,7 +222,7 @@ def test_an_evaluation_normalises_with_the_statistics_of_the_genotype(real: Life
 # --- restart, and loading a genotype
 
 
-def test_restart_empties_only_where_needed_and_touches_no_row(counted: Life) -> None:
+def test_restart_empties_only_where_needed_and_touches_no_row(counted: Setup) -> None:
     member, _ = counted.generations(1)
     both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), member)
     restart = jax.jit(jax.vmap(counted.learner.restart, in_axes=(0, None, 0, 0)))
@@ -242,16 +242,16 @@ def test_restart_empties_only_where_needed_and_touches_no_row(counted: Life) -> 
     assert (np.asarray(both.env_state.observation.features[1, :, 1]) > 0).any()  # or there was nothing to begin anew
 
 
-def test_restarted_members_begin_from_states_of_the_bank_each_with_its_own_draws(counted: Life) -> None:
+def test_restarted_members_begin_from_states_of_the_bank_each_with_its_own_draws(counted: Setup) -> None:
     keys = jax.random.split(jax.random.key(6), 8)
     restart = jax.jit(jax.vmap(counted.learner.restart, in_axes=(None, None, 0, None)))
     after = restart(counted.member, counted.bank, keys, jnp.asarray(True))
     starts = np.asarray(after.env_state.observation.features[..., 0])
-    assert set(np.unique(starts)) == set(LIFETIMES)
+    assert set(np.unique(starts)) == set(TERMINATIONS)
     assert len(np.unique(starts, axis=0)) > 4
 
 
-def test_a_loaded_genotype_keeps_the_data_of_the_slot_with_a_new_optimiser(real: Life) -> None:
+def test_a_loaded_genotype_keeps_the_data_of_the_slot_with_a_new_optimiser(real: Setup) -> None:
     member, _ = real.generations(2)
     donor, _ = real.step(member, real.bank, jax.random.key(77), jnp.int32(2))
     hyper = donor.hyper._replace(discount=jnp.float32(0.5))
@@ -270,14 +270,14 @@ def test_a_loaded_genotype_keeps_the_data_of_the_slot_with_a_new_optimiser(real:
 # --- construction
 
 
-def test_static_properties_of_a_learner(counted: Life) -> None:
+def test_static_properties_of_a_learner(counted: Setup) -> None:
     assert counted.learner.steps_per_generation == 48
     assert counted.learner.spec == counting().spec
     assert counted.member.normalizer is None
     assert (TINY.iterations, TINY.updates) == (12, 2)
 
 
-def test_an_initial_member_has_no_data_and_starts_from_the_bank(real: Life) -> None:
+def test_an_initial_member_has_no_data_and_starts_from_the_bank(real: Setup) -> None:
     assert int(real.member.buffer.size) == 0
     assert_equal(real.member.normalizer, normalize.init(2))
     starts = {tuple(start) for start in np.asarray(real.bank[1].observation.features).tolist()}

@@ -18,7 +18,7 @@ from rookery.envs.wrappers.skills import skills
 from rookery.learners.base import Member, genotype
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.types import Evaluation
-from tests.learners.recording import Life, life
+from tests.learners.recording import Setup, setup
 
 LENGTH, WIDTH = 2.0, 0.05  # half of the corridor's
 DESCRIPTOR = envs.descriptor_spec("final x, y", "final", (-LENGTH, -WIDTH), (LENGTH, WIDTH), cell=0.1, observed=True)
@@ -54,24 +54,24 @@ CONFIG = OffPolicyConfig(
 
 
 @pytest.fixture(scope="module")
-def place() -> Life:
+def prepared() -> Setup:
     environment = corridor()
     agent = sac(environment.spec, SacConfig(hidden_sizes=(16, 16), alpha_init=0.1))
     agent = metra(agent, environment.spec, MetraConfig(phi_hidden_sizes=(16, 16)))
-    made = life(agent, environment, CONFIG)
+    made = setup(agent, environment, CONFIG)
     rates = dict.fromkeys(("policy_lr", "critic_lr", "alpha_lr", "phi_lr", "dual_lr"), jnp.float32(2e-3))
     hyper = hyperparams.defaults(made.learner.space)._replace(**rates)
     return made._replace(member=made.member._replace(hyper=hyper))
 
 
 @pytest.fixture(scope="module")
-def trained(place: Life) -> tuple[Member, dict]:
-    return place.generations(1)
+def trained(prepared: Setup) -> tuple[Member, dict]:
+    return prepared.generations(1)
 
 
 @pytest.fixture(scope="module")
-def evaluated(place: Life, trained: tuple[Member, dict]) -> Evaluation:
-    return jax.jit(place.learner.evaluate)(genotype(trained[0]), place.bank, jax.random.key(5))
+def evaluated(prepared: Setup, trained: tuple[Member, dict]) -> Evaluation:
+    return jax.jit(prepared.learner.evaluate)(genotype(trained[0]), prepared.bank, jax.random.key(5))
 
 
 def test_two_skills_are_the_two_directions_of_a_corridor(evaluated: Evaluation) -> None:
@@ -83,12 +83,12 @@ def test_two_skills_are_the_two_directions_of_a_corridor(evaluated: Evaluation) 
     assert float(evaluated.fitness) > 1.0
 
 
-def test_phi_is_nearly_linear_along_the_corridor(place: Life, trained: tuple[Member, dict]) -> None:
-    reward = place.learner.evaluator and place.learner.evaluator.intrinsic_reward
+def test_phi_is_nearly_linear_along_the_corridor(prepared: Setup, trained: tuple[Member, dict]) -> None:
+    reward = prepared.learner.evaluator and prepared.learner.evaluator.intrinsic_reward
     assert reward is not None
     along: Any = np.linspace(-LENGTH, LENGTH, 81)  # stretches of half a step
     points = jnp.asarray(np.stack([along, np.zeros(81)], axis=1), jnp.float32)
-    step = jax.tree.map(lambda leaf: leaf[0], place.bank[1])
+    step = jax.tree.map(lambda leaf: leaf[0], prepared.bank[1])
 
     def move(before: jax.Array, after: jax.Array) -> Mapping[str, jax.Array]:
         moved = step._replace(previous=step.previous._replace(descriptor=before), descriptor=after)

@@ -71,10 +71,10 @@ def test_the_first_episodes_end_at_different_steps_of_the_time_limit() -> None:
     assert ends[True] == [[7, 15], [5, 13], [3, 11], [1, 9]]  # as if 0, 2, 4 and 6 steps had passed
 
 
-# --- a team's life
+# --- the training of a team
 
 
-class Life(NamedTuple):
+class Trained(NamedTuple):
     learner: Learner
     bank: PyTree
     initial: Member
@@ -87,7 +87,7 @@ class Life(NamedTuple):
 
 
 @cache
-def life() -> Life:
+def trained() -> Trained:
     """Three generations of one rollout each, in episodes of four steps."""
     learner = on_policy(multi_agent.independent(spy(ERRAND, 1.0), ERRAND), errand(), CONFIG)
     bank = jax.jit(learner.start_states)(jax.random.key(0))
@@ -98,7 +98,7 @@ def life() -> Life:
         member, reported = step(member, bank, jax.random.key(10 + generation), jnp.int32(generation))
         members.append(member)
         metrics.append(reported)
-    return Life(learner, bank, initial, members, metrics)
+    return Trained(learner, bank, initial, members, metrics)
 
 
 TIMES = [[0, 1, 2], [3, 0, 1], [2, 3, 0]]  # what each rollout begins its steps at, by generation
@@ -106,28 +106,28 @@ TIMES = [[0, 1, 2], [3, 0, 1], [2, 3, 0]]  # what each rollout begins its steps 
 
 def test_environments_go_on_where_they_were() -> None:
     # The first rollout is not normalised; later ones are normalised by earlier statistics, which keeps the order.
-    first = life().recorded(0)
+    first = trained().recorded(0)
     for env in range(ENVS):
         assert first.observation.features[1, :, env, 0].tolist() == TIMES[0]
         assert first.next_observation.features[1, :, env, 0].tolist() == [1, 2, 3]
     for generation in (1, 2):
-        observed = life().recorded(generation).observation.features[1, :, 0, 0]
+        observed = trained().recorded(generation).observation.features[1, :, 0, 0]
         np.testing.assert_allclose(observed, deviations(generation, TIMES[generation]), rtol=1e-5, atol=1e-6)
     # The step from time 3 ends in time 4, not in the next episode's 0.
-    after = life().recorded(1).next_observation.features[1, :, 0, 0]
+    after = trained().recorded(1).next_observation.features[1, :, 0, 0]
     np.testing.assert_allclose(after, deviations(1, [4, 1, 2]), rtol=1e-5, atol=1e-6)
 
 
 def deviations(generation: int, times: list[int]) -> np.ndarray:
     """The sitter's normalised times, given the statistics before a generation."""
-    count, mean, squares = (np.asarray(leaf)[1] for leaf in life().members[generation - 1].normalizer)
+    count, mean, squares = (np.asarray(leaf)[1] for leaf in trained().members[generation - 1].normalizer)
     return (np.asarray(times) - mean[0]) / np.sqrt(squares[0] / count)
 
 
 def test_an_agents_steps_count_until_its_own_end_and_again_in_the_next_episode() -> None:
-    counts = np.concatenate([life().recorded(i).extras.counts for i in range(3)], axis=1)
-    ended = np.concatenate([life().recorded(i).extras.ended for i in range(3)], axis=1)
-    terminated = np.concatenate([life().recorded(i).terminated for i in range(3)], axis=1)
+    counts = np.concatenate([trained().recorded(i).extras.counts for i in range(3)], axis=1)
+    ended = np.concatenate([trained().recorded(i).extras.ended for i in range(3)], axis=1)
+    terminated = np.concatenate([trained().recorded(i).terminated for i in range(3)], axis=1)
     for env in range(ENVS):
         assert counts[0, :, env].tolist() == [True, True, False, False, True, True, False, False, True]
         assert ended[0, :, env].tolist() == [False, True, True, True, False, True, True, True, False]
@@ -139,7 +139,7 @@ def test_an_agents_steps_count_until_its_own_end_and_again_in_the_next_episode()
 
 def test_the_environment_gets_clipped_actions_and_the_agent_the_drawn_ones() -> None:
     # The walker draws 3, the sitter -1.5; the environment gets 1 and -1, and observes them beside the time.
-    first = life().recorded(0)
+    first = trained().recorded(0)
     np.testing.assert_array_equal(first.action[0], 3.0)
     np.testing.assert_array_equal(first.action[1], -1.5)
     np.testing.assert_array_equal(first.extras.log_prob, LOG_PROB)
@@ -150,7 +150,7 @@ def test_the_environment_gets_clipped_actions_and_the_agent_the_drawn_ones() -> 
 
 
 def test_returns_accumulate_within_an_episode_across_rollouts() -> None:
-    accumulated = np.concatenate([life().recorded(i).extras.accumulated for i in range(3)], axis=1)
+    accumulated = np.concatenate([trained().recorded(i).extras.accumulated for i in range(3)], axis=1)
     sitter = [-10.0, -15.0, -17.5, -18.75]
     for env in range(ENVS):
         np.testing.assert_allclose(accumulated[1, :, env], [*sitter, *sitter, -10.0], rtol=1e-6)
@@ -158,7 +158,7 @@ def test_returns_accumulate_within_an_episode_across_rollouts() -> None:
 
 
 def test_observations_are_normalised_by_each_agents_own_steps_that_counted() -> None:
-    first, (after, *_) = life().recorded(0), life().members
+    first, (after, *_) = trained().recorded(0), trained().members
     assert (first.observation.features[0, 2, :, 0] != ELSEWHERE).all()
     for agent, rows in ((0, 2), (1, 3)):
         observed = first.observation.features[agent, :rows].reshape(-1, 3)
@@ -167,39 +167,39 @@ def test_observations_are_normalised_by_each_agents_own_steps_that_counted() -> 
         np.testing.assert_allclose(
             after.normalizer.squares[agent] / len(observed), observed.var(axis=0), rtol=1e-5, atol=1e-6
         )
-    assert life().initial.normalizer.mean.shape == (2, 3)
-    assert float(jnp.sum(life().initial.normalizer.count)) == 0.0
+    assert trained().initial.normalizer.mean.shape == (2, 3)
+    assert float(jnp.sum(trained().initial.normalizer.count)) == 0.0
     # In the second rollout the walker observes 50 in its steps that do not count; these are not learned from either.
-    assert life().members[2].normalizer.count.tolist() == [5.0 * ENVS, 9.0 * ENVS]
-    assert (np.asarray(life().members[2].normalizer.mean)[0] < 2.0).all()
+    assert trained().members[2].normalizer.count.tolist() == [5.0 * ENVS, 9.0 * ENVS]
+    assert (np.asarray(trained().members[2].normalizer.mean)[0] < 2.0).all()
     # Action masks are not normalised.
-    mask = life().recorded(1).observation.action_mask
+    mask = trained().recorded(1).observation.action_mask
     assert mask is not None
     np.testing.assert_array_equal(mask[1], np.broadcast_to([True, False], (3, 2, 2)))
 
 
 def test_updates_are_counted_through_all_generations_and_metrics_belong_to_agents() -> None:
-    for generation, metrics in enumerate(life().metrics):
-        assert life().members[generation].state.step.tolist() == [generation] * 2
+    for generation, metrics in enumerate(trained().metrics):
+        assert trained().members[generation].state.step.tolist() == [generation] * 2
         assert float(metrics["index/walker"]) == float(metrics["index/sitter"]) == generation
         assert float(metrics["broken_steps"]) == 0.0
     # Of the first rollout's steps that count: two of the walker's, three of the sitter's.
-    assert float(life().metrics[0]["reward"]) == pytest.approx((2 * 1.0 - 3 * 10.0) / 5)
+    assert float(trained().metrics[0]["reward"]) == pytest.approx((2 * 1.0 - 3 * 10.0) / 5)
 
 
 def test_a_restart_and_a_loaded_genotype_change_their_parts_only() -> None:
-    place = life()
-    member = place.members[2]
-    restart = jax.jit(place.learner.restart)
-    fresh = restart(member, place.bank, jax.random.key(0), jnp.asarray(True))
+    whole = trained()
+    member = whole.members[2]
+    restart = jax.jit(whole.learner.restart)
+    fresh = restart(member, whole.bank, jax.random.key(0), jnp.asarray(True))
     assert_equal(fresh._replace(env_state=()), member._replace(env_state=()))
     assert fresh.env_state.env_batch.observation.features[:, 1, 0].tolist() == [0.0, 0.0]
     assert fresh.env_state.counts.all()
     assert not np.asarray(fresh.env_state.accumulated).any()
-    assert_equal(restart(member, place.bank, jax.random.key(0), jnp.asarray(False)), member)
-    loaded = place.learner.load_genotype(place.initial, genotype(member))
+    assert_equal(restart(member, whole.bank, jax.random.key(0), jnp.asarray(False)), member)
+    loaded = whole.learner.load_genotype(whole.initial, genotype(member))
     assert_equal(genotype(loaded), genotype(member))
-    assert_equal(loaded.env_state, place.initial.env_state)
+    assert_equal(loaded.env_state, whole.initial.env_state)
     assert loaded.state.step.tolist() == [-1, -1]
 
 
@@ -215,8 +215,8 @@ def evaluator_of(fitness: str | None) -> Any:
 
 
 def evaluated(params: list[float], fitness: str | None = None) -> Any:
-    given = genotype(life().members[0])._replace(params=jnp.asarray(params))
-    return evaluator_of(fitness)(given, life().bank, jax.random.key(0))
+    given = genotype(trained().members[0])._replace(params=jnp.asarray(params))
+    return evaluator_of(fitness)(given, trained().bank, jax.random.key(0))
 
 
 def test_the_update_gets_the_extras_of_every_agent() -> None:
@@ -261,7 +261,7 @@ def test_an_agent_whose_actions_are_not_finite_has_no_fitness(which: int) -> Non
 
 
 def test_a_single_agent_gives_the_same_rollout() -> None:
-    # Lifetimes of 2, 3 or 9 steps, the last cut short by the clock after 5; reward 1 per step.
+    # Lengths of 2, 3 or 9 steps, the last cut short by the clock after 5; reward 1 per step.
     config = OnPolicyConfig(ENVS, STEPS, 4, eval_episodes=2, start_states=12)
     learner = on_policy(spy(SPY_SPEC, 0.3), counting(), config)
     assert learner.steps_per_generation == 4 * ENVS * STEPS
@@ -273,11 +273,11 @@ def test_a_single_agent_gives_the_same_rollout() -> None:
         return member, metrics, learner.evaluate(genotype(member), bank, key), bank
 
     member, metrics, evaluation, bank = jax.jit(trained)(jax.random.key(0))
-    batch, lifetimes = member.state.batch, np.asarray(member.state.batch.observation.features[..., 0])
+    batch, terminations = member.state.batch, np.asarray(member.state.batch.observation.features[..., 0])
     time = np.asarray(batch.next_observation.features[..., 1])
-    np.testing.assert_array_equal(batch.next_observation.features[..., 0], lifetimes)
-    np.testing.assert_array_equal(batch.terminated, time >= lifetimes)
-    np.testing.assert_array_equal(batch.extras.ended, (time >= lifetimes) | (time >= 5))
+    np.testing.assert_array_equal(batch.next_observation.features[..., 0], terminations)
+    np.testing.assert_array_equal(batch.terminated, time >= terminations)
+    np.testing.assert_array_equal(batch.extras.ended, (time >= terminations) | (time >= 5))
     assert batch.extras.counts.all()
     np.testing.assert_allclose(batch.extras.accumulated, 2.0 - 0.5 ** (time - 1.0), rtol=1e-6)
     assert int(member.state.step) == 2 * 4 + 3

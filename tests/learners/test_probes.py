@@ -33,7 +33,7 @@ from rookery.types import Observation, PyTree
 DISCOUNT = 0.9
 HIDDEN = (64,)
 ON_POLICY_HIDDEN = (32,)
-LIFE = OffPolicyConfig(
+CONFIG = OffPolicyConfig(
     num_envs=8,
     steps_per_generation=1_600,
     batch_size=64,
@@ -42,7 +42,7 @@ LIFE = OffPolicyConfig(
     eval_episodes=1,
     start_states=32,
 )
-ON_POLICY_LIFE = OnPolicyConfig(
+ON_POLICY = OnPolicyConfig(
     num_envs=16,
     rollout_length=16,
     evaluate_every=100,
@@ -62,7 +62,7 @@ class Case(NamedTuple):
     build: Callable[[EnvSpec], Any]
     hyper: Any
     value: Callable[[Any, jax.Array, jax.Array], jax.Array]  # genotype, observation [1], action [1] -> estimates
-    live: Callable[[Any, Environment], Learner] = partial(off_policy, config=LIFE)
+    live: Callable[[Any, Environment], Learner] = partial(off_policy, config=CONFIG)
     of_states: bool = False  # whether values are of states alone
 
 
@@ -109,7 +109,7 @@ AGENTS = {
         partial(ppo, config=ON_POLICY_TRAINED),
         scalars(PpoHyper(discount=DISCOUNT, actor_lr=3e-3, critic_lr=3e-3)),
         state_value,
-        partial(on_policy, config=ON_POLICY_LIFE),
+        partial(on_policy, config=ON_POLICY),
         of_states=True,
     ),
 }
@@ -118,18 +118,18 @@ every_agent = pytest.mark.parametrize("agent", AGENTS)
 
 @cache
 def trained(name: str, probe_env: str) -> TrainedAgent:
-    """An agent after one short lifetime: off-policy 1,600 steps and 1,200 updates, on-policy 100 rollouts of 256."""
+    """An agent after a short training: off-policy 1,600 steps and 1,200 updates, on-policy 100 rollouts of 256."""
     case, environment = AGENTS[name], registry.make(probe_env)
     agent = case.build(environment.spec)
     learner = case.live(agent, environment)
 
-    def lifetime(key: jax.Array) -> PyTree:
+    def trained(key: jax.Array) -> PyTree:
         keys = jax.random.split(key, 3)
         bank = learner.start_states(keys[0])
         member, _ = learner.step(learner.init(keys[1], case.hyper, bank), bank, keys[2], jnp.int32(0))
         return member.state.params
 
-    return TrainedAgent(case, agent, jax.jit(lifetime)(jax.random.key(0)))
+    return TrainedAgent(case, agent, jax.jit(trained)(jax.random.key(0)))
 
 
 @every_agent
@@ -185,10 +185,10 @@ def test_two_skills_point_apart_and_are_worth_what_they_can_be() -> None:
     # Once each skill is recognised for certain, its reward is log 1 - log 1/2, and the episode is over.
     case, environment = AGENTS["sac"], skills(pointing(), 2)
     agent = diayn(case.build(environment.spec), environment.spec, DiaynConfig(discriminator_hidden_sizes=(16,)))
-    learner = off_policy(agent, environment, LIFE)
+    learner = off_policy(agent, environment, CONFIG)
     hyper = scalars(agent.space.defaults._replace(**case.hyper._asdict(), discriminator_lr=1e-2))
 
-    def lifetime(key: jax.Array) -> tuple:
+    def trained(key: jax.Array) -> tuple:
         keys = jax.random.split(key, 4)
         bank = learner.start_states(keys[0])
 
@@ -203,7 +203,7 @@ def test_two_skills_point_apart_and_are_worth_what_they_can_be() -> None:
         value = critic.apply(member.state.params.agent.critic, shown, action)
         return action[:, 0], value, learner.evaluate(genotype(member), bank, keys[3])
 
-    action, value, evaluation = jax.jit(lifetime)(jax.random.key(0))
+    action, value, evaluation = jax.jit(trained)(jax.random.key(0))
     assert abs(float(action[0] - action[1])) > 0.5
     assert evaluation.episodes["accuracy"].tolist() == [1.0, 1.0]
     np.testing.assert_allclose(evaluation.episodes["diversity_return"], np.log(2), rtol=0.05)

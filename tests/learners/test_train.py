@@ -49,8 +49,8 @@ def _answer(state: Recall, action: jax.Array, key: jax.Array) -> tuple[Recall, S
 
 def recalling(recurrent: bool) -> Learner:
     config = PpoConfig(hidden_sizes=(), recurrent=recurrent, memory_size=8, minibatches=1, normalize_rewards=False)
-    life = OnPolicyConfig(32, 6, 40, normalize_observations=False, eval_episodes=16, start_states=16)
-    return on_policy(ppo(RECALL, config), recall(), life)
+    training = OnPolicyConfig(32, 6, 40, normalize_observations=False, eval_episodes=16, start_states=16)
+    return on_policy(ppo(RECALL, config), recall(), training)
 
 
 def test_an_agent_with_memory_acts_on_an_early_observation() -> None:
@@ -81,7 +81,7 @@ def test_without_a_memory_both_cues_are_answered_alike() -> None:
     assert float(evaluation.fitness) == pytest.approx(share)
 
 
-# --- a whole life as one function
+# --- a whole training as one function
 
 
 @cache
@@ -113,6 +113,6 @@ def test_training_mapped_over_hyper_parameters_equals_separate_trainings() -> No
     )
 
 
-def test_a_life_of_no_generation_is_an_error() -> None:
+def test_a_training_of_no_generation_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"^generations must be at least 1, got 0\.$"):
         train(small(), jax.random.key(0), generations=0)

@@ -190,7 +190,7 @@ def test_large_buffers_do_not_enlarge_the_working_memory():
     over = mesh.make_mesh(1)
     small, large = (
         loop.plan(
-            pbt(tiny.learner(config=dataclasses.replace(tiny.LIFE, buffer_size=rows)), population_size=2),
+            pbt(tiny.learner(config=dataclasses.replace(tiny.CONFIG, buffer_size=rows)), population_size=2),
             RunConfig(),
             over,
         )
