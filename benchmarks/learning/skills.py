@@ -2,15 +2,15 @@
 
     python -m benchmarks.learning.skills --runs runs/skills --pictures docs/evidence
 
-There are eight experiments, each with a separate budget. `travel-room`, `travel-maze`, `travel-ant` and
-`travel-cheetah`: METRA, LSD and DIAYN with equal skills and steps, and random actions from the same start states, by
-the number of distinct cells that the states of 64 episodes lie in (0.1 along x and y for the points, 1 m along the
-torso's x, y, or x for the robots), and the distance left to 64 goals as a share of the distance at the start. `room`:
-eight skills in an open room. `ant` and `cheetah`: eight skills of a robot, and the descriptors of its episodes compared
-with those of random actions and of an untrained agent. `tuning`: 20 skills in the room with a small budget, where PBT
-and random search use the same number of steps. Accuracy is the share of an episode's steps whose skill the
-discriminator predicts; at the end it is measured on new start states. Existing runs are not repeated, so the benchmark
-can be stopped and continued.
+There are nine experiments, each with a separate budget. `travel-room`, `travel-maze`, `travel-ant` (`travel-ant-long`
+has twice its steps) and `travel-cheetah`: METRA, LSD and DIAYN with equal skills and steps, and random actions from
+the same start states, by the number of distinct cells that the states of 64 episodes lie in (0.1 along x and y for the
+points, 1 m along the torso's x, y, or x for the robots), and the distance left to 64 goals as a share of the distance
+at the start. `room`: eight skills in an open room. `ant` and `cheetah`: eight skills of a robot, and the descriptors
+of its episodes compared with those of random actions and of an untrained agent. `tuning`: 20 skills in the room with a
+small budget, where PBT and random search use the same number of steps. Accuracy is the share of an episode's steps
+whose skill the discriminator predicts; at the end it is measured on new start states. Existing runs are not repeated,
+so the benchmark can be stopped and continued.
 """
 
 import argparse
@@ -98,6 +98,7 @@ SETTINGS = {
     "travel-room": TRAVEL._replace(episode_length=50),
     "travel-maze": TRAVEL._replace(task="point_maze"),
     "travel-ant": ROBOT._replace(task="ant_omni"),
+    "travel-ant-long": ROBOT._replace(task="ant_omni", generations=40, contenders=("METRA", "LSD")),
     "travel-cheetah": ROBOT._replace(task="halfcheetah_omni", num_skills=8, skill_kind="one-hot"),
     "room": Setting("point_room", 8, 40, ROOM_CONFIG),
     "ant": Setting("ant_uni", 8, 8, ANT_CONFIG, cells=5, alpha_init=0.1, chosen=SCALED_REWARD),
