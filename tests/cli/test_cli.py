@@ -381,7 +381,7 @@ INVALID = [
         (
             "train diayn --num-skills 1",
             2,
-            "--num-skills must be at least 2, since a discriminator needs several skills; got 1",
+            "--num-skills must be at least 2, since a skill is learned by its difference from others; got 1",
         ),
         ("train diayn --env probe_value", 1, "turn on --descriptor-full-state"),
         ("train diayn --skill-kind sphere --balanced", 2, "--balanced needs a finite number of skills"),

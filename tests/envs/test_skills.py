@@ -309,7 +309,10 @@ def test_environments_draw_skills_independently(drawn: Walk) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_skills": 1}, r"^num_skills must be at least 2, since a discriminator needs several skills; got 1\.$"),
+        (
+            {"num_skills": 1},
+            r"^num_skills must be at least 2, since a skill is learned by its difference from others; got 1\.$",
+        ),
         ({"skill_kind": "ball"}, r"^skill_kind must be 'one-hot' or 'sphere', got 'ball'\.$"),
         (
             {"skill_kind": "sphere", "balanced": True},

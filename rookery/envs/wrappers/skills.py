@@ -56,7 +56,8 @@ class SkillsConfig:
         check_fields(self)
         if self.num_skills < 2:
             raise ValueError(
-                f"num_skills must be at least 2, since a discriminator needs several skills; got {self.num_skills}."
+                "num_skills must be at least 2, since a skill is learned by its difference from others; got "
+                f"{self.num_skills}."
             )
         if self.balanced and self.skill_kind == "sphere":
             raise ValueError(
