@@ -123,9 +123,16 @@ class Option(NamedTuple):
 
 
 def options_of(config: type, path: tuple[str, ...] = ()) -> Iterator[Option]:
-    """The options of a command or of a kind of run: its dataclass fields with a default that are not positional."""
+    """The options of a command or of a kind of run: its dataclass fields with a default that are not positional.
+
+    The fields of a class come before those that it inherits.
+    """
+
+    def depth(entry: dataclasses.Field[Any]) -> int:
+        return config.__mro__.index(_owner(config, entry))
+
     hints = typing.get_type_hints(config, include_extras=True)
-    for entry in dataclasses.fields(config):
+    for entry in sorted(dataclasses.fields(config), key=depth):
         hint, notes = hints[entry.name], ()
         if typing.get_origin(hint) is typing.Annotated:
             hint, *notes = typing.get_args(hint)
@@ -137,8 +144,12 @@ def options_of(config: type, path: tuple[str, ...] = ()) -> Iterator[Option]:
             for key, kind in typing.get_type_hints(hint).items():
                 yield Option(flag_of(key), (*inner, key), kind, hint)
         elif _POSITIONAL not in notes and _has_default(entry):
-            owners = [cls for cls in config.__mro__ if entry.name in inspect.get_annotations(cls)]
-            yield Option(flag_of(name), inner, hint, owners[0])
+            yield Option(flag_of(name), inner, hint, _owner(config, entry))
+
+
+def _owner(config: type, entry: dataclasses.Field[Any]) -> type:
+    """The class that declares a field."""
+    return next(cls for cls in config.__mro__ if entry.name in inspect.get_annotations(cls))
 
 
 def arguments_of(command: type) -> dict[str, tuple[str, str]]:

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import pytest
 
+from rookery.agents.metra import MetraConfig
+from rookery.agents.smerl import SmerlConfig
 from rookery.cli.app import Resume, Train
 from rookery.cli.commands import COMMANDS
 from rookery.cli.options import HEADINGS, IMPORTANT, MAIN, RUNS, Option, in_groups, metavar, options_of
@@ -177,6 +179,14 @@ def test_a_field_that_no_list_names_belongs_to_its_dataclass():
     assert (board.explanation(), board.metavar, board.value(Added())) == ("Board to write to.", "STR", None)
     assert next(option for option in options_of(Added) if option.name == "keep").explanation().startswith("Number of")
     assert groups["population method"][0].explanation() == ""
+
+
+def test_the_fields_of_a_class_come_before_those_that_it_inherits():
+    flags = [option.flag for option in options_of(Tracked)]
+    assert flags[0] == "--board"
+    assert flags[1:] == [option.flag for option in options_of(RunConfig)] != []
+    metra = list(options_of(MetraConfig))
+    assert [option.owner for option in (metra[0], metra[-1])] == [MetraConfig, SmerlConfig]
 
 
 def test_important_options_exist():
