@@ -167,6 +167,23 @@ def parser(description: str | None, rounds: int = 7) -> argparse.ArgumentParser:
     return made
 
 
+def learning_parser(description: str | None, kept: str | None = None) -> argparse.ArgumentParser:
+    """Create a parser with the flags of the benchmarks that train.
+
+    Args:
+      description: as for `parser`.
+      kept: folder, within that of all curves, for what the report needs of a finished run; None for a benchmark that
+        reports from the folder of its runs.
+    """
+    made = parser(description)
+    made.add_argument("--only-report", action="store_true", help="report the existing runs without making new ones")
+    made.add_argument("--picture", help="output file of the figure of the learning curves")
+    if kept is not None:
+        folder = (RESULTS / "curves" / kept).relative_to(ROOT)
+        made.add_argument("--curves", default=str(folder), help="folder of what the report needs (%(default)s)")
+    return made
+
+
 def parse(made: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the flags; `--quick` sets 2 rounds."""
     options = made.parse_args(arguments)

@@ -54,7 +54,7 @@ harness.PACKAGES = (*harness.PACKAGES, "gymnasium", "mujoco", "sbx-rl", "stable-
 
 
 def main() -> None:
-    made = harness.parser(__doc__)
+    made = harness.learning_parser(__doc__, ".")
     made.add_argument("--against", choices=list(PEERS), default="sbx", help="the peer (%(default)s)")
     made.add_argument("--agents", nargs="+", default=["sac"], choices=peers_gymnasium.AGENTS, help="(%(default)s)")
     made.add_argument("--tasks", nargs="+", help="the peer's names (by default three robots)")
@@ -64,9 +64,6 @@ def main() -> None:
     made.add_argument("--hidden-sizes", type=int, nargs="+", help="units of each layer (by default 64 64)")
     made.add_argument("--seeds", type=int, default=5, help="runs of each contender (%(default)s)")
     made.add_argument("--work", default="runs/gymnasium", help="folder of Rookery's runs (%(default)s)")
-    made.add_argument("--curves", default="benchmarks/results/curves", help="folder of the curves (%(default)s)")
-    made.add_argument("--only-report", action="store_true", help="report the existing curves without making new ones")
-    made.add_argument("--picture", help="output file of the figure of the learning curves")
     options = harness.parse(made)
     options.tasks = options.tasks or list(TASKS[options.against])
     if options.quick:

@@ -81,15 +81,12 @@ FITNESS = {"pursuit_continuous": "prey"}
 
 
 def main() -> None:
-    made = harness.parser(__doc__)
+    made = harness.learning_parser(__doc__, "population_ppo")
     made.add_argument("--envs", nargs="+", default=list(BUDGETS), choices=list(BUDGETS))
     made.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=ALL)
     made.add_argument("--seeds", type=int, default=5, help="number of runs (%(default)s)")
     made.add_argument("--first-seed", type=int, default=0, help="seed of the first run (%(default)s)")
     made.add_argument("--runs", default="runs/population_ppo", help="folder of the run directories (%(default)s)")
-    made.add_argument("--curves", default="benchmarks/results/curves/population_ppo", help="folder of what is kept")
-    made.add_argument("--only-report", action="store_true", help="report the existing runs without making new ones")
-    made.add_argument("--picture", help="output file of the figure of the learning curves")
     options = harness.parse(made)
     load, runs = harness.load(), Path(options.runs)
     kept = runs / "curves" if options.quick else Path(options.curves)

@@ -1,15 +1,16 @@
 """Methods of quality diversity for equal numbers of evaluations, beside QDax's PGA-ME and DCRL-ME.
 
-    python -m benchmarks.learning.qd --runs runs/qd --picture docs/qd.png
-    python -m benchmarks.learning.qd --tasks point_trap --contenders pga-me qdax-pga-me --runs runs/qd
+    python -m benchmarks.learning.qd --picture docs/evidence/qd.png
+    python -m benchmarks.learning.qd --tasks point_trap --contenders pga-me qdax-pga-me
 
 Every contender evaluates the same number of policies, one episode each, from new start states in each generation, and
 has the same networks and cells (`benchmarks.peers_policy_gradient.Settings`). ME-PBT's members learn from episodes of
 their own beside the evaluations, which no other contender has; its environment steps are reported. At the end all
 elites are evaluated again in new episodes and put into an empty repertoire: `fresh` scores have no selection bias.
 
-Runs that are done are not repeated, so the command can be stopped and continued, and several processes can share it.
-QDax's contenders need the environment of `benchmarks/peers.sh`.
+The scores of a finished run are kept in `benchmarks/results/curves/qd`, and these runs are not repeated, so the
+benchmark can be stopped and continued, and processes can share the tasks, contenders or seeds; `--only-report` makes
+the table and the figure of what there is. QDax's contenders need the environment of `benchmarks/peers.sh`.
 """
 
 import json
@@ -45,20 +46,17 @@ SCORES = ("coverage", "qd_score", "max_fitness")
 
 
 def main() -> None:
-    made = harness.parser(__doc__)
+    made = harness.learning_parser(__doc__, "qd")
     made.add_argument("--tasks", nargs="+", default=list(EVALUATIONS), choices=list(EVALUATIONS))
     made.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
     made.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    made.add_argument("--runs", default="runs/qd", help="folder of the runs' scores (%(default)s)")
-    made.add_argument("--only-report", action="store_true", help="report the existing runs without making new ones")
-    made.add_argument("--picture", help="output file of the figure of the learning curves")
     options = harness.parse(made)
-    load, runs = harness.load(), Path(options.runs)
-    runs.mkdir(parents=True, exist_ok=True)
+    load, kept = harness.load(), Path("runs/qd-quick" if options.quick else options.curves)
+    kept.mkdir(parents=True, exist_ok=True)
     for seed in [] if options.only_report else options.seeds:
         for task in options.tasks:
             for contender in options.contenders:
-                path = runs / f"{task}-{contender}-{seed}.json"
+                path = kept / f"{task}-{contender}-{seed}.json"
                 if not path.exists():
                     row = {
                         "task": task,
@@ -68,7 +66,7 @@ def main() -> None:
                     }
                     path.write_text(json.dumps(row) + "\n")
                     print(task, contender, seed, {name: round(row[f"fresh_{name}"], 2) for name in SCORES}, flush=True)
-    rows = [json.loads(path.read_text()) for path in sorted(runs.glob("*.json"))]
+    rows = [json.loads(path.read_text()) for path in sorted(kept.glob("*.json"))]
     harness.report("learning_qd", options, table(rows), load)
     if options.picture:
         draw(rows, options.picture)

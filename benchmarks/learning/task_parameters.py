@@ -57,13 +57,10 @@ CONTENDERS = ("the task's reward", "by hand", "drawn once", "evolving")
 
 
 def main() -> None:
-    made = harness.parser(__doc__)
+    made = harness.learning_parser(__doc__, "task_parameters")
     made.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     made.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
     made.add_argument("--seeds", type=int, default=5, help="number of runs (%(default)s)")
-    made.add_argument("--curves", default="benchmarks/results/curves/task_parameters", help="folder of what is kept")
-    made.add_argument("--only-report", action="store_true", help="report the existing runs without making new ones")
-    made.add_argument("--picture", help="output file of the figure of the learning curves")
     options = harness.parse(made)
     load, kept = harness.load(), Path("runs/task_parameters-quick" if options.quick else options.curves)
     kept.mkdir(parents=True, exist_ok=True)

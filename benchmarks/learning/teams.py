@@ -68,7 +68,7 @@ class Policy(NamedTuple):
 
 
 def main() -> None:
-    made = harness.parser(__doc__)
+    made = harness.learning_parser(__doc__)
     made.add_argument("--experiments", nargs="+", default=["spread", "tag"], choices=["spread", "tag"])
     made.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     made.add_argument("--jaxmarl", help="checkout of JaxMARL's repository; without it JaxMARL is skipped")
@@ -77,8 +77,6 @@ def main() -> None:
         "--seed", type=int, default=0, help="seed from which the seeds of the five members are derived (%(default)s)"
     )
     made.add_argument("--runs", default="runs/teams")
-    made.add_argument("--picture", help="output file of the figure of the learning curves")
-    made.add_argument("--only-report", action="store_true", help="report the existing runs without making new ones")
     options = harness.parse(made)
     if options.quick:
         options.generations, options.runs = 1, f"{options.runs}/quick"

@@ -41,13 +41,11 @@ PANELS = {"max_fitness": "best return", "coverage": "coverage, % of the cells", 
 
 
 def main() -> None:
-    made = harness.parser(__doc__)
+    made = harness.learning_parser(__doc__)
     made.add_argument("--agents", nargs="+", default=list(AGENTS))
     made.add_argument("--contenders", nargs="+", default=list(GENERATIONS), choices=list(GENERATIONS))
     made.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     made.add_argument("--runs", default="runs/trap")
-    made.add_argument("--picture", help="output file of the figure of the learning curves")
-    made.add_argument("--only-report", action="store_true", help="report the existing runs without making new ones")
     options = harness.parse(made)
     jax.config.update("jax_compilation_cache_dir", f"{options.runs}/cache")
     for seed in [] if options.only_report else options.seeds:

@@ -34,13 +34,11 @@ FRESH = 8  # episodes of the final evaluation of a policy
 
 
 def main() -> None:
-    made = harness.parser(__doc__)
+    made = harness.learning_parser(__doc__)
     made.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
     made.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     made.add_argument("--generations", type=int, default=60)
     made.add_argument("--runs", default="runs/walker")
-    made.add_argument("--picture", help="output file of the figure of the learning curves")
-    made.add_argument("--only-report", action="store_true", help="report the existing runs without making new ones")
     options = harness.parse(made)
     jax.config.update("jax_compilation_cache_dir", f"{options.runs}/cache")
     for seed in [] if options.only_report else options.seeds:
