@@ -69,7 +69,10 @@ def from_record(record: Mapping[str, Any]) -> RecordedRun:
     values = {name: value for name, value in record.items() if name not in _PROGRAM_KEYS}
     kind = values.pop("kind", None)
     if kind == PYTHON:
-        raise ValueError("this run was started from Python; continue it there: run(program, run_dir=..., resume=True).")
+        raise ValueError(
+            "this run was started from Python; continue it there: rookery.run(program, run_dir=..., resume=True); "
+            "rookery.load(run_dir, program=program) evaluates, renders and exports it."
+        )
     if kind == PROGRAM:
         return program_run(values)
     if kind not in KINDS:

@@ -1,7 +1,6 @@
 """Runs the islands of a run: the interface of both engines, and the one that lets them take turns in one process."""
 
 from collections.abc import Callable, Generator, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from rookery.distributed.signals import Interrupted, Requests
@@ -28,6 +27,7 @@ ENDS_ONE = (Diverged, CheckpointError, HostError)
 
 def take_turns(
     config: IslandRun,
+    builder: Builder,
     requests: Requests,
     command: Sequence[str] | None,
     callbacks: CallbacksFn,
@@ -39,6 +39,7 @@ def take_turns(
 
     Args:
       config: of the whole run, whose folder exists and is locked.
+      builder: of all islands, or of the first where the environments run on the host.
       requests: the signals that stop the run.
       command: the words of the command line, for the journals.
       callbacks: makes those of each island.
@@ -48,9 +49,7 @@ def take_turns(
       How each island ended.
     """
     numbers = range(config.islands.islands)
-    build = partial(Builder, config, together=len(numbers))
-    builder = build()
-    builders = {number: build() if number and builder.on_host else builder for number in numbers}
+    builders = {number: builder.another() if number and builder.on_host else builder for number in numbers}
     running = {number: builders[number].turns(number, requests, command, callbacks) for number in numbers}
     reached: dict[int, int] = dict.fromkeys(numbers, -1)  # the first turn of each one ends before a generation
     outcomes = []

@@ -112,14 +112,13 @@ class Builder:
     """Builds the program of the islands of this process, and opens each of them.
 
     Args:
-      config: of the whole run.
-      number: an island of the run, whose recorded number of devices is used if `config` does not give one.
+      config: of the whole run; for one that exists, `as_recorded`.
       begins: start from the run in `init_from`, if one is given, also where every island has a checkpoint.
       together: number of islands that this process holds.
     """
 
-    def __init__(self, config: IslandRun, number: int = 0, begins: bool = False, together: int = 1):
-        self._config, self._begins, self._together = as_recorded(config, number), begins, together
+    def __init__(self, config: IslandRun, begins: bool = False, together: int = 1):
+        self._config, self._begins, self._together = config, begins, together
 
     @cached_property
     def built(self) -> Built:
@@ -130,6 +129,10 @@ class Builder:
         if self._begins or not all(has_checkpoint(island_dir(run_dir, number)) for number in numbers):
             built = built._replace(program=warm_start.begin(config, built))
         return built
+
+    def another(self) -> "Builder":
+        """A builder with the same arguments, which builds a program of its own."""
+        return Builder(self._config, self._begins, self._together)
 
     @property
     def on_host(self) -> bool:

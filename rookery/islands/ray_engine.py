@@ -67,7 +67,8 @@ class Actor:
         config = check(from_record(json.loads(task.record)))
         _check_node(task, str(config.run.run_dir))
         keep_compiled_programs()
-        turns = Builder(config, task.number).turns(task.number, self._requests, task.command, task.callbacks)
+        builder = Builder(as_recorded(config, task.number))
+        turns = builder.turns(task.number, self._requests, task.command, task.callbacks)
         try:
             for _ in turns:
                 pass

@@ -13,7 +13,7 @@ from rookery import trees
 from rookery.distributed import programs
 from rookery.envs.host.base import HostState
 from rookery.experiments.config_io import from_record
-from rookery.islands.plan import Builder, check
+from rookery.islands.plan import Builder, as_recorded, check
 from rookery.islands.store import StoreError
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv
@@ -63,7 +63,7 @@ def replay_island(run_dir: str | Path, number: int) -> Replay:
         raise ValueError(f"island {number} does not exist; choose one in 0..{config.islands.islands - 1}.")
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, run_dir=str(folder.path)))
     recorded = RunFolder(island_dir(folder.path, number))
-    builder = Builder(config, number, begins=True)
+    builder = Builder(as_recorded(config, number), begins=True)
     template = programs.template(builder.built.program, builder.built.mesh)
     state, _, generation = Checkpointer(recorded.checkpoints, read_only=True).restore(template)
     exchanges = [exchange for exchange in read_exchanges(recorded.imports_file) if exchange.generation <= generation]

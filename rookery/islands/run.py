@@ -11,7 +11,7 @@ from rookery.experiments.config_io import to_record
 from rookery.experiments.settings import RecordedRun
 from rookery.islands import ray_engine
 from rookery.islands.engine import Outcome, take_turns
-from rookery.islands.plan import CallbacksFn, IslandRun, check
+from rookery.islands.plan import Builder, CallbacksFn, IslandRun, as_recorded, check
 from rookery.islands.store import Store, StoreError
 from rookery.storage.exit_reasons import Diverged
 from rookery.storage.island_files import island_dir, reached
@@ -60,8 +60,11 @@ def run_islands(
     if config.run.run_dir is None:
         raise ValueError("islands exchange by files; give the run_dir of the config's RunConfig.")
     run_dir = config.run.run_dir
+    builder = Builder(as_recorded(config, 0) if resume else config, not resume, config.islands.islands)
     if ray_address is not None:
         ray_engine.check_installed()
+    elif not resume:
+        _ = builder.built  # whose errors come before there is a folder
     record = to_record(config)
     folder = open_existing(run_dir, write=True) if resume else create(run_dir, record, config.run.overwrite)
     with folder:
@@ -74,7 +77,7 @@ def run_islands(
         shown = Follower(config, folder, after_exchange)
         with Requests() as requests:
             if ray_address is None:
-                outcomes = take_turns(config, requests, command, callbacks, shown)
+                outcomes = take_turns(config, builder, requests, command, callbacks, shown)
             else:
                 outcomes = ray_engine.run_actors(config, ray_address, requests, command, callbacks, shown)
     shown.end(outcomes)

@@ -312,6 +312,8 @@ def test_two_drivers_on_one_folder(copy):
         ("--ray-address auto", "--ray-address has an effect only with islands; give --islands, or leave it out."),
         ("--islands 2 --distributed", "the processes of jax.distributed cannot run islands; give --ray-address to"),
         ("--islands 2 --wandb team/", "the W&B project 'team/' has no name; give PROJECT or ENTITY/PROJECT."),
+        ("--islands 2 --env point_rom", "there is no task 'point_rom'"),
+        ("--islands 2 --env point_room --population 4 --replace-count 2", "1 best and 2 replaced members together"),
     ],
 )
 def test_bad_input_is_one_sentence(flags, message, tmp_path, monkeypatch):
@@ -384,7 +386,8 @@ def test_islands_of_one_process_share_the_memory_for_their_buffers(whole, tmp_pa
         config = config_of(whole)
         run = dataclasses.replace(config.run, run_dir=str(run_dir))
         learner = dataclasses.replace(config.learner, buffer_size=None)
-        builder = Builder(dataclasses.replace(config, run=run, learner=learner), together=islands)
+        config = plan.as_recorded(dataclasses.replace(config, run=run, learner=learner), 0)
+        builder = Builder(config, together=islands)
         assert builder.built.config is not None
         return cast(OffPolicyConfig, builder.built.config.learner).buffer_size or 0
 
