@@ -43,6 +43,8 @@ MEMBER_ENVS, MEMBER_STEPS = 10, 200
 FRESH = 8
 """Episodes of the final evaluation of an elite."""
 SCORES = ("coverage", "qd_score", "max_fitness")
+REFERENCES = {"pga-me": "qdax-pga-me", "dcrl-me": "qdax-dcrl-me"}
+"""QDax's contender of the same method; all others are compared with MAP-Elites."""
 
 
 def main() -> None:
@@ -155,10 +157,25 @@ def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     cases = dict.fromkeys((row["task"], name) for row in rows for name in CONTENDERS)
     lines = []
     for task, contender in cases:
-        mine = [row for row in rows if (row["task"], row["contender"]) == (task, contender)]
+        mine = runs_of(rows, task, contender)
         if mine:
-            lines.append(summary(task, contender, mine))
+            reference = REFERENCES.get(contender, "map-elites")
+            others = [] if contender == reference else runs_of(rows, task, reference)
+            lines.append(summary(task, contender, mine) | compared(task, mine, reference, others))
     return lines
+
+
+def runs_of(rows: list[dict[str, Any]], task: str, contender: str) -> list[dict[str, Any]]:
+    return [row for row in rows if (row["task"], row["contender"]) == (task, contender)]
+
+
+def compared(task: str, rows: list[dict[str, Any]], name: str, others: list[dict[str, Any]]) -> dict[str, Any]:
+    """The probability that a run has a higher fresh QD score than one of a reference, with its interval."""
+    if not others:
+        return {}
+    ours, theirs = ({task: np.array([row["fresh_qd_score"] for row in side])} for side in (rows, others))
+    better = statistics.estimate(statistics.probability_of_improvement, ours, theirs).item()
+    return {"against": name, "higher": better.value, "higher low": better.low, "higher high": better.high}
 
 
 def summary(task: str, contender: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -182,8 +199,7 @@ def draw(rows: list[dict[str, Any]], picture: str) -> None:
         for i, (name, label) in enumerate((("qd_score", "QD score"), ("max_fitness", "best return"))):
             axes = figure.add_subplot(2, len(tasks), i * len(tasks) + j + 1)
             for colour, contender in enumerate(CONTENDERS):
-                mine = [row for row in rows if (row["task"], row["contender"]) == (task, contender)]
-                draw_contender(axes, mine, name, contender, style.colour_of(colour))
+                draw_contender(axes, runs_of(rows, task, contender), name, contender, style.colour_of(colour))
             style.title_axes(axes, task)
             style.label_axes(axes, "evaluations", label if j == 0 else None)
             style.count_steps(axes)
