@@ -21,6 +21,7 @@ from rookery.experiments.config import RunConfig
 from rookery.experiments.program_record import changes, kind_label, program_record
 from rookery.populations.rebuild import rebuild, recipe_of
 from rookery.populations.sharding import ONE_DEVICE
+from rookery.populations.stages import change_init
 from rookery.report.run_groups import group_runs
 from rookery.running import ProgramWarning, title
 from rookery.training import loop, run_writer
@@ -88,6 +89,24 @@ class TestDevices:
     def test_one_device_is_bit_equal_to_the_program_itself(self, program: rookery.Program) -> None:
         assert layout.place(program, make_mesh(1)) is program
         assert layout.mesh_of(rookery.pbt(tiny.learner(), population_size=3)).devices.size == 1
+
+    def test_a_program_that_runs_again_is_not_traced_again(self) -> None:
+        traced = []
+
+        def change(state: Any) -> Any:
+            traced.append(state)
+            return state
+
+        program = change_init(rookery.seeds(tiny.learner(), population_size=2), change)
+        rookery.run(program, **QUIET)
+        once = len(traced)
+        assert once > 0
+        rookery.run(program, seed=1, **QUIET)
+        assert len(traced) == once
+        placed = layout.place(program, make_mesh(2))
+        assert placed.step is not program.step
+        assert layout.place(program._replace(task="mine"), make_mesh(2)) == placed._replace(task="mine")
+        assert layout.place(program._replace(learner=tiny.learner()), make_mesh(2)).step is not placed.step
 
     def test_changes_are_kept(self) -> None:
         values = {"discount": np.asarray([0.5, 0.25])}

@@ -20,13 +20,15 @@ class Recipe(NamedTuple):
     """The placement that the program is bound to."""
     functions: tuple[Any, ...]
     """`init`, `step` and `evaluate` of the program that was built; others, set by hand, would be lost."""
+    placed: dict[Any, tuple[Any, Program]]
+    """Mesh -> the problem and the program that was last built for them: a program that runs again is compiled once."""
 
 
 def with_recipe(
     program: Program[ProgramStateT], build: Callable[[Any, Placement], Program], placement: Placement = ONE_DEVICE
 ) -> Program[ProgramStateT]:
     """The program with the function that builds it again."""
-    return program._replace(recipe=Recipe(build, placement, _functions(program)))
+    return program._replace(recipe=Recipe(build, placement, _functions(program), {}))
 
 
 def recipe_of(program: Program) -> Recipe | None:
@@ -50,7 +52,11 @@ def rebuild(
     if recipe is None:
         return None
     problem = problem or program.learner or program.scoring
-    built = recipe.build(problem, recipe.placement if placement is None else placement)
+    return with_functions_of(recipe.build(problem, recipe.placement if placement is None else placement), program)
+
+
+def with_functions_of(built: Program[ProgramStateT], program: Program[ProgramStateT]) -> Program[ProgramStateT]:
+    """The program, with all that depends on the learner and the placement from one that was built for others."""
     names = ("init", "step", "evaluate", "steps_per_generation", "divides_cells", "learner", "scoring", "recipe")
     return program._replace(**{name: getattr(built, name) for name in names})
 
