@@ -145,7 +145,7 @@ class LoadedRun:
     def evaluate(self, episodes: int = 100, seed: int = 0, checkpoint: str | int = "last") -> dict[str, np.ndarray]:
         """Evaluate every member, or every elite, in fresh episodes; see `rookery.deploy.evaluate.evaluate`."""
         self._check_program("evaluate")
-        return evaluation.evaluate(self.path, episodes, seed, checkpoint, self._program)[1]
+        return evaluation.evaluate(self.path, episodes, seed, checkpoint, self._everywhere)[1]
 
     def tournament(
         self, against: "LoadedRun | None" = None, episodes: int = 100, seed: int = 0, checkpoint: str | int = "last"
@@ -154,7 +154,7 @@ class LoadedRun:
         `tournament.csv`; see `rookery.deploy.tournament.tournament`."""
         self._check_program("tournament")
         other, program = (None, None) if against is None else (against.path, against._program)
-        return tournaments.tournament(self.path, other, episodes, seed, checkpoint, self._program, program)
+        return tournaments.tournament(self.path, other, episodes, seed, checkpoint, self._everywhere, program)
 
     def render(
         self,
@@ -241,6 +241,11 @@ class LoadedRun:
     @cached_property
     def _parts(self) -> tuple[RecordedRun, build.Built]:
         return warm_start.opened_on(self._record.folder, mesh.here(), self._program)
+
+    @cached_property
+    def _everywhere(self) -> Program:
+        """The program on all devices of this machine; it is compiled once for a number of episodes."""
+        return warm_start.opened_on(self._record.folder, None, self._program)[1].program
 
     def _origin(self, checkpoint: str | int) -> Origin:
         """The run at a checkpoint, which is not read again while no other is asked for."""

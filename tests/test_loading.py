@@ -4,6 +4,7 @@ import json
 import shutil
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -87,6 +88,26 @@ def test_a_run_from_python_has_its_seed_and_settings_and_resumes(tmp_path: Path)
             ValueError, match=r"was started from Python, so \w+ cannot rebuild its parts; give its program"
         ):
             method()
+
+
+def test_an_evaluation_with_as_many_episodes_is_not_traced_again(tmp_path: Path) -> None:
+    env, traced = rookery.make("point_room", episode_length=6), []
+
+    def step(*arguments: Any) -> Any:
+        traced.append(arguments)
+        return env.step(*arguments)
+
+    agent = rookery.sac(env.spec, rookery.agents.SacConfig((4,)))
+    made = rookery.pbt(rookery.off_policy(agent, env._replace(step=step), CONFIG), population_size=2)
+    rookery.run(made, generations=1, run_dir=str(tmp_path / "run"), quiet=True)
+    run = rookery.load(tmp_path / "run", made)
+    first = run.evaluate(episodes=3)
+    once = len(traced)
+    other = run.evaluate(episodes=3, seed=1)
+    assert len(traced) == once
+    assert not np.array_equal(first["returns"], other["returns"])
+    assert run.evaluate(episodes=4)["returns"].shape == (2, 4)
+    assert len(traced) > once
 
 
 def test_a_policy_reads_features_in_their_own_shape(tmp_path: Path) -> None:

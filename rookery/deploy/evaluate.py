@@ -224,7 +224,7 @@ def _with_episodes(program: Program, episodes: int) -> Program:
     if problem is None or problem.evaluator is None:
         return program
     more = with_episodes if program.learner else scoring.with_episodes
-    return rebuild(program, problem=more(problem, episodes)) or program
+    return rebuild(program, problem=more(problem, episodes), known_as=episodes) or program
 
 
 def _scored(read: Origin, key: Key, independent: bool) -> tuple[Genotype, Key]:

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 from rookery import trees
 from rookery.distributed.mesh import AXIS, check_population, make_mesh, mesh_for
 from rookery.populations import base
-from rookery.populations.rebuild import rebuild, recipe_of, with_functions_of
+from rookery.populations.rebuild import rebuild, recipe_of
 from rookery.populations.sharding import HERE, Placement, Rows, Shares, moved
 from rookery.types import Array, PyTree
 
@@ -93,13 +93,8 @@ def place(program: base.Program, over: Mesh) -> base.Program:
     bound = recipe.placement
     if bound.mesh == over or (bound.mesh is None and over.devices.size == 1):
         return program
-    problem = program.learner or program.scoring
-    built_for, placed = recipe.placed.get(over, (None, None))
-    if placed is None or built_for is not problem:
-        cells = program.settings.get("cells", {}).get("cells", 0)
-        placed = rebuild(program, placement(over, bound.exact, cells, bound.divides_cells)) or program
-        recipe.placed[over] = problem, placed
-    return with_functions_of(placed, program)
+    cells = program.settings.get("cells", {}).get("cells", 0)
+    return rebuild(program, placement(over, bound.exact, cells, bound.divides_cells), known_as=over) or program
 
 
 def _everywhere(over: Mesh, function: Callable, *arguments: Any) -> Any:

@@ -4,7 +4,7 @@ A program's functions are bound to their placement when the program is built. `r
 built for one device to all devices of a machine, and `rookery.deploy.evaluate` gives it other evaluation episodes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 from rookery.populations.base import Program, ProgramStateT
@@ -20,8 +20,8 @@ class Recipe(NamedTuple):
     """The placement that the program is bound to."""
     functions: tuple[Any, ...]
     """`init`, `step` and `evaluate` of the program that was built; others, set by hand, would be lost."""
-    placed: dict[Any, tuple[Any, Program]]
-    """Mesh -> the problem and the program that was last built for them: a program that runs again is compiled once."""
+    kept: dict[Hashable, tuple[Any, Program]]
+    """What `rebuild` built before: `known_as` -> the problem of the program that was given, and what was built."""
 
 
 def with_recipe(
@@ -39,7 +39,10 @@ def recipe_of(program: Program) -> Recipe | None:
 
 
 def rebuild(
-    program: Program[ProgramStateT], placement: Placement | None = None, problem: Any = None
+    program: Program[ProgramStateT],
+    placement: Placement | None = None,
+    problem: Any = None,
+    known_as: Hashable = None,
 ) -> Program[ProgramStateT] | None:
     """Build a program again; None if it cannot be.
 
@@ -47,16 +50,18 @@ def rebuild(
       program: the program.
       placement: the new placement; by default that of the program.
       problem: the new learner, or the new scoring of a program without a learner; by default that of the program.
+      known_as: a value that stands for the placement and the problem. What is built is kept, and a later call with an
+        equal value returns the same functions, which JAX then does not compile again.
     """
     recipe = recipe_of(program)
     if recipe is None:
         return None
-    problem = problem or program.learner or program.scoring
-    return with_functions_of(recipe.build(problem, recipe.placement if placement is None else placement), program)
-
-
-def with_functions_of(built: Program[ProgramStateT], program: Program[ProgramStateT]) -> Program[ProgramStateT]:
-    """The program, with all that depends on the learner and the placement from one that was built for others."""
+    own = program.learner or program.scoring
+    kept_for, built = recipe.kept.get(known_as, (None, None))
+    if built is None or kept_for is not own:
+        built = recipe.build(problem or own, recipe.placement if placement is None else placement)
+        if known_as is not None:
+            recipe.kept[known_as] = own, built
     names = ("init", "step", "evaluate", "steps_per_generation", "divides_cells", "learner", "scoring", "recipe")
     return program._replace(**{name: getattr(built, name) for name in names})
 
