@@ -1,5 +1,7 @@
 """Evaluate the members or elites of a run on fresh start states."""
 
+import json
+from collections.abc import Callable, MutableMapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -139,7 +141,11 @@ _EVALUATION = 0x6576616C  # larger than any index of a split of the same key: th
 
 
 def fresh_fitness(
-    run_dir: str | Path, episodes: int = 100, seed: int = 0, checkpoint: str | int = "last"
+    run_dir: str | Path,
+    episodes: int = 100,
+    seed: int = 0,
+    checkpoint: str | int = "last",
+    known: MutableMapping[str, Program] | None = None,
 ) -> tuple[int, np.ndarray]:
     """Evaluate the policies that determine a run's score on fresh episodes; the folder is only read.
 
@@ -152,6 +158,8 @@ def fresh_fitness(
       episodes: number of full deterministic episodes per policy, at least 1; all policies share the start states.
       seed: seed of the start states.
       checkpoint: as for `evaluate`.
+      known: programs of runs that were evaluated before, by their settings; that of this run is added. A program of
+        a run that differs only in the seed is used again, with its compiled evaluation.
 
     Returns:
       The checkpoint's generation, and the fitness `[N]`, NaN where it is not finite. N = 1 unless members are
@@ -165,16 +173,29 @@ def fresh_fitness(
     """
     check_fresh(run_dir)
     folder = open_existing(best_of(run_dir))
-    read = open_with_episodes(folder, episodes, checkpoint, here())
+    known, settings = {} if known is None else known, _settings(folder)
+    if settings not in known:
+        known[settings] = warm_start.opened_on(folder, here())[1].program
+    read = open_with_episodes(folder, episodes, checkpoint, here(), known[settings])
     bank_key, members_key = jax.random.split(evaluation_key(seed))  # as `Program.evaluate` does
     genotypes, keys = _scored(read, members_key, config_io.are_independent(folder.config))
     problem = read.built.program.learner or read.built.program.scoring
     if problem is None:
         raise ValueError(f"the program of {folder.path} has no learner to run fresh episodes with; leave the run out.")
     bank = jax.jit(problem.start_states)(bank_key)
-    evaluation = jax.jit(jax.vmap(problem.evaluate, in_axes=(0, None, 0)))(genotypes, bank, keys)
+    evaluation = _evaluate_each(problem.evaluate, genotypes, bank, keys)
     fitness = np.asarray(jax.device_get(evaluation.fitness), np.float64)
     return read.generation, np.where(np.isfinite(fitness), fitness, np.nan)
+
+
+@partial(jax.jit, static_argnums=0)
+def _evaluate_each(evaluate: Callable, genotypes: Genotype, bank: Bank, keys: Key) -> Any:
+    return jax.vmap(evaluate, in_axes=(0, None, 0))(genotypes, bank, keys)
+
+
+def _settings(folder: RunFolder) -> str:
+    """The settings of a run, but for its seed and its folder; runs with the same have the same program."""
+    return json.dumps({**folder.config, "run": folder.config["run"].get("generations")}, sort_keys=True)
 
 
 def check_fresh(run_dir: str | Path) -> None:

@@ -39,10 +39,10 @@ def evaluate_groups(groups: Iterable[Group], fresh: Fresh) -> list[Group]:
     paths = dict.fromkeys(run.path for group in groups for run in group.runs)
     for path in paths:
         check_fresh(path)
-    results = {}
+    results, known = {}, {}
     with bar("evaluating runs", len(paths)) as advance:
         for path in paths:
-            results[path] = fresh_fitness(path, fresh.episodes, fresh.seed, fresh.checkpoint)
+            results[path] = fresh_fitness(path, fresh.episodes, fresh.seed, fresh.checkpoint, known)
             advance(1)
     return [group._replace(runs=tuple(_with_score(run, *results[run.path]) for run in group.runs)) for group in groups]
 

@@ -111,6 +111,17 @@ class TestScoredMember:
         assert np.argmax(metrics["fitness"]) != BEST, "otherwise the test has no effect"
         np.testing.assert_allclose(fitness, metrics["fitness"][[BEST]], rtol=1e-5)
 
+    def test_runs_that_differ_only_in_the_seed_share_a_program(self, runs, tmp_path):
+        config = configure("pbt-sac", population=3, **PARTS)
+        other = write(tmp_path / "other", dataclasses.replace(config, run=RunConfig(seed=1)))
+        known = {}
+        first, second = (fresh_fitness(path, 2, known=known)[1] for path in (runs["pbt"], other))
+        assert len(known) == 1
+        assert np.array_equal(second, fresh_fitness(other, 2)[1])
+        assert not np.array_equal(first, second)
+        fresh_fitness(runs["seeds"], 2, known=known)
+        assert len(known) == 2
+
     def test_the_best_elite_of_a_repertoire(self, tmp_path):
         config = configure(
             "map-elites", batch_size=8, environment=EnvironmentConfig(env="sphere"), cells=CellsConfig(grid=(3, 3))
