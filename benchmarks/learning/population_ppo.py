@@ -11,7 +11,8 @@ A run's score is the mean return of its best member, by the last generation's ev
 `defaults` is scored by its best member of 32 too. What the report needs of a finished run is kept in
 `benchmarks/results/curves/population_ppo`, and these runs are not repeated, so the benchmark can be stopped and
 continued, and processes can share the tasks, seeds or contenders; `--only-report` makes the tables and the figure of
-what there is. `--contenders` takes the remedies of `REMEDIES` as well, which are tried where PBT is not better.
+what there is. The figure shows those of `--contenders`, which takes the remedies of `REMEDIES` as well, which are tried
+where PBT is not better.
 """
 
 import argparse
@@ -155,7 +156,7 @@ def report(options: argparse.Namespace, kept: Path, load: Any) -> None:
             schedules = {key: [run["schedule"][key] for run in of_name] for key in of_name[0]["schedule"]}
             rows.append({**summary("ppo", env, name, scores, REFERENCES), "schedules": schedules})
         if options.picture and named:
-            draw(options, env, named)
+            draw(options, env, {name: of_name for name, of_name in named.items() if name in options.contenders})
     harness.report("learning_population_ppo", options, rows, load)
 
 

@@ -69,6 +69,7 @@ def main() -> None:
                     path.write_text(json.dumps(row) + "\n")
                     print(task, contender, seed, {name: round(row[f"fresh_{name}"], 2) for name in SCORES}, flush=True)
     rows = [json.loads(path.read_text()) for path in sorted(kept.glob("*.json"))]
+    rows = [row for row in rows if row["task"] in options.tasks and row["contender"] in options.contenders]
     harness.report("learning_qd", options, table(rows), load)
     if options.picture:
         draw(rows, options.picture)

@@ -157,7 +157,7 @@ def draw(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
             steps = mine[0]["steps"] / TASKS[task].population * (1 + np.arange(count)) / count
             style.draw_estimate(axes, steps, middle, style.colour_of(number), label=f"{name} ({len(mine)})")
         style.title_axes(axes, f"best of {TASKS[task].population} PPO members on {task}")
-        style.label_axes(axes, "environment steps of each member", TASKS[task].objective if place == 0 else None)
+        style.label_axes(axes, "environment steps of each member", TASKS[task].objective)
         style.count_steps(axes)
         axes.legend(frameon=False, fontsize=8)
     style.save_figure(figure, Path(options.picture))
