@@ -1,6 +1,6 @@
 """Selection in competitive environments: by rating, by returns, by the return of one agent, or not at all.
 
-    python -m benchmarks.learning.ratings --runs runs/ratings
+    python -m benchmarks.learning.ratings --picture docs/evidence/ratings.png
 
 All contenders train P teams of independent PPO agents for the same number of generations with the same settings, and
 search the same space; they differ in what they select by, and in one the speeds of both roles evolve, while ratings are
@@ -11,12 +11,14 @@ show what they cost.
 The runs are compared by cross-play. Of each run the best member of each role plays (as `rookery export` selects it), in
 each role, with the best members of every run in all other roles: the same opponents for all. A run's score is the mean
 over its roles of its rating among all runs (`rookery.populations.rating_of`), which has the same scale for all roles;
-the mean returns of the roles are reported as well. Existing runs are not repeated, so the benchmark can be stopped and
-continued, and several processes can share the work, one environment each.
+the mean returns of the roles are reported as well. Opponents are runs of both the same and other contenders.
+
+The best policies of a finished run are kept in `benchmarks/results/curves/ratings`, and these runs are not repeated, so
+the benchmark can be stopped and continued, and processes can share the environments, contenders or seeds;
+`--only-report` makes the tables and the figures of what there is, for the contenders that are named.
 """
 
-import argparse
-import json
+import tempfile
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -32,6 +34,7 @@ from rookery.learners.episodes import with_episodes
 from rookery.populations.ratings import cross_play, played, rating_of
 from rookery.populations.sharding import ONE_DEVICE
 from rookery.report import statistics
+from rookery.report.figures import style
 
 
 class Contender(NamedTuple):
@@ -79,24 +82,28 @@ QUICK = Sizes(4, 2, 4, True)
 
 
 def main() -> None:
-    made = harness.parser(__doc__)
+    made = harness.learning_parser(__doc__, "ratings")
     made.add_argument("--envs", nargs="+", default=list(ENVIRONMENTS), choices=list(ENVIRONMENTS))
     made.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
-    made.add_argument("--seeds", type=int, default=5)
-    made.add_argument("--generations", type=int, help=f"of each run ({Sizes().generations})")
-    made.add_argument("--runs", default="runs/ratings")
+    made.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     options = harness.parse(made)
     sizes = QUICK if options.quick else Sizes()
-    sizes = sizes._replace(generations=options.generations or sizes.generations)
-    jax.config.update("jax_compilation_cache_dir", f"{options.runs}/cache")
-    load, rows = harness.load(), []
-    for env in options.envs:
+    load, rows, kept = harness.load(), [], Path("runs/ratings-quick" if options.quick else options.curves)
+    kept.mkdir(parents=True, exist_ok=True)
+    for env in [] if options.only_report else options.envs:
         parameters = rookery.make(env).spec.parameters
-        names = [name for name in options.contenders if parameters or not CONTENDERS[name].evolving]
-        for seed in range(options.seeds):
-            for contender in names:
-                train(env, contender, seed, sizes, Path(options.runs))
-        rows += compare(env, names, options, sizes)
+        for seed in options.seeds:
+            for name in options.contenders:
+                path = path_of(kept, env, name, seed)
+                if not path.exists() and (parameters or not CONTENDERS[name].evolving):
+                    train(path, env, name, seed, sizes)
+    for env in options.envs:
+        paths = {name: [path_of(kept, env, name, seed) for seed in options.seeds] for name in options.contenders}
+        finished = {name: [path for path in of_name if path.exists()] for name, of_name in paths.items()}
+        compared = compare(env, {name: of_name for name, of_name in finished.items() if of_name}, sizes)
+        if options.picture:
+            draw(env, compared, Path(options.picture))
+        rows += compared
     harness.report("learning_ratings", options, rows, load)
 
 
@@ -121,51 +128,54 @@ def program_of(env: str, name: str, population: int, quick: bool) -> rookery.Pro
     return contender.method(learner, space, population, **contender.options)
 
 
-def folder_of(runs: Path, env: str, contender: str, seed: int, generations: int) -> Path:
+def path_of(kept: Path, env: str, contender: str, seed: int) -> Path:
+    """File of the best policies of a run."""
     name = contender.replace("'s", "").replace(",", "").replace(" ", "-")
-    return runs / f"{name}-{env}-{generations}-{seed}"
+    return kept / f"{env}-{name}-{seed}.npz"
 
 
-def train(env: str, contender: str, seed: int, sizes: Sizes, runs: Path) -> None:
-    """Train a run, or the rest of it."""
-    folder = folder_of(runs, env, contender, seed, sizes.generations)
-    if (folder / "done.json").exists():
-        return
+def train(path: Path, env: str, contender: str, seed: int, sizes: Sizes) -> None:
+    """Train a run, and keep the leaves of the policies of its best members, its environment steps and its seconds."""
     program = program_of(env, contender, sizes.population, sizes.quick)
-    settings = {"generations": sizes.generations, "checkpoint_every": 10, "keep": 1, "quiet": True}
-    result = rookery.run(program, run_dir=str(folder), seed=seed, overwrite=True, **settings)
+    with tempfile.TemporaryDirectory() as folder:
+        result = rookery.run(
+            program, run_dir=folder, seed=seed, overwrite=True, generations=sizes.generations, quiet=True
+        )
+        run = rookery.load(folder, program=program)
+        seconds = float(run.metrics["seconds"].sum())
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(played(run.best()))]
     steps = len(result.history) * program.steps_per_generation
-    seconds = float(rookery.load(folder, program=program).metrics["seconds"].sum())
-    (folder / "done.json").write_text(json.dumps({"env_steps": steps, "seconds": seconds}) + "\n")
-    print(f"{folder.name}: {steps:,} steps, {seconds:.0f} s", flush=True)
+    np.savez_compressed(path, *leaves, env_steps=steps, seconds=seconds)
+    print(f"{path.stem}: {steps:,} steps, {seconds:.0f} s", flush=True)
 
 
-def compare(env: str, names: list[str], options: argparse.Namespace, sizes: Sizes) -> list[dict[str, Any]]:
+def compare(env: str, paths: Mapping[str, list[Path]], sizes: Sizes) -> list[dict[str, Any]]:
     """The rows of an environment's contenders."""
-    policies, done, seeds = [], [], options.seeds
-    for name in names:
-        program = program_of(env, name, sizes.population, sizes.quick)
-        for seed in range(seeds):
-            folder = folder_of(Path(options.runs), env, name, seed, sizes.generations)
-            policies.append(played(rookery.load(folder, program=program).best()))
-            done.append(json.loads((folder / "done.json").read_text()))
-    returns = cross_played(
-        with_episodes(learner_of(env, False, sizes.quick), sizes.episodes), policies
-    )  # [I, runs, runs]
-    of_roles = np.asarray(jax.vmap(rating_of)(returns)).mean(axis=0).reshape(len(names), seeds)
-    mean_returns = np.asarray(returns).mean(axis=1).reshape(-1, len(names), seeds)
-    team = learner_of(env, False, sizes.quick).spec.team
-    assert team is not None
-    scores = {name: of_roles[index] for index, name in enumerate(names)}
+    learner = with_episodes(learner_of(env, False, sizes.quick), sizes.episodes)
+    runs = [dict(np.load(path)) for of_name in paths.values() for path in of_name]
+    returns = cross_played(learner, [policies_of(learner, run) for run in runs])  # [I, runs, runs]
+    ratings = np.asarray(jax.vmap(rating_of)(returns)).mean(axis=0)
+    mean_returns = np.asarray(returns).mean(axis=1)
+    assert learner.spec.team is not None
+    contender_of_run = np.array([name for name, of_name in paths.items() for _ in of_name])
+    scores = {name: ratings[contender_of_run == name] for name in paths}
     rows = []
-    for index, name in enumerate(names):
-        own = dict(zip(team.names, mean_returns[:, index], strict=True))
+    for name in paths:
+        own = dict(zip(learner.spec.team.names, mean_returns[:, contender_of_run == name], strict=True))
         row = {"env": env, "selection by": name, **summary(env, name, scores)}
         row |= {role: float(statistics.interquartile_mean({env: values})) for role, values in own.items()}
-        runs = done[index * seeds : (index + 1) * seeds]
-        row |= {key: float(np.mean([run[key] for run in runs])) for key in ("env_steps", "seconds")}
+        chosen = [run for run, of_run in zip(runs, contender_of_run, strict=True) if of_run == name]
+        row |= {key: float(np.mean([run[key] for run in chosen])) for key in ("env_steps", "seconds")}
         rows.append(row | {"ratings": scores[name].tolist(), "returns": {role: own[role].tolist() for role in own}})
     return rows
+
+
+def policies_of(learner: rookery.Learner, run: Mapping[str, np.ndarray]) -> Any:
+    """The policies that `train` kept."""
+    bank = jax.eval_shape(learner.start_states, jax.random.key(0))
+    member = jax.eval_shape(learner.init, jax.random.key(0), rookery.hyperparams.defaults(learner.space), bank)
+    structure = jax.tree.structure(played(rookery.genotype(member)))
+    return jax.tree.unflatten(structure, [run[f"arr_{index}"] for index in range(structure.num_leaves)])
 
 
 def cross_played(learner: rookery.Learner, policies: list[Any]) -> jax.Array:
@@ -187,6 +197,22 @@ def summary(env: str, name: str, scores: Mapping[str, np.ndarray]) -> dict[str, 
             better = statistics.estimate(statistics.probability_of_improvement, *tasks).item()
             row |= {f"over {other}": better.value, f"interval over {other}": [better.low, better.high]}
     return row
+
+
+def draw(env: str, rows: list[dict[str, Any]], path: Path) -> None:
+    """Plot the ratings of the runs of each contender, and their interquartile mean with its 95 % interval."""
+    figure = style.new_figure((6.4, 0.7 + 0.45 * len(rows)))
+    axes = figure.add_subplot(1, 1, 1)
+    for place, row in enumerate(rows):
+        colour = style.colour_of(place)
+        axes.plot([row["low"], row["high"]], [place, place], color=colour, linewidth=6, alpha=0.3)
+        axes.plot(row["ratings"], np.full(len(row["ratings"]), place), "o", color=colour, markersize=4)
+        axes.plot(row["rating"], place, "|", color=colour, markersize=14)
+    axes.set_yticks(range(len(rows)), [f"{row['selection by']} ({len(row['ratings'])})" for row in rows])
+    axes.invert_yaxis()
+    style.title_axes(axes, f"best members on {env}")
+    style.label_axes(axes, "rating among all runs")
+    style.save_figure(figure, path.with_name(f"{path.stem}_{env}{path.suffix}"))
 
 
 if __name__ == "__main__":
