@@ -22,6 +22,8 @@ from rookery.types import Array
 
 _METHOD = 1
 """Version of the CVT method; incremented whenever the same arguments would give different centroids."""
+ANNEALED_RATE = 0.01
+"""Archive learning rate of CMA-MAE by default."""
 _DIGEST_SIZE = hashlib.sha256().digest_size
 
 
@@ -92,6 +94,8 @@ def find_cells(config: CellsConfig, descriptor: DescriptorSpec, ranked: bool = F
         raise ValueError(
             "archive_learning_rate has an effect only on cma-mae, which ranks genotypes by it; leave it out."
         )
+    if novelty and config.archive_learning_rate not in (CellsConfig.archive_learning_rate, ANNEALED_RATE):
+        raise ValueError("archive_learning_rate has no effect with --survival dominated-novelty; leave it out.")
     if config.grid is not None:
         found = centroids.grid(config.grid, descriptor.lower, descriptor.upper)
     else:

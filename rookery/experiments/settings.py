@@ -13,7 +13,7 @@ from rookery.agents.diayn import DiaynConfig
 from rookery.agents.metra import LsdConfig, MetraConfig
 from rookery.envs.wrappers.skills import SkillsConfig
 from rookery.experiments.agents import DISCOVERIES, AgentEntry, Discovery
-from rookery.experiments.cells import CellsConfig
+from rookery.experiments.cells import ANNEALED_RATE, CellsConfig
 from rookery.experiments.config import Chosen, DevicesConfig, EnvironmentConfig, IslandsConfig, RunConfig
 from rookery.hyperparams import Space
 from rookery.learners.base import EvaluationConfig
@@ -150,10 +150,10 @@ class MapElitesRun(Run):
     learner: ClassVar[None] = None
 
     batch_size: int = 256
-    """Children created and evaluated in each generation (at least 1; a multiple of the number of devices)."""
+    """Genotypes created and evaluated in each generation (at least 1; a multiple of the number of devices)."""
     init_from: str | None = None
-    """Run directory of a map-elites run whose elites fill the initial repertoire; task settings that are not given are
-    taken from that run."""
+    """Run directory of a run of map-elites, pga-me, dcrl-me or cma-mae whose elites fill the initial repertoire; task
+    settings that are not given are taken from that run."""
     environment: EnvironmentConfig = field(default=EnvironmentConfig(env="point_trap"))
     run: RunConfig = field(default_factory=RunConfig)
     cells: CellsConfig = field(default_factory=CellsConfig)
@@ -184,7 +184,7 @@ class CmaMaeSettings(FunctionSettings):
     batch_size: int = 540
     """Genotypes sampled and evaluated in each generation (a multiple of `emitters`, at least two for each, and of the
     number of devices)."""
-    cells: CellsConfig = field(default=CellsConfig(archive_learning_rate=0.01))
+    cells: CellsConfig = field(default=CellsConfig(archive_learning_rate=ANNEALED_RATE))
     cma_mae: CmaMaeConfig = field(default_factory=CmaMaeConfig)
 
 

@@ -248,7 +248,7 @@ def _begin_genotypes(built: Built, origin: Origin) -> Program:
     if origin.built.learner is not None:
         raise ValueError(
             f"{origin.path} is a run of agents, whose genotypes a run without agents cannot start from; choose a run "
-            "of map-elites or cma-mae."
+            "of map-elites, pga-me, dcrl-me or cma-mae."
         )
     return begin_from(built.program, built.program.scoring, _elites(origin))
 

@@ -109,7 +109,8 @@ def add(
 
     Returns:
       The repertoire, and the result for each genotype: `cell` is the slot of a survivor, else -1; `improvement` is the
-      difference to the greatest dominated novelty of an individual that did not survive.
+      difference to the greatest dominated novelty of an individual that did not survive, for the fittest individual
+      the largest finite number.
     """
     count, batch = repertoire.fitnesses.shape[0], fitnesses.shape[0]
     finite = jnp.isfinite(descriptors).all(axis=1)
@@ -132,5 +133,6 @@ def add(
     status = jnp.where(entering, jnp.where(filled, 2, 1), 0).astype(jnp.int32)
     bound = jnp.maximum(jnp.max(jnp.where(survives, -jnp.inf, novelty)), 0.0)
     outside = is_finite & ((described < limits[0][None]) | (described > limits[1][None])).any(axis=1)
-    improvement = jnp.where(is_finite, novelty[count:] - bound, -jnp.inf)
+    largest = jnp.finfo(jnp.float32).max
+    improvement = jnp.where(is_finite, jnp.minimum(novelty[count:] - bound, largest), -jnp.inf)
     return kept, Added(jnp.where(entering, slot, -1), status, ~is_finite, outside, improvement)

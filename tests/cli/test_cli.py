@@ -144,6 +144,29 @@ def test_train_and_evaluate_a_repertoire(rookery_command, tmp_path):
     assert len((run / "metrics.csv").read_text().splitlines()) == 1 + 4
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "cma-mae --env sphere --dimensions 4 --emitters 2 --batch-size 8",
+        "pga-me --env point_room --episode-length 6 --batch-size 8 --hidden-sizes 4 --critic-hidden-sizes 4 "
+        "--critic-steps 2 --policy-gradient-steps 2 --gradient-batch-size 4 --buffer-size 64",
+    ],
+)
+def test_emitters_that_learn_resume_exactly(rookery_command, tmp_path, settings):
+    train = ["train", *settings.split(), "--grid", "4", "4", "--quiet"]
+    for name, generations in (("whole", "3"), ("resumed", "2")):
+        code, _, err = rookery_command(*train, "--generations", generations, "--run-dir", name)
+        assert (code, err) == (0, "")
+    code, _, err = rookery_command("resume", "resumed", "--generations", "3")
+    assert (code, err) == (0, "")
+    whole, resumed = ((tmp_path / name / "repertoire.csv").read_text() for name in ("whole", "resumed"))
+    assert len(whole.splitlines()) > 2
+    assert whole == resumed
+    code, out, err = rookery_command("evaluate", "resumed", "--episodes", "1")
+    assert (code, err) == (0, "")
+    assert "generation 3" in out
+
+
 def test_train_and_evaluate_skills(rookery_command, tmp_path):
     code, out, err = rookery_command("train", "diayn", *verbose("diayn"), "--space.discriminator-lr", "1e-3")
     assert (code, err) == (0, "")
@@ -452,6 +475,14 @@ INVALID = [
             "train pbt-ippo --member agent --parameters shared",
             1,
             "roles need agents with separate parameters; use rookery.agents.independent, or --parameters independent.",
+        ),
+        ("train pga-me --env sphere", 1, "PGA-ME learns from the transitions of episodes, but sphere is a function; use"),
+        ("train dcrl-me --actor-share 0", 2, "--actor-share must lie in (0, 0.5), below what"),
+        ("train cma-mae --env sphere --batch-size 40", 1, "a multiple of the number of emitters (15), at least 30"),
+        (
+            "train cma-mae --env sphere --survival dominated-novelty --archive-learning-rate 0.5",
+            1,
+            "--archive-learning-rate has no effect with --survival dominated-novelty; leave it out",
         ),
         ("compare", 1, "give the folders of at least one"),
         ("compare nowhere", 1, "no such folder"),

@@ -25,6 +25,7 @@ from rookery import trees
 from rookery.distributed import layout, programs
 from rookery.distributed.mesh import Mesh, make_mesh
 from rookery.envs import registry
+from rookery.envs.tasks import functions
 from rookery.hyperparams import choose
 from rookery.learners.base import EvaluationConfig, Learner
 from rookery.populations import pb2
@@ -32,14 +33,16 @@ from rookery.populations.base import Program
 from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import pbt
 from rookery.populations.role_pbt import pbt_roles
-from rookery.qd.archives import dominated_novelty
+from rookery.qd.archives import annealed, dominated_novelty
 from rookery.qd.centroids import grid
+from rookery.qd.cma.config import CmaMaeConfig
+from rookery.qd.cma.emitter import cma_mae
 from rookery.qd.emitters import mix
 from rookery.qd.map_elites import map_elites
 from rookery.qd.pbt_emitter import pbt_emitter
 from rookery.qd.policy_gradient.config import DcrlMeConfig, PgaMeConfig
 from rookery.qd.policy_gradient.factories import dcrl_me, pga_me
-from rookery.qd.scoring import PolicyConfig, learner_scoring, policy_scoring
+from rookery.qd.scoring import PolicyConfig, learner_scoring, named_scoring, policy_scoring
 from tests import tiny, walks
 
 COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
@@ -173,6 +176,20 @@ def run_emitters(count: int) -> str:
     return digest([np.asarray(leaf) for leaf in jax.tree.leaves(state)])
 
 
+def run_cma(count: int) -> str:
+    """Ten generations of CMA-MAE on `count` devices: a digest of the state."""
+    mesh = make_mesh(count)
+    placement = layout.placement(mesh, True, 16)
+    scoring = named_scoring(functions.function("sphere", 20))
+    cells = grid((4, 4), scoring.descriptor.lower, scoring.descriptor.upper)
+    emitter = cma_mae(scoring, 60, CmaMaeConfig(emitters=6), placement=placement)
+    compiled = programs.compile_program(map_elites(scoring, annealed(cells), emitter, placement), mesh)
+    state = compiled.init(jax.random.key(0))
+    for generation in range(10):
+        state, _ = compiled.step(state, jax.random.fold_in(jax.random.key(1), generation))
+    return digest([np.asarray(leaf) for leaf in jax.tree.leaves(state)])
+
+
 def run_me_pbt(count: int, divided: bool) -> dict:
     """Three generations: results, layout of the repertoire, and the parts of it that are moved between devices."""
     program, mesh = me_pbt_program(count, divided)
@@ -239,6 +256,7 @@ def main() -> None:
         leaves, result = run(True, count, OTHER_STRATEGIES, walks.learner(), generations=4)
         found["other"][str(count)] = {"digest": digest(leaves), "parents": result["parents"]}
     found["roles"] = {str(count): run_roles(count) for count in (1, 2)}
+    found["cma"] = {str(count): run_cma(count) for count in (1, 2)}
     found["emitters"] = {str(count): run_emitters(count) for count in (1, 2)}
     found["me_pbt"] = {f"{count} {divided}": run_me_pbt(count, divided) for count, divided in LAYOUTS}
     found["moved"] = {f"{count} {divided}": moved(count, divided) for count, divided in LAYOUTS}

@@ -47,6 +47,10 @@ def test_roles_with_separate_populations_give_the_same_bits(layouts):
     assert layouts["roles"]["1"] == layouts["roles"]["2"]
 
 
+def test_distributions_of_cma_mae_give_the_same_bits(layouts):
+    assert layouts["cma"]["1"] == layouts["cma"]["2"]
+
+
 def test_emitters_that_learn_give_the_same_bits(layouts):
     assert layouts["emitters"]["1"] == layouts["emitters"]["2"]
 

@@ -224,7 +224,7 @@ def test_skill_discovery_starts_from_skill_discovery(diayn_run):
             lambda run: configure(
                 "map-elites", init_from=run, environment=ENVIRONMENT, evaluation=EvaluationConfig(eval_episodes=2)
             ),
-            "choose a run of map-elites or cma-mae",
+            "choose a run of map-elites, pga-me, dcrl-me or cma-mae",
         ),
         (lambda run: configure("sac", init_from=run + "-no", **SMALL), "is not a run directory"),
     ],

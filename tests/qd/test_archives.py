@@ -141,7 +141,8 @@ class TestSurvival:
         assert added.status.tolist() == [2, 0, 2, 0]
         assert added.rejected.tolist() == [False, False, False, True]
         assert added.outside.tolist() == [False, False, True, False]
-        np.testing.assert_allclose(added.improvement, [INF, 0.0, 0.85 - 0.25, -INF], rtol=1e-5)
+        np.testing.assert_allclose(added.improvement[1:], [0.0, 0.85 - 0.25, -INF], rtol=1e-5)
+        assert added.improvement[0] == np.finfo(np.float32).max, "inf would stand for an empty cell"
         _, added = rule.add(repertoire, genotypes([5]), jnp.asarray([2.5]), jnp.asarray([[2.0]]), ON_LINE)
         assert (added.cell.tolist(), added.status.tolist()) == ([-1], [0]), "0.5 from the first, 0.6 of the other"
         _, added = rule.add(repertoire, genotypes([6]), jnp.asarray([4.0]), jnp.asarray([[2.5]]), ON_LINE)

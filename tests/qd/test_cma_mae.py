@@ -178,7 +178,7 @@ class TestEmitter:
             (15, {}, r"at least 30, got 15; use 30"),
             (2, {"emitters": 0}, "emitters must be at least 1, got 0"),
             (30, {"initial_sigma": 0.0}, "initial_sigma must be above 0, got 0.0"),
-            (30, {"covariance": "whole"}, "covariance must be 'full' or 'diagonal', got 'whole'"),
+            (30, {"covariance": "whole"}, "covariance must be 'auto' or 'full' or 'diagonal', got 'whole'"),
         ],
     )
     def test_invalid_settings(self, batch_size, options, message):
@@ -188,7 +188,7 @@ class TestEmitter:
     def test_genotypes_that_it_cannot_evolve(self):
         long = function_scoring(slope, lambda key: jax.random.normal(key, (1_001,)), (0.0,), (1.0,))
         with pytest.raises(ValueError, match="genotypes of up to 1000 numbers, got 1001; use covariance diagonal"):
-            cma_mae(long, 30)
-        assert cma_mae(long, 30, CmaMaeConfig(covariance="diagonal")).batch_size == 30
+            cma_mae(long, 30, CmaMaeConfig(covariance="full"))
+        assert cma_mae(long, 30).settings["cma_mae"]["covariance"] == "diagonal"
         with pytest.raises(ValueError, match="cma_mae needs genotypes of float32 parameters alone"):
             cma_mae(learner_scoring(walks.learner(descriptor=True)), 30)

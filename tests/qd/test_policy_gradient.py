@@ -287,18 +287,14 @@ def test_a_resumed_run_continues_bit_equal(tmp_path):
 
 
 class TestErrors:
-    @pytest.mark.parametrize("method", [pga_me, dcrl_me])
-    def test_tasks_that_they_cannot_learn(self, method):
+    @pytest.mark.parametrize(("method", "name"), [(pga_me, "PGA-ME"), (dcrl_me, "DCRL-ME")])
+    def test_tasks_that_they_cannot_learn(self, method, name):
         arm = named_scoring(rookery.envs.function("arm", 3))
-        with pytest.raises(
-            ValueError, match=f"{method.__name__} learns from the transitions of episodes, but arm is a"
-        ):
+        with pytest.raises(ValueError, match=f"{name} learns from the transitions of episodes, but arm is a"):
             method(arm)
         discrete = ENV._replace(spec=ENV.spec._replace(discrete=True, action_size=2))
         scoring: Scoring = SCORING._replace(evaluator=EVALUATOR._replace(environment=discrete))
-        with pytest.raises(
-            ValueError, match=f"{method.__name__} needs continuous actions, but point_room has discrete"
-        ):
+        with pytest.raises(ValueError, match=f"{name} needs continuous actions, but point_room has discrete"):
             method(scoring, 8, policy=POLICY)
 
     @pytest.mark.parametrize(
@@ -310,7 +306,7 @@ class TestErrors:
             (8, {"critic_steps": 0}, POLICY, "critic_steps must be at least 1, got 0"),
             (8, {"tau": 1.5}, POLICY, r"tau must lie in \[0, 1\], got 1.5"),
             (8, {"policy_lr": 0.0}, POLICY, "policy_lr must be above 0, got 0.0"),
-            (8, {"variation_share": 1.0}, POLICY, r"variation_share must lie in \[0, 1\), got 1.0"),
+            (8, {"variation_share": 1.0}, POLICY, r"variation_share must lie in \(0, 1\), got 1.0"),
         ],
     )
     def test_invalid_settings(self, batch_size, options, policy, message):
@@ -319,7 +315,7 @@ class TestErrors:
 
     def test_invalid_conditions(self):
         with pytest.raises(
-            ValueError, match=r"actor_share must lie in \[0, 0.5\], what variation_share leaves, got 0.6"
+            ValueError, match=r"actor_share must lie in \(0, 0.5\), below what variation_share leaves, got 0.6"
         ):
             DcrlMeConfig(actor_share=0.6)
         with pytest.raises(ValueError, match="length_scale must be above 0, got 0"):

@@ -18,8 +18,9 @@ class CmaMaeConfig:
     emitters: int = 15
     """Number of distributions, each of which draws an equal share of the batch (at least 1; it must divide the
     batch)."""
-    covariance: Literal["full", "diagonal"] = "full"
-    """full: CMA-ES, for genotypes of up to 1,000 numbers; diagonal: sep-CMA-ES, for longer ones."""
+    covariance: Literal["auto", "full", "diagonal"] = "auto"
+    """full: CMA-ES, for genotypes of up to 1,000 numbers; diagonal: sep-CMA-ES, for longer ones; auto: full up to 1,000
+    numbers, else diagonal."""
     initial_sigma: float | None = None
     """Initial standard deviation of each distribution (above 0); by default a fifth of the range of a bounded function,
     0.5 for other functions, and 0.05 for policies."""

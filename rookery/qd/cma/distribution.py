@@ -112,7 +112,7 @@ def update(state: CmaState, samples: Array, parents: Array) -> CmaState:
     """
     size, diagonal = state.mean.shape[0], state.covariance.ndim == 1
     rate = rates(parents, samples.shape[0], size, diagonal)
-    steps = (samples - state.mean[None]) / state.sigma
+    steps = (samples - state.mean[None]) * (1.0 / state.sigma)
     step = jnp.sum(rate.weights[:, None] * steps, axis=0)
     whitened = _times(state.inverse_root, step[None])[0]
     sigma_path = (1.0 - rate.sigma_path) * state.sigma_path

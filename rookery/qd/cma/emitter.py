@@ -5,10 +5,10 @@ arXiv:1912.02400), and Fontaine 2023, "Covariance Matrix Adaptation MAP-Annealin
 differ in the archive: `archives.annealed` with a learning rate below 1 gives CMA-MAE, one without gives CMA-ME.
 Deviations: the improvement in an empty cell without a threshold is measured from the fitness that counts as 0 in the QD
 score, and does not rank before all others; samples beyond the bounds are clipped to them, not drawn again.
-Every device computes the same distributions. With another number of devices they agree to rounding, also in an exact
-placement: the compiler orders the sums of their update differently.
+Every device computes the same distributions.
 """
 
+import dataclasses
 from functools import partial
 from typing import NamedTuple
 
@@ -86,10 +86,12 @@ def cma_mae(
             f"{batch_size}; use {remedy}."
         )
     size = _size(_genotype(scoring))
+    if config.covariance == "auto":
+        config = dataclasses.replace(config, covariance="full" if size <= LARGEST_FULL else "diagonal")
     if config.covariance == "full" and size > LARGEST_FULL:
         raise ValueError(
             f"covariance full is for genotypes of up to {LARGEST_FULL} numbers, got {size}; use covariance diagonal or "
-            "a smaller policy."
+            "smaller hidden_sizes."
         )
     initial_sigma = config.initial_sigma or _default_sigma(scoring)
     bindings = CmaMaeBindings(scoring, config, initial_sigma, batch_size, placement)

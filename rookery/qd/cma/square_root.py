@@ -14,6 +14,9 @@ _ITERATIONS = 30  # enough for the largest condition number before a distributio
 def roots(covariance: Array) -> tuple[Array, Array]:
     """The square root of a positive definite matrix `[n, n]`, or of a diagonal `[n]`, and its inverse.
 
+    Matrices are multiplied by scalars, not divided by them: XLA compiles a division in two ways, which round differently,
+    and with another number of devices it may choose the other one.
+
     Source: Higham 2008, "Functions of Matrices", equation 6.35 (the coupled Newton-Schulz iteration).
     """
     if covariance.ndim == 1:
@@ -26,6 +29,6 @@ def roots(covariance: Array) -> tuple[Array, Array]:
         factor = 1.5 * identity - 0.5 * jnp.matmul(inverse, root, precision="highest")
         return jnp.matmul(root, factor, precision="highest"), jnp.matmul(factor, inverse, precision="highest")
 
-    root, inverse = jax.lax.fori_loop(0, _ITERATIONS, improve, (covariance / scale, identity))
+    root, inverse = jax.lax.fori_loop(0, _ITERATIONS, improve, (covariance * (1.0 / scale), identity))
     root, inverse = 0.5 * (root + root.T), 0.5 * (inverse + inverse.T)
-    return root * jnp.sqrt(scale), inverse / jnp.sqrt(scale)
+    return root * jnp.sqrt(scale), inverse * (jnp.sqrt(scale) / scale)

@@ -25,7 +25,7 @@ class PgaMeConfig:
     """Transitions in the replay buffer (at least those of one generation: batch_size x eval_episodes x the length of an
     episode)."""
     variation_share: float = 0.5
-    """Share of the batch that is created by iso+line variation, in [0, 1); gradient steps create the rest."""
+    """Share of the batch that is created by iso+line variation, in (0, 1); gradient steps create the rest."""
     critic_hidden_sizes: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers of each critic (each at least 1)."""
     policy_delay: int = 2
@@ -62,8 +62,8 @@ class PgaMeConfig:
         for name in ("discount", "tau"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}.")
-        if not 0.0 <= self.variation_share < 1.0:
-            raise ValueError(f"variation_share must lie in [0, 1), got {self.variation_share}.")
+        if not 0.0 < self.variation_share < 1.0:
+            raise ValueError(f"variation_share must lie in (0, 1), got {self.variation_share}.")
 
     @property
     def hyper(self) -> Td3Hyper:
@@ -98,7 +98,8 @@ class DcrlMeConfig(PgaMeConfig):
     gradient_batch_size: int = 100
     """Transitions in each update of the critics and each gradient step of a policy (at least 1)."""
     actor_share: float = 0.25
-    """Share of the batch that is the actor, conditioned on the descriptors of random elites, in [0, 1]."""
+    """Share of the batch that is the actor, conditioned on the descriptors of random elites, in (0, 1 -
+    variation_share)."""
     length_scale: float = 0.1
     """l of the similarity `exp(-|d - d'| / l)` that scales a reward, for descriptors scaled to [-1, 1] (above 0)."""
 
@@ -107,8 +108,8 @@ class DcrlMeConfig(PgaMeConfig):
         PgaMeConfig.__post_init__(self)
         if not self.length_scale > 0:
             raise ValueError(f"length_scale must be above 0, got {self.length_scale}.")
-        if not 0.0 <= self.actor_share <= 1.0 - self.variation_share:
+        if not 0.0 < self.actor_share < 1.0 - self.variation_share:
             raise ValueError(
-                f"actor_share must lie in [0, {1.0 - self.variation_share:g}], what variation_share leaves, got "
+                f"actor_share must lie in (0, {1.0 - self.variation_share:g}), below what variation_share leaves, got "
                 f"{self.actor_share}."
             )

@@ -111,8 +111,7 @@ def propose(
     bank, _, key, log = work.shared
     vary_key, parents_key, batch_key, init_key = jax.random.split(key, 4)
     _, variations, _ = bindings.variations.ask(EmitterState((), ()), repertoire, bank, vary_key)
-    # As many parents as policies and actors: the number is one that the devices divide.
-    count = bindings.varied + bindings.injected
+    count = bindings.varied + bindings.injected  # a number that the devices divide
     cells = repertoires.draw(repertoire, parents_key, count)
     parents = bindings.placement.cells.take(repertoire.genotypes, cells)
     targets = None
@@ -120,12 +119,11 @@ def propose(
         targets = conditions.scaled(bindings.conditions.descriptor, repertoire.descriptors[cells])
     exist = repertoire.occupied.any()
     varied = _ascend(bindings, state.shared.training, parents.params, targets, member_keys(batch_key, count), exist)
-    initial = jax.vmap(bindings.scoring.init_genotype, in_axes=(0, None))(member_keys(init_key, count), bank)
-    improved = trees.where(jnp.broadcast_to(exist, (count,)), parents._replace(params=varied), initial)
     actors = _actors(bindings, state.shared.training.member.state, targets, exist)
-    improved = improved._replace(
-        params=jax.tree.map(lambda all_, end: all_.at[bindings.varied :].set(end), improved.params, actors)
-    )
+    params = jax.tree.map(lambda policies, end: jnp.concatenate([policies[: bindings.varied], end]), varied, actors)
+    initial = jax.vmap(bindings.scoring.init_genotype, in_axes=(0, None))(member_keys(init_key, count), bank)
+    is_actor = jnp.arange(count) >= bindings.varied
+    improved = trees.where(exist | is_actor, parents._replace(params=params), initial)
     proposals = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), variations, improved)
     if targets is not None:
         none = jnp.full((bindings.variations.batch_size, targets.shape[1]), jnp.nan)
@@ -137,12 +135,18 @@ def propose(
 def _ascend(
     bindings: GradientBindings, training: Training, parents: PyTree, targets: Array | None, keys: Key, exist: Array
 ) -> PyTree:
-    """Policies `[count, ...]` varied by the gradient; no steps where no elite or no transition exists."""
+    """The first policies varied by the gradient, as many as are needed and the devices divide.
+
+    They are unchanged where no elite or no transition exists.
+    """
+    devices = 1 if bindings.placement.mesh is None else bindings.placement.mesh.size
+    rows = -(-bindings.varied // devices) * devices
+    first = jax.tree.map(lambda leaf: leaf[:rows], (parents, targets, keys))
     buffer = training.member.buffer
     observations = buffer.rows.observation if targets is None else buffer.rows.observation._replace(skill=None)
     steps = jnp.where(exist & (buffer.size > 0), bindings.steps, 0)
     shared = (training.member.state.critic.params, buffer._replace(rows=observations), steps)
-    return bindings.placement.map(partial(variation.vary, bindings.ascent), (parents, targets, keys), shared)
+    return bindings.placement.map(partial(variation.vary, bindings.ascent), first, shared)
 
 
 def _actors(bindings: GradientBindings, state: Td3State, targets: Array | None, exist: Array) -> PyTree:

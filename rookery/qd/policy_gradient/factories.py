@@ -166,15 +166,16 @@ def _checked(scoring: Scoring, name: str) -> EnvSpec:
     Raises:
       ValueError: it has none, or one with discrete actions or several agents.
     """
+    title = name.upper().replace("_", "-")
     if scoring.evaluator is None:
         raise ValueError(
-            f"{name} learns from the transitions of episodes, but {scoring.name} is a function; use iso_line or "
-            "cma_mae."
+            f"{title} learns from the transitions of episodes, but {scoring.name} is a function; use MAP-Elites or "
+            "CMA-MAE."
         )
     spec = scoring.evaluator.environment.spec
     check_alone(spec)
     if spec.discrete:
-        raise ValueError(f"{name} needs continuous actions, but {spec.name} has discrete ones; use iso_line.")
+        raise ValueError(f"{title} needs continuous actions, but {spec.name} has discrete ones; use MAP-Elites.")
     return spec
 
 
