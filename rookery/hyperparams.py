@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, get_type_hints
+from typing import Any, ClassVar, Generic, NamedTuple, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,8 @@ class Domain(abc.ABC):
     """Lower bound, in the unit of the field."""
     high: float
     """Upper bound, in the unit of the field."""
+    is_whole: ClassVar[bool] = False
+    """Whether all values are whole numbers."""
 
     @abc.abstractmethod
     def at(self, fraction: Array) -> Array:
@@ -111,6 +113,8 @@ class Field(NamedTuple):
     """Highest valid value."""
     zero: bool = False
     """Whether the constant 0 is valid although the logarithmic scale excludes it."""
+    remedy: str = ""
+    """What allows a value above the highest one, for the message that rejects it."""
 
     @property
     def scale(self) -> Any:
@@ -259,7 +263,8 @@ def choose(space: Space[HyperT], **choices: Choice) -> Space[HyperT]:
         elif choice == EVOLVE and not isinstance(field.domain, type):
             domains[name] = field.domain
         elif choice != FIXED:
-            raise ValueError(f"{name} must be two bounds, one value, a domain or {FIXED!r}, got {choice!r}.")
+            words = repr(FIXED) if isinstance(field.domain, type) else f"{FIXED!r} or {EVOLVE!r}"
+            raise ValueError(f"{name} must be two bounds, one value, a domain or {words}, got {choice!r}.")
     # In field order: each field's random key depends on its position, which must not depend on the order of choices.
     ordered = {name: domains[name] for name in space.defaults._fields if name in domains}
     return space._replace(defaults=space.defaults._replace(**values), domains=MappingProxyType(ordered))
@@ -304,15 +309,22 @@ def _domain(name: str, choice: Any, field: Field) -> Domain:
 
 def _check_name(name: str, fields: tuple[str, ...]) -> None:
     if name not in fields:
-        near = difflib.get_close_matches(name, fields) or fields
-        raise ValueError(f"{name!r} is no hyper-parameter here; did you mean {' or '.join(near)}?")
+        near = difflib.get_close_matches(name, fields)
+        of_learner = name == "hidden_size" or name.startswith("env_")
+        remedy = f"did you mean {' or '.join(near or fields)}?"
+        if of_learner and not near:
+            remedy = "parameters of the task, and widths, are in the space of a learner, if it has them."
+        raise ValueError(f"{name!r} is no hyper-parameter here; {remedy}")
 
 
 def _check_value(name: str, value: float, field: Field) -> None:
     above = field.scale is LogUniform and value <= 0 and not (field.zero and value == 0)
     below = field.scale is OneMinusLog and value >= 1
     if above or below or not (math.isfinite(value) and field.low <= value <= field.high):
-        raise ValueError(f"{name} must lie in {field.range}, got {value:g}.")
+        remedy = f"; {field.remedy}" if field.remedy and value > field.high else ""
+        raise ValueError(f"{name} must lie in {field.range}, got {value:g}{remedy}.")
+    if field.scale.is_whole and value != round(value):
+        raise ValueError(f"{name} must be a whole number, got {value:g}.")
 
 
 def _check_domain(name: str, domain: Domain, field: Field) -> None:

@@ -148,12 +148,16 @@ class LoadedRun:
         return evaluation.evaluate(self.path, episodes, seed, checkpoint, self._everywhere)[1]
 
     def tournament(
-        self, against: "LoadedRun | None" = None, episodes: int = 100, seed: int = 0, checkpoint: str | int = "last"
+        self,
+        against: "LoadedRun | str | Path | None" = None,
+        episodes: int = 100,
+        seed: int = 0,
+        checkpoint: str | int = "last",
     ) -> Tournament:
         """Let the members of each role play all members of the other roles, of this or another run, and write
         `tournament.csv`; see `rookery.deploy.tournament.tournament`."""
         self._check_program("tournament")
-        other, program = (None, None) if against is None else (against.path, against._program)
+        other, program = (against.path, against._program) if isinstance(against, LoadedRun) else (against, None)
         return tournaments.tournament(self.path, other, episodes, seed, checkpoint, self._everywhere, program)
 
     def render(

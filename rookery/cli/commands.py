@@ -44,7 +44,8 @@ class Evaluate:
     generation."""
     tournament: bool = False
     """For agents that compete: every member of each role plays every member of the other roles, with `--episodes`
-    episodes for each pair; prints their ratings, and writes tournament.csv and tournament.png into the run folder."""
+    episodes for each pair; prints their ratings, and writes tournament.csv and tournament.png into the run folder, in
+    place of those of an earlier tournament."""
     against: Path | None = None
     """Run directory of the opponents of a tournament (its newest checkpoint); by default the members of the run play
     each other."""

@@ -166,6 +166,8 @@ def unknown_flag(token: str, words: Sequence[str], command: str, flags: Flags) -
         return f"{command} needs a kind of run before {token}, such as pbt-sac; `{command} --help` lists them."
     near = similar_flags(token, list(flags))
     remedy = f"did you mean {' or '.join(near)}?" if near else f"`{command} --help` lists all flags."
+    if token.startswith("--space.") and near:
+        remedy = f"{remedy} A parameter of the task is --space.env.NAME."
     return f"{command} has no flag {token}; {remedy}"
 
 

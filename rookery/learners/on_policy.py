@@ -304,8 +304,8 @@ def _check(agent: OnPolicyAgent, spec: envs.EnvSpec, config: OnPolicyConfig) -> 
         raise ValueError(f"{spec.name} is a single-agent environment; wrap it by rookery.envs.as_team(environment).")
     if spec.team is not None and not agent.team:
         raise ValueError(
-            f"{spec.name} is a multi-agent environment with {len(spec.team.names)} agents; use ippo, or wrap the "
-            "agent by rookery.agents.independent or rookery.agents.shared."
+            f"{spec.name} is a multi-agent environment with {len(spec.team.names)} agents; use ippo or pbt-ippo, or "
+            "wrap the agent by rookery.agents.independent or rookery.agents.shared."
         )
     names = spec.team.names if spec.team else ()
     if config.fitness is not None and config.fitness not in names:

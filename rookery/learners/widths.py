@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,8 @@ MEANING = "units of each hidden layer"
 class LogInteger(LogUniform):
     """Whole numbers, uniform in the logarithm before they are rounded, for sizes."""
 
+    is_whole: ClassVar[bool] = True
+
     def at(self, fraction: Array) -> Array:
         """`low^(1 - fraction) high^fraction`, rounded."""
         return jnp.round(LogUniform.at(self, fraction))
@@ -48,7 +50,7 @@ _Width = collections.namedtuple("_Width", [NAME])
 
 def field(largest: float = math.inf) -> Field:
     """The declaration of the hyper-parameter; `largest` is the width of the widest layer."""
-    return Field(MEANING, LogInteger, low=1.0, high=largest)
+    return Field(MEANING, LogInteger, low=1.0, high=largest, remedy="use larger hidden_sizes")
 
 
 def space(agent: Agent) -> Space | None:

@@ -65,6 +65,11 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e12 else f"{value:.4g}"
 
 
+def signed(value: float) -> str:
+    """Format as an integer with its sign; 0 has the sign +."""
+    return f"{round(value, 0) + 0.0:+.0f}"
+
+
 def significant(value: float) -> str:
     """Format with four significant digits, without an exponent below 10 million and without separators."""
     return f"{value:.0f}" if 1e3 <= abs(value) < 1e7 else f"{value:.4g}"

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from rookery.deploy.tournament import Tournament
-from rookery.report.formatting import counted, equal_decimals, number
+from rookery.report.formatting import counted, equal_decimals, number, signed
 from rookery.report.readers import open_run
 from rookery.report.runs import ranking_fitness, worst_fitness
 from rookery.report.statistics import interquartile_mean, over_runs
@@ -153,11 +153,12 @@ def evaluation_summary(metrics: Metrics) -> list[Table | str]:
         rows = {name: [text] for name, text in seeds_rows(fitness).items()}
         return [_titled_table(counted(len(fitness), "independent member"), [], rows)]
     best = int(metrics["best_member"])
-    copies = " Equal rows are copies, which the last selection made." if len({*fitness.tolist()}) < len(fitness) else ""
+    has_equal = len({*fitness.tolist()}) < len(fitness)
+    copies = " Equal rows may be copies, which the last selection made." if has_equal else ""
     return [
         f"note: the first row is the best of {len(fitness)} on these same episodes, which is optimistic; member {best} "
-        "was the best in the evaluation recorded in training, so these episodes are an unbiased estimate of its "
-        f"fitness: {number(float(fitness[best]))}.{copies}"
+        "ranked first in training, by other episodes, so that these are an unbiased estimate of its fitness: "
+        f"{number(float(fitness[best]))}.{copies}"
     ]
 
 
@@ -220,7 +221,7 @@ def _ratings(result: Tournament, role: int) -> Table:
     mean = np.where(finite, returns, 0.0).sum(axis=1) / np.where(finite.any(axis=1), finite.sum(axis=1), np.nan)
     order = _best_first(ratings)
     columns = {"member": [str(member) for member in range(len(order))]}
-    columns |= {"rating": [f"{rating:+.0f}" for rating in ratings], "mean return": equal_decimals(mean)[0]}
+    columns |= {"rating": [signed(rating) for rating in ratings], "mean return": equal_decimals(mean)[0]}
     ends = {"easiest opponent": np.where(finite, returns, -np.inf).argmax(axis=1)}
     ends["hardest opponent"] = np.where(finite, returns, np.inf).argmin(axis=1)
     columns |= {name: [f"{opponent}" for opponent in chosen] for name, chosen in ends.items()}

@@ -298,6 +298,7 @@ INVALID = [
         2,
         "rookery train needs a kind of run before --env, such as pbt-sac; `rookery train --help`",
     ),
+    ("train sac --space.x-weight 3", 2, "A parameter of the task is --space.env.NAME."),
     ("train sac --nope 3", 2, "rookery train sac has no flag --nope; `rookery train sac --help` lists"),
     ("train sac --num_env=3", 2, "has no flag --num-env; did you mean --num-envs"),
     (
@@ -476,7 +477,7 @@ INVALID = [
             1,
             "roles need agents with separate parameters; use rookery.agents.independent, or --parameters independent.",
         ),
-        ("train pga-me --env sphere", 1, "PGA-ME learns from the transitions of episodes, but sphere is a function; use"),
+        ("train pga-me --env sphere", 1, "PGA-ME learns from the transitions of episodes, but sphere is a function"),
         ("train dcrl-me --actor-share 0", 2, "--actor-share must lie in (0, 0.5), below what"),
         ("train cma-mae --env sphere --batch-size 40", 1, "a multiple of the number of emitters (15), at least 30"),
         (

@@ -127,6 +127,7 @@ class TestSpace:
         [
             ({"env_bonos": 1.0}, r"^'env_bonos' is no hyper-parameter here; did you mean env_bonus\?$"),
             ({"env_pace": -1.0}, r"^env_pace must lie in \[0, inf\), got -1\.$"),
+            ({"env_bonus": "evlve"}, "two bounds, one value, a domain or 'fixed' or 'evolve', got 'evlve'"),
             ({"env_pace": "evolve"}, r"^env_pace must be two bounds, one value, a domain or 'fixed', got 'evolve'\.$"),
         ],
     )
@@ -137,7 +138,7 @@ class TestSpace:
     def test_a_task_without_parameters_has_none_to_choose(self) -> None:
         environment = registry.make("point_room")
         learner = off_policy(sac(environment.spec), environment)
-        with pytest.raises(ValueError, match=r"^'env_bonus' is no hyper-parameter here"):
+        with pytest.raises(ValueError, match=r"^'env_bonus' is no hyper-parameter here; .* space of the learner"):
             hyperparams.choose(learner.space, env_bonus=1.0)
 
 

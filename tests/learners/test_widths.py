@@ -172,9 +172,18 @@ def test_an_agent_with_other_networks_is_bound_without_a_width(module: nn.Module
     assert widths.space(agent) is None
 
 
-@pytest.mark.parametrize("choice", [(0.5, 4), (2, 9), 12.0])
-def test_a_width_outside_of_the_networks_is_an_error(choice):
-    with pytest.raises(ValueError, match=r"hidden_size must lie in \[1, 8\]"):
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ((0.5, 4), r"must lie in \[1, 8\], got 0.5\.$"),
+        ((2, 9), r"must lie in \[1, 8\], got 9; use larger hidden_sizes\.$"),
+        (12.0, r"must lie in \[1, 8\], got 12; use larger hidden_sizes\.$"),
+        ((2.5, 8), r"must be a whole number, got 2\.5\.$"),
+        (4.5, r"must be a whole number, got 4\.5\.$"),
+    ],
+)
+def test_a_width_that_the_networks_cannot_have_is_an_error(choice, message):
+    with pytest.raises(ValueError, match=f"^hidden_size {message}"):
         hyperparams.choose(make("sac").space, hidden_size=choice)
 
 

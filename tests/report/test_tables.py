@@ -172,13 +172,13 @@ class TestEvaluationSummary:
     def test_the_best_of_a_population_is_noted_as_optimistic(self):
         (note,) = evaluation_summary(members([[1.0], [2.0], [6.0]], independent=False, best_member=1))
         assert note == (
-            "note: the first row is the best of 3 on these same episodes, which is optimistic; member 1 was the best "
-            "in the evaluation recorded in training, so these episodes are an unbiased estimate of its fitness: 2."
+            "note: the first row is the best of 3 on these same episodes, which is optimistic; member 1 ranked "
+            "first in training, by other episodes, so that these are an unbiased estimate of its fitness: 2."
         )
 
     def test_copies_are_noted(self):
         (note,) = evaluation_summary(members([[2.0], [1.0], [2.0]], independent=False, best_member=0))
-        assert str(note).endswith("fitness: 2. Equal rows are copies, which the last selection made.")
+        assert str(note).endswith("fitness: 2. Equal rows may be copies, which the last selection made.")
 
     def test_the_best_elite_of_a_repertoire_is_noted_as_optimistic(self):
         values = {"coverage": 50.0, "qd_score": 7.0, "max_fitness": 2.0}

@@ -14,8 +14,8 @@ _ITERATIONS = 30  # enough for the largest condition number before a distributio
 def roots(covariance: Array) -> tuple[Array, Array]:
     """The square root of a positive definite matrix `[n, n]`, or of a diagonal `[n]`, and its inverse.
 
-    Matrices are multiplied by scalars, not divided by them: XLA compiles a division in two ways, which round differently,
-    and with another number of devices it may choose the other one.
+    Matrices are multiplied by scalars, not divided by them: XLA compiles a division in one of two ways, which round
+    differently, and with another number of devices it may choose the other one.
 
     Source: Higham 2008, "Functions of Matrices", equation 6.35 (the coupled Newton-Schulz iteration).
     """

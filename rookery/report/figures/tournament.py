@@ -7,7 +7,7 @@ import numpy as np
 
 from rookery.deploy.tournament import Tournament
 from rookery.report.figures.style import INK, colour_bar, label_axes, new_figure, save_figure, title_axes
-from rookery.report.formatting import number
+from rookery.report.formatting import number, signed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +17,7 @@ _MOST_NUMBERS = 10
 
 
 def draw_tournament(result: Tournament, path: str | Path, title: str = "") -> Path:
-    """Draw one heat map per role: members from the highest rating down, opponents from the strongest to the right.
+    """Draw one heat map per role: members from the highest rating down, opponents by the mean return against them.
 
     Args:
       result: of the tournament.
@@ -49,9 +49,10 @@ def _draw_role(axes: "Axes", result: Tournament, role: int) -> None:
             colour = INK if value > middle else "white"
             axes.text(column, row, number(value), color=colour, fontsize=7, ha="center", va="center")
     axes.set_xticks(range(len(opponents)), [str(slot) for slot in opponents])
-    axes.set_yticks(range(len(members)), [f"{member} ({result.ratings[role, member]:+.0f})" for member in members])
+    axes.set_yticks(range(len(members)), [f"{member} ({signed(result.ratings[role, member])})" for member in members])
     others = [name for name in result.agents if name != result.agents[role]]
-    label_axes(axes, f"{others[0] if len(others) == 1 else 'the others, by slot'}, strongest first", "member (rating)")
+    opponent = others[0] if len(others) == 1 else "the others, by slot"
+    label_axes(axes, f"{opponent}, by the mean return against it, lowest first", "member (rating)")
     title_axes(axes, f"mean return of {result.agents[role]}")
     axes.grid(visible=False)
     axes.spines[["left", "bottom"]].set_visible(False)
