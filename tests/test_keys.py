@@ -22,7 +22,8 @@ from rookery.populations.replay import replay
 from rookery.qd.centroids import grid
 from rookery.qd.cma.config import CmaMaeConfig
 from rookery.qd.emitters import iso_line, mix
-from rookery.qd.map_elites import begin_from, map_elites
+from rookery.qd.initial import begin_from
+from rookery.qd.map_elites import map_elites
 from rookery.qd.pbt_emitter import MePbtConfig, pbt_emitter
 from rookery.qd.policy_gradient.config import DcrlMeConfig, PgaMeConfig
 from rookery.qd.scoring import learner_scoring

@@ -78,6 +78,7 @@ def save_repertoire(path: str | Path, repertoire: Repertoire, scoring: Scoring) 
     """
     repertoire = repertoire._replace(thresholds=())  # they belong to the run, not to the elites
     header = {"format": FORMAT, "task": _task(scoring), "leaves": leaf_specs.specs(repertoire)}
+    header["extras"] = sorted(repertoire.extras)
     arrays: dict[str, Any] = {str(index): np.asarray(leaf) for index, leaf in enumerate(jax.tree.leaves(repertoire))}
     temporary = _file(path).with_suffix(f".{os.getpid()}.npz")
     try:
@@ -120,6 +121,8 @@ def load_repertoire(path: str | Path, scoring: Scoring) -> Repertoire:
     genotype = jax.eval_shape(scoring.init_genotype, jax.random.key(0), bank)
     shape = next(leaf["shape"] for leaf in header["leaves"] if leaf["path"] == ".centroids")
     template = jax.eval_shape(empty, genotype, jax.ShapeDtypeStruct(tuple(shape), jnp.float32))
+    names = header.get("extras", [])  # the last arrays
+    template = template._replace(extras=dict(zip(names, arrays[len(arrays) - len(names) :], strict=True)))
     if mismatches := leaf_specs.differences(header["leaves"], leaf_specs.specs(template)):
         raise ValueError(
             f"the genotypes in {path} do not fit: {'; '.join(mismatches[:3])}; use the agent that they were saved from."

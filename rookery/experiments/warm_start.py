@@ -23,7 +23,8 @@ from rookery.learners.skills import freeze_skills
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.warm_start import begin_as
 from rookery.qd import repertoire as repertoires
-from rookery.qd.map_elites import begin_from, repertoire_of
+from rookery.qd.initial import begin_from
+from rookery.qd.map_elites import repertoire_of
 from rookery.qd.scoring import learner_scoring
 from rookery.storage.best_checkpoint import find
 from rookery.storage.checkpoint import Checkpointer

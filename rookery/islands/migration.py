@@ -21,6 +21,7 @@ from rookery.populations.config import rounded
 from rookery.populations.inheritance import Perturbation, load_where, perturb, resize
 from rookery.populations.rebuild import recipe_of
 from rookery.populations.sharding import Placement
+from rookery.qd import repertoire as repertoires
 from rookery.qd.map_elites import repertoire_of, with_repertoire
 from rookery.qd.pbt_emitter import FROM_REPERTOIRE
 from rookery.types import Array, Genotype, Key, PyTree
@@ -266,5 +267,5 @@ def _merge(
 ) -> ProgramState:
     scoring = program.scoring
     limits = tuple(jnp.asarray(side, jnp.float32) for side in (scoring.descriptor.lower, scoring.descriptor.upper))
-    filled, _ = program.archive.add(repertoire_of(state), genotypes, fitness, descriptor, limits, placement.cells)
-    return with_repertoire(state, filled)
+    filled, added = program.archive.add(repertoire_of(state), genotypes, fitness, descriptor, limits, placement.cells)
+    return with_repertoire(state, repertoires.store_extras(filled, added, {}))

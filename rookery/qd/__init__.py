@@ -6,7 +6,8 @@ from rookery.qd.centroids import grid
 from rookery.qd.cma.config import CmaMaeConfig
 from rookery.qd.cma.emitter import cma_mae
 from rookery.qd.emitters import iso_line, mix
-from rookery.qd.map_elites import begin_from, begin_with, map_elites, repertoire_of
+from rookery.qd.initial import begin_from, begin_with
+from rookery.qd.map_elites import map_elites, repertoire_of
 from rookery.qd.me_pbt import me_pbt
 from rookery.qd.pbt_emitter import MePbtConfig, pbt_emitter
 from rookery.qd.policy_gradient.config import DcrlMeConfig, PgaMeConfig
@@ -20,6 +21,7 @@ from rookery.qd.scoring import (
     named_scoring,
     policy,
     policy_scoring,
+    with_extras,
 )
 from rookery.qd.variation import VariationConfig
 
@@ -57,4 +59,5 @@ __all__ = [
     "policy",
     "policy_scoring",
     "repertoire_of",
+    "with_extras",
 ]

@@ -4,6 +4,7 @@ MAP-Elites connects them: ask the emitter, evaluate, add to the repertoire, tell
 population between generations (`members`, sharded over devices like any population).
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple, Protocol
 
 from typing_extensions import TypeVar
@@ -13,7 +14,7 @@ from rookery.factories import type_of
 from rookery.learners.base import Bank, EvaluateFn, Evaluator, StartStatesFn
 from rookery.populations.base import MembersT, SharedT
 from rookery.qd.repertoire import Repertoire
-from rookery.types import NO_SETTINGS, Evaluation, GenotypeT, Key, Metrics, Settings
+from rookery.types import NO_SETTINGS, Array, Evaluation, GenotypeT, Key, Metrics, Settings
 
 
 class InitGenotypeFn(Protocol[GenotypeT]):
@@ -43,6 +44,8 @@ class Scoring(NamedTuple, Generic[GenotypeT]):
     """The policy, environment and settings that `evaluate` uses; None if it runs no episodes of an environment."""
     settings: Settings = NO_SETTINGS
     """Names and configs of its parts, recorded in the run directory."""
+    extras: Callable[[Evaluation], Mapping[str, Array]] | None = None
+    """Values of an evaluation that are stored with an elite, see `qd.with_extras`; None: those that it reports."""
 
 
 def check_scoring(scoring: Any) -> None:

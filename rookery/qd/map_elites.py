@@ -4,6 +4,7 @@ Source: Mouret 2015, "Illuminating search spaces by mapping elites" (arXiv:1504.
 training loop, checkpoints, resume, logs and progress work as for any other method.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from rookery.learners.evaluation import evaluate as evaluate_episodes
 from rookery.populations import base, rebuild
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.sharding import ONE_DEVICE, Placement
-from rookery.populations.stages import StagedInit, StagedStep, Work, change_init
+from rookery.populations.stages import StagedInit, StagedStep, Work
 from rookery.qd import archives, emitters
 from rookery.qd import repertoire as repertoires
 from rookery.qd.archives import Archive
@@ -46,6 +47,8 @@ class Shared(NamedTuple):
     """`[C, D]`."""
     thresholds: PyTree = ()
     """`[C]`, see `Repertoire`."""
+    extras: Mapping[str, Array] = {}
+    """Name -> `[C, ...]`, see `Repertoire`."""
 
 
 def repertoire_of(state: ProgramState) -> Repertoire:
@@ -61,93 +64,6 @@ def repertoire_of(state: ProgramState) -> Repertoire:
     return Repertoire(state.cells, *state.shared[1:])
 
 
-def begin_with(program: Program, repertoire: Repertoire) -> Program:
-    """Start a program from the elites of a repertoire, with their stored fitness and descriptor.
-
-    Each elite is added to the cell of its descriptor in the program's repertoire, which may have other cells.
-
-    Args:
-      program: a program with a repertoire.
-      repertoire: genotypes and descriptors of the same shapes as the program's.
-
-    Returns:
-      The program with the changed initial state.
-
-    Raises:
-      ValueError: the program has no repertoire, or its genotypes or descriptors have other shapes or types.
-
-    Example:
-      >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
-      >>> cells = rookery.qd.grid((8, 8), arm.descriptor.lower, arm.descriptor.upper)
-      >>> program = rookery.map_elites(arm, cells)
-      >>> result = rookery.run(program, generations=2, quiet=True)
-      >>> program = rookery.qd.begin_with(program, rookery.qd.repertoire_of(result.state))
-    """
-    _check_initial_genotypes(program, repertoire.genotypes, repertoire.descriptors)
-    begun = change_init(program, partial(_begin_with, program.archive, _limits(program.scoring), repertoire))
-    return begun._replace(settings={**program.settings, "begins": "with a repertoire"})
-
-
-def _check_initial_genotypes(program: Program, genotypes: PyTree, descriptors: Any) -> None:
-    if program.table is None:
-        raise ValueError("only a program with a repertoire can start from genotypes; give one of map_elites, me_pbt.")
-    state = jax.eval_shape(program.init, jax.random.key(0))
-    expected, given = (
-        [(jax.tree_util.keystr(path), leaf.shape[1:], leaf.dtype) for path, leaf in jax.tree.leaves_with_path(tree)]
-        for tree in ((state.cells, state.shared.descriptors), (genotypes, descriptors))
-    )
-    if expected != given:
-        raise ValueError("the repertoire is of another task or another agent: its genotypes or descriptors differ.")
-
-
-def _begin_with(
-    archive: Archive, limits: tuple[Array, Array], repertoire: Repertoire, state: ProgramState
-) -> ProgramState:
-    descriptors = jnp.where(repertoire.occupied[:, None], repertoire.descriptors, jnp.nan)
-    filled, _ = archive.add(repertoire_of(state), repertoire.genotypes, repertoire.fitnesses, descriptors, limits)
-    return with_repertoire(state, filled)
-
-
-def begin_from(program: Program, scoring: Scoring, genotypes: PyTree) -> Program:
-    """Start a program from genotypes that are evaluated first: each is added to its cell if its fitness is finite.
-
-    Args:
-      program: a program with a repertoire, built with the same scoring.
-      scoring: evaluates the genotypes, on separate start states.
-      genotypes: `[M, ...]`, e.g. `skill_policies(run_dir)`.
-
-    Returns:
-      The program with the changed initial state.
-
-    Raises:
-      ValueError: the program has no repertoire, or its genotypes have other shapes or types.
-
-    Example:
-      >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
-      >>> program = rookery.map_elites(arm, rookery.qd.grid((8, 8), (0.0, 0.0), (1.0, 1.0)))
-      >>> program = rookery.qd.begin_from(program, arm, jnp.zeros((3, 4)))
-    """
-    descriptors = jax.ShapeDtypeStruct((1, scoring.descriptor.size), jnp.float32)
-    _check_initial_genotypes(program, genotypes, descriptors)
-
-    def apply(program: Program) -> Program:
-        return program._replace(init=partial(_begin_from, program, scoring, genotypes))
-
-    begun = rebuild.changed(program, apply)
-    return begun._replace(settings={**program.settings, "begins": "from genotypes"})
-
-
-def _begin_from(program: Program, scoring: Scoring, genotypes: PyTree, key: Key) -> ProgramState:
-    init_key, bank_key, evaluate_key = jax.random.split(key, 3)
-    state, bank = program.init(init_key), scoring.start_states(bank_key)
-    keys = base.member_keys(evaluate_key, jax.tree.leaves(genotypes)[0].shape[0])
-    evaluation = base.vmap(partial(_evaluate_genotype, scoring), (genotypes, keys), (bank,))
-    filled, _ = program.archive.add(
-        repertoire_of(state), genotypes, evaluation.fitness, evaluation.descriptor, _limits(scoring)
-    )
-    return with_repertoire(state, filled)
-
-
 def with_repertoire(state: ProgramState, repertoire: Repertoire) -> ProgramState:
     """Replace the repertoire of a state by another one with the same cells."""
     genotypes, *rest = repertoire
@@ -158,8 +74,19 @@ def create(bindings: MapElitesBindings, keys: Key, bank: Bank) -> ProgramState:
     """Create an empty repertoire and the initial state of the emitter."""
     genotype = jax.eval_shape(bindings.scoring.init_genotype, keys[0], bank)
     state = bindings.emitter.init(keys[0], bank)
-    genotypes, *rest = archives.empty(bindings.archive, genotype, bindings.scoring.qd_offset)
+    genotypes, *rest = archives.empty(bindings.archive, genotype, bindings.scoring.qd_offset)._replace(
+        extras=_no_extras(bindings, genotype, keys[0], bank)
+    )
     return ProgramState(state.members, Shared(state.shared, *rest), genotypes)
+
+
+def _no_extras(bindings: MapElitesBindings, genotype: PyTree, key: Key, bank: Bank) -> dict[str, Array]:
+    """Zeros `[C, ...]` of the values that are stored with an elite."""
+    if bindings.scoring.extras is None and bindings.scoring.evaluator is not None:
+        return {}
+    shapes = jax.eval_shape(partial(evaluate_genotype, bindings.scoring), genotype, key, bank).extras
+    count = bindings.archive.centroids.shape[0]
+    return jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), dict(shapes))
 
 
 def begin(bindings: MapElitesBindings, state: ProgramState, bank: Bank, keys: Key) -> tuple[ProgramState, Work]:
@@ -197,14 +124,15 @@ def finish(bindings: MapElitesBindings, state: ProgramState, work: Work) -> tupl
     emitter_state, genotypes, ask_metrics = ask.propose(emitter_state, work._replace(shared=ask_shared), repertoire)
     genotypes = _bounded(genotypes, bindings.scoring.bounds)
     keys = base.member_keys(evaluate_key, bindings.emitter.batch_size)
-    evaluator = partial(_evaluate_genotype, bindings.scoring, record=bindings.emitter.learns_from_transitions)
+    evaluator = partial(evaluate_genotype, bindings.scoring, record=bindings.emitter.learns_from_transitions)
     evaluation = bindings.placement.map(evaluator, (genotypes, keys), (bank,))
     # Replicate the evaluation: every device computes the same competition for the cells.
     evaluation = bindings.placement.everywhere(lambda replicated: replicated, evaluation)
-    limits = _limits(bindings.scoring)
+    limits = limits_of(bindings.scoring)
     repertoire, added = bindings.archive.add(
         repertoire, genotypes, evaluation.fitness, evaluation.descriptor, limits, bindings.placement.cells
     )
+    repertoire = repertoires.store_extras(repertoire, added, evaluation.extras)
     emitter_state, tell_metrics = bindings.emitter.tell(emitter_state, evaluation._replace(added=added))
     state = with_repertoire(_with_emitter(state, emitter_state), repertoire)
     metrics = {
@@ -220,7 +148,7 @@ def _with_emitter(state: ProgramState, emitter_state: EmitterState) -> ProgramSt
     return state._replace(members=emitter_state.members, shared=state.shared._replace(emitter=emitter_state.shared))
 
 
-def _limits(scoring: Scoring) -> tuple[Array, Array]:
+def limits_of(scoring: Scoring) -> tuple[Array, Array]:
     """The lower and upper limits of the descriptor, `[D]` each."""
     descriptor = scoring.descriptor
     return jnp.asarray(descriptor.lower, jnp.float32), jnp.asarray(descriptor.upper, jnp.float32)
@@ -236,7 +164,7 @@ def _bounded(genotypes: PyTree, bounds: tuple[float, float] | None) -> PyTree:
     )
 
 
-def _evaluate_genotype(scoring: Scoring, genotype: PyTree, key: Key, bank: Bank, record: bool = False) -> Evaluation:
+def evaluate_genotype(scoring: Scoring, genotype: PyTree, key: Key, bank: Bank, record: bool = False) -> Evaluation:
     """Evaluate a genotype; the fitness is NaN if the genotype is not finite or broke the physics.
 
     A NaN keeps it out of the repertoire: a policy that ends episodes by breaking the physics must not become an elite.
@@ -245,12 +173,14 @@ def _evaluate_genotype(scoring: Scoring, genotype: PyTree, key: Key, bank: Bank,
     if record and scoring.evaluator is not None:
         score = partial(evaluate_episodes, scoring.evaluator, record=True)
     evaluated = score(genotype, bank, key)
+    if scoring.extras is not None:
+        evaluated = evaluated._replace(extras=scoring.extras(evaluated))
     fitness = jnp.where(trees.all_finite(genotype), evaluated.fitness, jnp.nan)
     return evaluated._replace(fitness=base.valid_fitness(fitness, evaluated.broken))
 
 
 def _metrics(bindings: MapElitesBindings, repertoire: Repertoire, added: Added, evaluation: Evaluation) -> Metrics:
-    placed = archives.in_cells(bindings.archive, repertoire, _limits(bindings.scoring))
+    placed = archives.in_cells(bindings.archive, repertoire, limits_of(bindings.scoring))
     return {
         **repertoires.metrics(placed, bindings.scoring.qd_offset),
         "added": jnp.sum(added.status == 2),
@@ -276,7 +206,7 @@ def evaluate(bindings: MapElitesBindings, state: ProgramState, key: Key) -> Metr
     repertoire = repertoire_of(state)
     evaluation = _evaluate_elites(bindings, repertoire, bank, evaluate_key)
     fitness = jnp.where(repertoire.occupied, evaluation.fitness, jnp.nan)
-    limits = _limits(bindings.scoring)
+    limits = limits_of(bindings.scoring)
     rebuilt = archives.placed(bindings.archive, fitness, evaluation.descriptor, limits)
     corrected = repertoires.metrics(rebuilt, bindings.scoring.qd_offset)
     in_cells = archives.in_cells(bindings.archive, repertoire, limits)
@@ -296,7 +226,7 @@ def _evaluate_elites(bindings: MapElitesBindings, repertoire: Repertoire, bank: 
     count, batch = repertoire.fitnesses.shape[0], bindings.emitter.batch_size
     keys = base.member_keys(key, count)
     order, elites = jnp.argsort(~repertoire.occupied, stable=True), jnp.sum(repertoire.occupied)  # occupied first
-    evaluator = partial(bindings.placement.map, partial(_evaluate_genotype, bindings.scoring))
+    evaluator = partial(bindings.placement.map, partial(evaluate_genotype, bindings.scoring))
 
     def evaluate_batch(index: Array, results: Evaluation) -> Evaluation:
         places = index * batch + jnp.arange(batch)
@@ -305,19 +235,22 @@ def _evaluate_elites(bindings: MapElitesBindings, repertoire: Repertoire, bank: 
         return trees.scatter(results, jnp.where(places < elites, cells, count + places), batch_results)
 
     genotype = jax.eval_shape(lambda tree: trees.take(tree, 0), repertoire.genotypes)
-    shapes = jax.eval_shape(partial(_evaluate_genotype, bindings.scoring), genotype, key, bank)
+    shapes = jax.eval_shape(partial(evaluate_genotype, bindings.scoring), genotype, key, bank)
     zeros = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), shapes)
     return jax.lax.fori_loop(0, -(-elites // batch), evaluate_batch, zeros)
 
 
 def table(state: ProgramState) -> dict[str, Array]:
-    """Fitness, descriptor and centroid of each cell, column -> `[C]`; see `TableFn`."""
+    """Fitness, descriptor, centroid and stored numbers of each cell, column -> `[C]`; see `TableFn`."""
     repertoire = repertoire_of(state)
     occupied = repertoire.occupied
     columns = {"fitness": repertoire.fitnesses}
     for name, values in (("descriptor", repertoire.descriptors), ("centroid", repertoire.centroids)):
         known = occupied if name == "descriptor" else jnp.ones_like(occupied)
         columns |= {f"{name}/{i}": jnp.where(known, values[:, i], jnp.nan) for i in range(values.shape[1])}
+    for name, values in repertoire.extras.items():
+        if values.ndim == 1:
+            columns[f"extra/{name}"] = jnp.where(occupied, values.astype(jnp.float32), jnp.nan)
     return columns
 
 

@@ -127,7 +127,10 @@ def add(
     target = jnp.where(entering, slot, count + jnp.arange(batch))  # beyond C: unique indices that are not written
     written = (fitnesses.astype(jnp.float32), described, described)
     fields = trees.scatter((repertoire.fitnesses, repertoire.descriptors, repertoire.centroids), target, written)
-    kept = Repertoire(rows.put(repertoire.genotypes, target, genotypes), *fields)
+    names = ("fitnesses", "descriptors", "centroids")
+    kept = repertoire._replace(
+        genotypes=rows.put(repertoire.genotypes, target, genotypes), **dict(zip(names, fields, strict=True))
+    )
 
     filled = jnp.isneginf(repertoire.fitnesses[slot])
     status = jnp.where(entering, jnp.where(filled, 2, 1), 0).astype(jnp.int32)

@@ -4,6 +4,7 @@ Source: Mouret 2015, "Illuminating search spaces by mapping elites" (arXiv:1504.
 one individual; a genotype whose fitness or descriptor is not finite is never added and does not affect others.
 """
 
+from collections.abc import Mapping
 from typing import Generic, NamedTuple
 
 import jax
@@ -30,6 +31,9 @@ class Repertoire(NamedTuple, Generic[GenotypeT]):
     thresholds: PyTree = ()
     """`[C]`, the fitness that a genotype must exceed to be accepted in a cell, see `archives.annealed`; () if it is the
     elite's fitness."""
+    extras: Mapping[str, Array] = {}
+    """Name -> `[C, ...]`, what the evaluation of each elite reported to be stored (`Evaluation.extras`); zeros
+    where a cell is empty. Never mutated."""
 
     @property
     def occupied(self) -> Array:
@@ -62,6 +66,8 @@ class Elite(NamedTuple, Generic[GenotypeT]):
     """`[]`."""
     descriptor: Array
     """`[D]`."""
+    extras: Mapping[str, Array] = {}
+    """See `Repertoire`."""
 
 
 def empty(genotype: GenotypeT, centroids: Array) -> Repertoire[GenotypeT]:
@@ -125,6 +131,25 @@ def add(
     )
     improvement = jnp.where(is_finite, value - jnp.where(is_finite, incumbent, 0.0), -jnp.inf)
     return kept, Added(cell, status, ~is_finite, outside & is_finite, improvement)
+
+
+def store_extras(repertoire: Repertoire[GenotypeT], added: Added, extras: Mapping[str, Array]) -> Repertoire[GenotypeT]:
+    """Store what the evaluations of new elites reported; values that the repertoire does not have are left out.
+
+    Args:
+      repertoire: after the genotypes were added to it.
+      added: the result for each of the B genotypes.
+      extras: name -> `[B, ...]`; each name of the repertoire.
+
+    Raises:
+      ValueError: a name is missing.
+    """
+    if missing := sorted(set(repertoire.extras) - set(extras)):
+        raise ValueError(f"the elites lack {' and '.join(missing)}, which this repertoire stores with each of them.")
+    count, batch = repertoire.fitnesses.shape[0], added.status.shape[0]
+    target = jnp.where(added.status > 0, added.cell, count + jnp.arange(batch))  # beyond C: not written
+    written = {name: extras[name] for name in repertoire.extras}
+    return repertoire._replace(extras=trees.scatter(dict(repertoire.extras), target, written))
 
 
 def best_of_cell(cell: Array, fitness: Array, count: int) -> Array:
@@ -209,7 +234,7 @@ def elite(repertoire: Repertoire[GenotypeT], cell: int) -> Elite[GenotypeT]:
     if not 0 <= cell < count or not repertoire.occupied[cell]:
         raise ValueError(f"cell {cell} of 0..{count - 1} holds no elite; `nearest` finds one that does.")
     row = trees.take(repertoire, cell)
-    return Elite(cell, row.genotypes, row.fitnesses, row.descriptors)
+    return Elite(cell, row.genotypes, row.fitnesses, row.descriptors, row.extras)
 
 
 def metrics(repertoire: Repertoire, qd_offset: float = 0.0) -> Metrics:

@@ -1,7 +1,7 @@
 """Search problems: any function of a pytree, policies of an environment, and the agents of a learner."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ from rookery.types import Array, Evaluation, Genotype, GenotypeT, HyperT, Key, O
 
 
 def function_scoring(
-    score: Callable[[GenotypeT, Key], tuple[Array, Array]],
+    score: Callable[[GenotypeT, Key], tuple[Array, Array] | tuple[Array, Array, Mapping[str, Array]]],
     init: Callable[[Key], GenotypeT],
     lower: Sequence[float],
     upper: Sequence[float],
@@ -41,7 +41,8 @@ def function_scoring(
     """Search problem with a user-defined function of a user-defined pytree.
 
     Args:
-      score: one genotype and a key -> its fitness `[]`, higher is better, and its descriptor `[D]`.
+      score: one genotype and a key -> its fitness `[]`, higher is better, its descriptor `[D]`, and, if it returns
+        three results, name -> further values, which are stored with an elite (`Repertoire.extras`).
       init: a key -> an initial genotype.
       lower: `[D]`, the lower limits of the descriptor. A genotype with a descriptor outside of the limits competes for
         the nearest cell, and is counted in the metric `outside`.
@@ -173,18 +174,18 @@ def _no_start_states(key: Key) -> Bank:
     return ()
 
 
-def _evaluate_function(
-    score: Callable[[GenotypeT, Key], tuple[Array, Array]], size: int, genotype: GenotypeT, bank: Bank, key: Key
-) -> Evaluation:
+def _evaluate_function(score: Callable, size: int, genotype: GenotypeT, bank: Bank, key: Key) -> Evaluation:
     del bank
-    fitness, descriptor = (jnp.asarray(value, jnp.float32) for value in score(genotype, key))
+    first, second, *rest = score(genotype, key)
+    fitness, descriptor = (jnp.asarray(value, jnp.float32) for value in (first, second))
     if fitness.shape != () or descriptor.shape != (size,):
         raise ValueError(
             f"the scoring function must return a fitness [] and a descriptor [{size}] for one genotype, got the shapes "
             f"{list(fitness.shape)} and {list(descriptor.shape)}."
         )
+    extras = jax.tree.map(jnp.asarray, dict(*rest))
     one, none = jnp.ones((1,), jnp.int32), jnp.zeros((), jnp.int32)
-    return Evaluation(fitness, descriptor, fitness[None], one, broken=none)
+    return Evaluation(fitness, descriptor, fitness[None], one, broken=none, extras=extras)
 
 
 @dataclass(frozen=True)
@@ -278,6 +279,22 @@ def with_episodes(scoring: Scoring[GenotypeT], episodes: int) -> Scoring[Genotyp
         return scoring
     evaluates = more_episodes(scoring.evaluator, episodes)
     return scoring._replace(**evaluation_of(evaluates), steps=evaluates.steps)
+
+
+def with_extras(scoring: Scoring[GenotypeT], extras: Callable[[Evaluation], Mapping[str, Array]]) -> Scoring[GenotypeT]:
+    """The same scoring, with values of an evaluation that are stored with each elite.
+
+    They are `Repertoire.extras` and `Elite.extras`; numbers are also columns `extra/NAME` of `repertoire.csv`.
+
+    Args:
+      scoring: of policies or agents; a function of `function_scoring` can return them itself.
+      extras: the evaluation of one genotype -> name -> values to store.
+
+    Example:
+      >>> scoring = rookery.qd.policy_scoring(rookery.make("point_room"))
+      >>> scoring = rookery.qd.with_extras(scoring, lambda found: {"shortest": found.lengths.min()})
+    """
+    return scoring._replace(extras=extras)
 
 
 def _init_policy(evolved: Policy, key: Key, bank: Bank) -> Genotype[PyTree, tuple[()]]:

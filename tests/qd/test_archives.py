@@ -15,7 +15,8 @@ from rookery.qd import novelty as novelties
 from rookery.qd.archives import Archive
 from rookery.qd.centroids import grid
 from rookery.qd.emitters import iso_line
-from rookery.qd.map_elites import begin_with, map_elites, repertoire_of
+from rookery.qd.initial import begin_with
+from rookery.qd.map_elites import map_elites, repertoire_of
 from rookery.qd.novelty import dominated_novelty
 from rookery.qd.scoring import function_scoring
 from rookery.qd.variation import VariationConfig
