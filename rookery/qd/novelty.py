@@ -126,16 +126,15 @@ def add(
     slot = free[jnp.maximum(jnp.cumsum(entering) - 1, 0)].astype(jnp.int32)
     target = jnp.where(entering, slot, count + jnp.arange(batch))  # beyond C: unique indices that are not written
     written = (fitnesses.astype(jnp.float32), described, described)
-    fields = trees.scatter((repertoire.fitnesses, repertoire.descriptors, repertoire.centroids), target, written)
-    names = ("fitnesses", "descriptors", "centroids")
-    kept = repertoire._replace(
-        genotypes=rows.put(repertoire.genotypes, target, genotypes), **dict(zip(names, fields, strict=True))
-    )
+    stored = repertoire.fitnesses, repertoire.descriptors, repertoire.centroids
+    fitness, reached, points = trees.scatter(stored, target, written)
+    kept = repertoire._replace(fitnesses=fitness, descriptors=reached, centroids=points)
+    kept = kept._replace(genotypes=rows.put(repertoire.genotypes, target, genotypes))
 
     filled = jnp.isneginf(repertoire.fitnesses[slot])
     status = jnp.where(entering, jnp.where(filled, 2, 1), 0).astype(jnp.int32)
     bound = jnp.maximum(jnp.max(jnp.where(survives, -jnp.inf, novelty)), 0.0)
     outside = is_finite & ((described < limits[0][None]) | (described > limits[1][None])).any(axis=1)
-    largest = jnp.finfo(jnp.float32).max
-    improvement = jnp.where(is_finite, jnp.minimum(novelty[count:] - bound, largest), -jnp.inf)
+    improvement = jnp.minimum(novelty[count:] - bound, jnp.finfo(jnp.float32).max)
+    improvement = jnp.where(is_finite, improvement, -jnp.inf)
     return kept, Added(jnp.where(entering, slot, -1), status, ~is_finite, outside, improvement)
