@@ -66,18 +66,16 @@ def repertoire_of(state: ProgramState) -> Repertoire:
 
 def with_repertoire(state: ProgramState, repertoire: Repertoire) -> ProgramState:
     """Replace the repertoire of a state by another one with the same cells."""
-    genotypes, *rest = repertoire
-    return state._replace(cells=genotypes, shared=Shared(state.shared.emitter, *rest))
+    return state._replace(cells=repertoire.genotypes, shared=Shared(state.shared.emitter, *repertoire[1:]))
 
 
 def create(bindings: MapElitesBindings, keys: Key, bank: Bank) -> ProgramState:
     """Create an empty repertoire and the initial state of the emitter."""
     genotype = jax.eval_shape(bindings.scoring.init_genotype, keys[0], bank)
     state = bindings.emitter.init(keys[0], bank)
-    genotypes, *rest = archives.empty(bindings.archive, genotype, bindings.scoring.qd_offset)._replace(
-        extras=_no_extras(bindings, genotype, keys[0], bank)
-    )
-    return ProgramState(state.members, Shared(state.shared, *rest), genotypes)
+    repertoire = archives.empty(bindings.archive, genotype, bindings.scoring.qd_offset)
+    repertoire = repertoire._replace(extras=_no_extras(bindings, genotype, keys[0], bank))
+    return ProgramState(state.members, Shared(state.shared, *repertoire[1:]), repertoire.genotypes)
 
 
 def _no_extras(bindings: MapElitesBindings, genotype: PyTree, key: Key, bank: Bank) -> dict[str, Array]:

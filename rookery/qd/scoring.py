@@ -174,7 +174,7 @@ def _no_start_states(key: Key) -> Bank:
     return ()
 
 
-def _evaluate_function(score: Callable, size: int, genotype: GenotypeT, bank: Bank, key: Key) -> Evaluation:
+def _evaluate_function(score: Callable, size: int, genotype: PyTree, bank: Bank, key: Key) -> Evaluation:
     del bank
     first, second, *rest = score(genotype, key)
     fitness, descriptor = (jnp.asarray(value, jnp.float32) for value in (first, second))

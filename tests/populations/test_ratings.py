@@ -250,8 +250,9 @@ def test_what_cannot_be_rated_is_refused() -> None:
         pbt(sharing, **two)
     with pytest.raises(ValueError, match=r"^population must be at least 2 to compare members by ratings, got 1\.$"):
         pbt(learner(), population_size=1, rating_opponents=1, exploit="none")
+    fraction: Any = 2.5
     with pytest.raises(TypeError, match=r"rating_opponents must be a whole number, got 2\.5"):
-        pbt(learner(), population_size=4, rating_opponents=2.5)
+        pbt(learner(), population_size=4, rating_opponents=fraction)
     for opponents in (0, 5):
         message = f"^rating_opponents must be at least 1 and at most the population of 4, got {opponents}\\.$"
         with pytest.raises(ValueError, match=message):
