@@ -7,6 +7,7 @@ population between generations (`members`, sharded over devices like any populat
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple, Protocol
 
+import jax.numpy as jnp
 from typing_extensions import TypeVar
 
 from rookery.envs.base import DescriptorSpec
@@ -57,6 +58,18 @@ def check_scoring(scoring: Any) -> None:
     if not isinstance(scoring, Scoring):
         remedy = "give a function or an environment to one: rookery.qd.policy_scoring(env)"
         raise TypeError(f"map_elites searches a Scoring, got {type_of(scoring)}; {remedy}.")
+
+
+def checked_extras(extras: Any) -> dict[str, Array]:
+    """What is stored with an elite, as arrays.
+
+    Raises:
+      TypeError: it is no mapping of names to numbers or arrays.
+    """
+    if not isinstance(extras, Mapping):
+        given = type_of(extras)
+        raise TypeError(f"what is stored with an elite must be a dictionary of numbers or arrays, got {given}.")
+    return {str(name): jnp.asarray(value) for name, value in extras.items()}
 
 
 class EmitterState(NamedTuple, Generic[MembersT, SharedT]):

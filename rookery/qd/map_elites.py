@@ -20,7 +20,7 @@ from rookery.populations.stages import StagedInit, StagedStep, Work
 from rookery.qd import archives, emitters
 from rookery.qd import repertoire as repertoires
 from rookery.qd.archives import Archive
-from rookery.qd.base import Bank, Emitter, EmitterState, Scoring, check_scoring
+from rookery.qd.base import Bank, Emitter, EmitterState, Scoring, check_scoring, checked_extras
 from rookery.qd.repertoire import Added, Repertoire
 from rookery.qd.staged import staged_ask
 from rookery.types import Array, Evaluation, Key, Metrics, PyTree
@@ -172,7 +172,7 @@ def evaluate_genotype(scoring: Scoring, genotype: PyTree, key: Key, bank: Bank, 
         score = partial(evaluate_episodes, scoring.evaluator, record=True)
     evaluated = score(genotype, bank, key)
     if scoring.extras is not None:
-        evaluated = evaluated._replace(extras=scoring.extras(evaluated))
+        evaluated = evaluated._replace(extras=checked_extras(scoring.extras(evaluated)))
     fitness = jnp.where(trees.all_finite(genotype), evaluated.fitness, jnp.nan)
     return evaluated._replace(fitness=base.valid_fitness(fitness, evaluated.broken))
 

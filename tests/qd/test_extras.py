@@ -101,3 +101,16 @@ def test_values_of_the_episodes_of_policies():
     assert repertoire.occupied.any()
     expected = jnp.where(repertoire.occupied, repertoire.fitnesses, 0.0)
     np.testing.assert_allclose(repertoire.extras["mean"], expected, rtol=1e-6)
+
+
+def test_what_is_stored_has_names():
+    def nameless(genotype, _) -> Any:
+        return genotype.sum(), genotype[:2], genotype.max()
+
+    def lengths(evaluation) -> Any:
+        return evaluation.lengths
+
+    policies = policy_scoring(rookery.make("point_room", episode_length=5), PolicyConfig((4,)))
+    for scoring in (function_scoring(nameless, uniform, (0.0, 0.0), (1.0, 1.0)), with_extras(policies, lengths)):
+        with pytest.raises(TypeError, match=r"^what is stored with an elite must be a dictionary of numbers or arrays"):
+            map_elites(scoring, CELLS).init(jax.random.key(0))
