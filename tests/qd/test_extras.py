@@ -1,6 +1,7 @@
 """Values of an evaluation that are stored with each elite."""
 
 import csv
+from typing import Any
 
 import jax
 import jax.numpy as jnp
