@@ -30,7 +30,8 @@ def begin_with(program: Program, repertoire: Repertoire) -> Program:
       The program with the changed initial state.
 
     Raises:
-      ValueError: the program has no repertoire, or its genotypes or descriptors have other shapes or types.
+      ValueError: the program has no repertoire, or its genotypes or descriptors have other shapes or types; when the
+        run begins, the elites lack values that the program stores with each elite.
 
     Example:
       >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
