@@ -22,7 +22,7 @@ from rookery.populations.inheritance import Perturbation, load_where, perturb, r
 from rookery.populations.rebuild import recipe_of
 from rookery.populations.sharding import Placement
 from rookery.qd import repertoire as repertoires
-from rookery.qd.map_elites import repertoire_of, with_repertoire
+from rookery.qd.map_elites import limits_of, repertoire_of, with_repertoire
 from rookery.qd.pbt_emitter import FROM_REPERTOIRE
 from rookery.types import Array, Genotype, Key, PyTree
 
@@ -265,7 +265,6 @@ def _padded(rows: np.ndarray) -> np.ndarray:
 def _merge(
     program: Program, placement: Placement, state: ProgramState, genotypes: PyTree, fitness: Array, descriptor: Array
 ) -> ProgramState:
-    scoring = program.scoring
-    limits = tuple(jnp.asarray(side, jnp.float32) for side in (scoring.descriptor.lower, scoring.descriptor.upper))
+    limits = limits_of(program.scoring)
     filled, added = program.archive.add(repertoire_of(state), genotypes, fitness, descriptor, limits, placement.cells)
     return with_repertoire(state, repertoires.store_extras(filled, added, {}))

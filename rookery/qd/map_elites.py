@@ -171,10 +171,9 @@ def evaluate_genotype(scoring: Scoring, genotype: PyTree, key: Key, bank: Bank, 
     if record and scoring.evaluator is not None:
         score = partial(evaluate_episodes, scoring.evaluator, record=True)
     evaluated = score(genotype, bank, key)
-    if scoring.extras is not None:
-        evaluated = evaluated._replace(extras=checked_extras(scoring.extras(evaluated)))
+    extras = checked_extras(evaluated.extras if scoring.extras is None else scoring.extras(evaluated))
     fitness = jnp.where(trees.all_finite(genotype), evaluated.fitness, jnp.nan)
-    return evaluated._replace(fitness=base.valid_fitness(fitness, evaluated.broken))
+    return evaluated._replace(fitness=base.valid_fitness(fitness, evaluated.broken), extras=extras)
 
 
 def _metrics(bindings: MapElitesBindings, repertoire: Repertoire, added: Added, evaluation: Evaluation) -> Metrics:

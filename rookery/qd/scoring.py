@@ -25,7 +25,7 @@ from rookery.learners import widths
 from rookery.learners.base import EvaluationConfig, Learner, genotype
 from rookery.learners.episodes import more_episodes
 from rookery.learners.evaluation import evaluation_of, evaluator
-from rookery.qd.base import Bank, Scoring, checked_extras
+from rookery.qd.base import Bank, Scoring
 from rookery.types import Array, Evaluation, Genotype, GenotypeT, HyperT, Key, Observation, PyTree, StateT
 
 
@@ -177,7 +177,6 @@ def _no_start_states(key: Key) -> Bank:
 def _evaluate_function(score: Callable, size: int, genotype: PyTree, bank: Bank, key: Key) -> Evaluation:
     del bank
     first, second, *rest = score(genotype, key)
-    extras = checked_extras(rest[0]) if rest else {}
     fitness, descriptor = (jnp.asarray(value, jnp.float32) for value in (first, second))
     if fitness.shape != () or descriptor.shape != (size,):
         raise ValueError(
@@ -185,7 +184,7 @@ def _evaluate_function(score: Callable, size: int, genotype: PyTree, bank: Bank,
             f"{list(fitness.shape)} and {list(descriptor.shape)}."
         )
     one, none = jnp.ones((1,), jnp.int32), jnp.zeros((), jnp.int32)
-    return Evaluation(fitness, descriptor, fitness[None], one, broken=none, extras=extras)
+    return Evaluation(fitness, descriptor, fitness[None], one, broken=none, extras=rest[0] if rest else {})
 
 
 @dataclass(frozen=True)
