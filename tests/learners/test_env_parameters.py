@@ -138,7 +138,7 @@ class TestSpace:
     def test_a_task_without_parameters_has_none_to_choose(self) -> None:
         environment = registry.make("point_room")
         learner = off_policy(sac(environment.spec), environment)
-        with pytest.raises(ValueError, match=r"^'env_bonus' is no hyper-parameter here; .* are in the space of a learner"):
+        with pytest.raises(ValueError, match=r"^'env_bonus' is no hyper-parameter here; .* in the space of a learner"):
             hyperparams.choose(learner.space, env_bonus=1.0)
 
 

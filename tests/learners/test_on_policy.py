@@ -308,7 +308,7 @@ CONTINUOUS = ppo(ERRAND, PpoConfig(hidden_sizes=()))
             CONTINUOUS,
             errand(),
             {},
-            r"^errand is a multi-agent environment with 2 agents; use ippo or pbt-ippo, or wrap the agent by rookery\.agents\.",
+            r"^errand is a multi-agent environment with 2 agents; use ippo or pbt-ippo, or wrap the agent by rookery\.",
         ),
         (
             multi_agent.shared(CONTINUOUS, ERRAND),
