@@ -65,7 +65,7 @@ ENVIRONMENTS: Mapping[str, Mapping[str, Any]] = {
     "pursuit_continuous": {"predator_speed": 2.0, "prey_speed": 2.0},
     "MPE_simple_tag_v3": {},
 }
-REFERENCES = ("mean return", "prey's return", "roles, return", "no selection")
+REFERENCES = ("mean return", "prey's return", "roles, return", "no selection", "rating")
 
 
 class Sizes(NamedTuple):
