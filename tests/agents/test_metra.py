@@ -131,6 +131,14 @@ def first_moment(learned: gradients.Learned) -> PyTree:
     return jax.tree.map(lambda leaf: np.asarray(leaf) / 0.1, moments.mu)
 
 
+def test_states_that_stay_the_same_give_neither_a_reward_nor_a_gradient() -> None:
+    state, metrics = updated(metra_of(SPHERE2), KERNEL, batch_of(SPHERE2, BEFORE, BEFORE, SKILLS))
+    np.testing.assert_array_equal(state.agent.batch.reward, np.zeros(4, np.float32))
+    assert float(metrics["phi_length"]) == 0.0
+    for leaf in jax.tree.leaves(first_moment(state.phi)):  # both states' parts cancel, except for rounding
+        np.testing.assert_allclose(leaf, 0.0, atol=1e-7)
+
+
 def test_phi_ascends_the_reward_and_the_multiplied_constraint(after_update: tuple[PhiState, dict]) -> None:
     state, _ = after_update
     violated = 1.0 - np.square(MOVED).sum(axis=1) < SLACK
