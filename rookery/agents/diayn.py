@@ -295,7 +295,7 @@ def check_discovery(method: str, agent: OffPolicyAgent, spec: EnvSpec, full_stat
     if spec.descriptor is None and not full_state:
         raise ValueError(
             f"{spec.name} has no descriptor to recognise skills by; choose a task that has one, or turn on "
-            "descriptor_full_state (--descriptor-full-state), which uses the whole observation."
+            "descriptor_full_state, which uses the whole observation."
         )
     return spec.observation_size if full_state else spec.descriptor_size
 

@@ -38,8 +38,9 @@ from rookery.deploy.episode_selection import Selection
 from rookery.deploy.evaluate import evaluate
 from rookery.deploy.policy import evaluator_of
 from rookery.deploy.render import Trajectory
-from rookery.envs.base import Environment
+from rookery.envs.base import Environment, SkillSpec
 from rookery.envs.rendering.scene import Picture
+from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import warm_start
 from rookery.experiments.config_io import PYTHON
 from rookery.populations.base import Program
@@ -106,7 +107,9 @@ def add_episodes(run_dir: str | Path, count: int | None = 12, seed: int = 0, pro
         raise CheckpointError(f"{run_dir} has not written its first checkpoint.")
     write_episodes(run_dir, record_episodes(run_dir, count, seed, program=program))
     if "skills" in opened.config and not _is_newer(opened.skills_file, opened.metrics_file):
-        episodes = _EPISODES_PER_SKILL * int(opened.config["skills"]["num_skills"])
+        skills = opened.config["skills"]
+        kind = SkillSpec(skills["skill_kind"], int(skills["num_skills"]))
+        episodes = _EPISODES_PER_SKILL * len(enumerate_skills(kind))
         evaluate(run_dir, episodes, seed, program=program)
 
 

@@ -1,5 +1,6 @@
 """Recorded episodes: their policies, their frames, the content of the file, and rejected arguments."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,16 @@ def test_one_episode_of_every_skill_of_the_best_member(tmp_path: Path) -> None:
     last = render.render(run, skill=2).states.inner.inner  # unwraps the skills and the time limit
     np.testing.assert_allclose(recorded.arrays["position"][2, :, 0], last, atol=1e-6)
     assert not np.array_equal(recorded.arrays["position"][0], recorded.arrays["position"][2])
+
+
+@pytest.mark.parametrize(("skills", "count"), [(SkillsConfig(3), 9), (SkillsConfig(2, "sphere"), 24)])
+def test_three_trajectories_of_every_skill_are_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skills: SkillsConfig, count: int
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(episodes, "evaluate", lambda _, number, *__, **___: asked.append(number))
+    episodes.add_episodes(save_run(dataclasses.replace(DIAYN_RUN, skills=skills), tmp_path / "discovering"))
+    assert asked == [count]
 
 
 def test_one_episode_of_the_best_team(tmp_path: Path) -> None:

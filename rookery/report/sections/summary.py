@@ -143,8 +143,11 @@ def result(config: Settings, metrics: Table, seeds: Sequence[Run] = ()) -> str:
 def _skills_result(config: Settings, last: Mapping[str, float]) -> str:
     """What the method of skill discovery measured; "" without skills."""
     if "accuracy" in last:
-        count = part(config, "skills").get("num_skills")
-        return f"Discriminator accuracy {100 * last['accuracy']:.0f} %{f' for {count} skills' if count else ''}"
+        skills = part(config, "skills")
+        size = skills.get("num_skills")
+        of_sphere = skills.get("skill_kind") == "sphere"
+        known = f" for {f'directions in {size} dimensions' if of_sphere else f'{size} skills'}" if size else ""
+        return f"Discriminator accuracy {100 * last['accuracy']:.0f} %{known}"
     return f"Distance {number(last['distance'])} in phi along the skill" if "distance" in last else ""
 
 

@@ -49,6 +49,11 @@ def metrics(**more):
             {"skills": {"num_skills": 8}},
             "Discriminator accuracy 76 % for 8 skills",
         ),
+        (
+            {"accuracy": 0.756},
+            {"skills": {"num_skills": 2, "skill_kind": "sphere"}},
+            "Discriminator accuracy 76 % for directions in 2 dimensions",
+        ),
         ({"accuracy": 0.5}, {}, "Discriminator accuracy 50 %"),
         (REPERTOIRE, {}, "31.2 % of the cells covered, best 12,346, QD score 0.5"),
         (
