@@ -8,7 +8,7 @@ from rookery.distributed import layout
 from rookery.distributed.mesh import Mesh, check_population, here, make_mesh, mesh_for, use_cores, use_precision
 from rookery.experiments import programs
 from rookery.experiments.agents import DISCOVERIES
-from rookery.experiments.build_parts import ConfigT, learner_of, option_value, scoring
+from rookery.experiments.build_parts import learner_of, option_value, scoring
 from rookery.experiments.cells import CellsConfig, find_cells
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.lineage import Schedule, at_steps
@@ -103,12 +103,12 @@ def build(
     if config.cells is not None:
         return _me_pbt(config, over, populations)
     mesh = _mesh(config.environment, over, population=config.population)
-    config, learner, space = learner_of(_with_opponents(config), mesh, schedule, populations)
+    config, learner, space = learner_of(config, mesh, schedule, populations)
     placement = layout.placement(mesh, config.environment.exact)
     if config.pbt is None:
         program = seeds(learner, space, config.population, config.draw_hyper, placement)
     else:
-        _check_selection(config, learner)
+        config = _selection(config, learner)
         method = pbt_roles if config.has_separate_roles else pbt
         program = method(learner, space, config.population, config.pbt, placement, config.rating_opponents)
     if schedule is not None:
@@ -139,37 +139,50 @@ def _program(config: ProgramRun, over: Mesh | None) -> Built:
     return of_program(program, over)._replace(config=config)
 
 
-def _check_selection(config: PbtRun, learner: Learner) -> None:
-    """Check that a config of teams defines the fitness of a team or of an agent exactly once, and can rank members."""
-    spec = learner.spec
-    if not isinstance(config.learner, OnPolicyConfig) or spec.team is None:
-        return
-    fitness, by_rating = config.learner.fitness, config.rating_opponents is not None
-    if by_rating and fitness is not None:
-        raise ValueError(f"select_by rating rates the agents of all roles; leave fitness {fitness} out.")
-    if config.has_separate_roles and fitness is not None:
+def _selection(config: PbtRun, learner: Learner) -> PbtRun:
+    """The config with what members are selected by filled in, and the number of opponents if that is a rating.
+
+    Raises:
+      ValueError: the config of a team defines the fitness of a team or of an agent more than once, or none that can
+        rank members; a number of opponents is given without ratings; or a rating chooses the best checkpoint.
+    """
+    blind = _cannot_rank(config, learner)
+    if config.select_by == "auto":
+        rated = blind and config.parameters == "independent"
+        config = dataclasses.replace(config, select_by="rating" if rated else "fitness")
+    if config.select_by == "rating":
+        return _with_opponents(config)
+    if config.rating_opponents is not None:
+        raise ValueError("rating_opponents has an effect only with --select-by rating; give it, or leave this out.")
+    if blind:
+        assert learner.spec.team is not None
+        raise ValueError(
+            f"in {learner.spec.name} one agent wins what another loses, so the mean return of a team cannot rank "
+            f"members; give --select-by rating, --fitness {' or '.join(learner.spec.team.names)}, or --member agent."
+        )
+    if config.has_separate_roles and (fitness := _fitness_of(config)) is not None:
         raise ValueError(
             f"with member agent each agent is selected by its individual return; leave fitness {fitness} out."
         )
+    return config
+
+
+def _cannot_rank(config: PbtRun, learner: Learner) -> bool:
+    """Whether members would be selected by the mean return of a team whose agents compete."""
     assert learner.evaluator is not None
-    ranked = by_rating or fitness is not None or measures_episodes(learner.evaluator)
-    if spec.team.competitive and not (ranked or config.has_separate_roles or config.pbt.exploit == "none"):
-        raise ValueError(
-            f"in {spec.name} one agent wins what another loses, so the mean return of a team cannot rank members; give "
-            f"--select-by rating, --fitness {' or '.join(spec.team.names)}, or --member agent."
-        )
+    team = learner.spec.team
+    ranked = _fitness_of(config) is not None or config.has_separate_roles or config.pbt.exploit == "none"
+    return team is not None and team.competitive and not (ranked or measures_episodes(learner.evaluator))
 
 
-def _with_opponents(config: ConfigT) -> ConfigT:
-    """The config with the number of opponents filled in, if members are selected by rating.
+def _fitness_of(config: PbtRun) -> str | None:
+    return config.learner.fitness if isinstance(config.learner, OnPolicyConfig) else None
 
-    Raises:
-      ValueError: a number is given, but members are selected by fitness; or the best checkpoint is chosen by a rating.
-    """
-    if config.select_by == "fitness":
-        if config.rating_opponents is not None:
-            raise ValueError("rating_opponents has an effect only with --select-by rating; give it, or leave this out.")
-        return config
+
+def _with_opponents(config: PbtRun) -> PbtRun:
+    """The config of members that are selected by rating with the number of opponents filled in."""
+    if (fitness := _fitness_of(config)) is not None:
+        raise ValueError(f"select_by rating rates the agents of all roles; leave fitness {fitness} out.")
     if config.run.best_by is not None and "rating" in config.run.best_by:
         raise ValueError(
             f"best_by cannot be {config.run.best_by}: ratings compare the members of one generation, so those of "

@@ -69,7 +69,7 @@ class Run:
     parameters: Literal["independent", "shared"] | None = None
     identify: bool = False
     member: Literal["team", "agent"] = "team"
-    select_by: Literal["fitness", "rating"] = "fitness"
+    select_by: Literal["auto", "fitness", "rating"] = "fitness"
     rating_opponents: int | None = None
     dimensions: int | None = None
     me_pbt: Any = None
@@ -349,9 +349,10 @@ class RoleSettings:
     member: Literal["team", "agent"] = "team"
     """team: a member is a whole team; agent: each role has a separate population, teams are matched at random in each
     generation, and each agent is selected by its individual return, or by its rating."""
-    select_by: Literal["fitness", "rating"] = "fitness"
+    select_by: Literal["auto", "fitness", "rating"] = "auto"
     """fitness: by returns; rating: where agents compete, in each generation all members of a role also play the same
-    opponents, and are selected by their ratings; a team's rating is the mean over its agents."""
+    opponents, and are selected by their ratings; a team's rating is the mean over its agents. auto: rating where whole
+    teams are selected that could otherwise be ranked by nothing, otherwise fitness."""
     rating_opponents: int | None = None
     """select-by rating: number of members of the other roles that each member plays (1 to P), with eval_episodes each;
     by default 4, or P if that is less."""

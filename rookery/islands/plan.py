@@ -81,7 +81,9 @@ def config_of(config: IslandRun, island: int) -> IslandRun:
         config.run, run_dir=folder, seed=seed_of(config.run.seed, island), quiet=True, live=False, overwrite=False
     )
     alone = dataclasses.replace(config.islands, islands=1)
-    return dataclasses.replace(config, population=config.population // config.islands.islands, run=run, islands=alone)
+    by_fitness = {"select_by": "fitness"} if config.select_by == "auto" else {}  # islands cannot exchange by ratings
+    shares = {"population": config.population // config.islands.islands, "run": run, "islands": alone}
+    return dataclasses.replace(config, **shares, **by_fitness)
 
 
 def resumed(folder: RunFolder, islands: int | None, changed: Mapping[str, Any]) -> IslandRun:

@@ -434,15 +434,19 @@ INVALID = [
         ("train ippo --fitness fox", 1, "fitness must name one of the agents predator, prey; got 'fox'"),
         ("train ippo --episode-length 10 --best-by return/pray", 1, "did you mean return/prey"),
         (
-            "train pbt-ippo",
+            "train pbt-ippo --select-by fitness",
             1,
             "one agent wins what another loses, so the mean return of a team cannot rank members; give --select-by",
         ),
-        ("train pbt-ippo --select-by ratings", 2, "--select-by must be fitness or rating, got ratings"),
+        ("train pbt-ippo --select-by ratings", 2, "--select-by must be auto or fitness or rating, got ratings"),
         ("train pbt-ippo --select-by rating --fitness prey", 1, "rating rates the agents of all roles; leave fitness"),
         ("train pbt-ippo --select-by rating --rating-opponents 0", 1, "at most the population of 8, got 0"),
         ("train pbt-ippo --select-by rating --rating-opponents 9", 1, "at most the population of 8, got 9"),
-        ("train pbt-ippo --rating-opponents 2", 1, "--rating-opponents has an effect only with --select-by rating"),
+        (
+            "train pbt-ippo --rating-opponents 2 --fitness prey",
+            1,
+            "--rating-opponents has an effect only with --select-by rating",
+        ),
         (
             "train pbt-ippo --select-by rating --population 1 --exploit none",
             1,

@@ -10,11 +10,13 @@ import pytest
 from rookery.distributed.mesh import make_mesh
 from rookery.envs import registry
 from rookery.experiments import build, build_parts
-from rookery.experiments.config import EnvironmentConfig
+from rookery.experiments.config import EnvironmentConfig, IslandsConfig
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import configure
 from rookery.experiments.settings import AnyRun, PbtRun
+from rookery.islands import plan
 from rookery.learners.off_policy import BUFFER_SIZE, OffPolicyConfig
+from rookery.learners.on_policy import OnPolicyConfig
 from rookery.populations.config import PbtConfig, Timing, timing
 from rookery.populations.pbt import pbt
 from rookery.qd.centroids import grid
@@ -147,3 +149,39 @@ def test_a_run_recorded_without_an_exploit_interval_selects_in_every_generation(
     config = from_record(record)
     assert isinstance(config, PbtRun)
     assert timing(config.pbt, 1_000, 1) == Timing(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ({}, ("rating", 4)),
+        ({"population": 3}, ("rating", 3)),
+        ({"rating_opponents": 2}, ("rating", 2)),
+        ({"select_by": "rating", "member": "agent"}, ("rating", 4)),
+        ({"member": "agent"}, ("fitness", None)),
+        ({"fitness": "prey"}, ("fitness", None)),
+        ({"pbt": PbtConfig(exploit="none")}, ("fitness", None)),
+        ({"env": "point_goal"}, ("fitness", None)),
+    ],
+)
+def test_teams_whose_agents_compete_are_selected_by_rating(chosen, expected):
+    options = {"population": 8, "env": "pursuit_continuous", "fitness": None, **chosen}
+    environment = EnvironmentConfig(env=options.pop("env"), devices=1)
+    learner = OnPolicyConfig(num_envs=2, rollout_length=16, fitness=options.pop("fitness"))
+    built = build.build(configure("pbt-ippo", environment=environment, learner=learner, **options))
+    assert isinstance(built.config, PbtRun)
+    assert (built.config.select_by, built.config.rating_opponents) == expected
+    assert built.program.settings.get("rating_opponents") == expected[1]
+
+
+@pytest.mark.parametrize("chosen", [{"parameters": "shared"}, {"select_by": "fitness"}])
+def test_competing_teams_that_ratings_do_not_rank_need_a_choice(chosen):
+    config = configure("pbt-ippo", environment=EnvironmentConfig(env="pursuit_continuous", devices=1), **chosen)
+    with pytest.raises(ValueError, match="the mean return of a team cannot rank members; give --select-by rating"):
+        build.build(config)
+
+
+def test_islands_of_competing_teams_do_not_select_by_rating():
+    config = configure("pbt-ippo", population=8, islands=IslandsConfig(islands=2))
+    config = dataclasses.replace(config, run=dataclasses.replace(config.run, run_dir="runs/teams"))
+    assert plan.config_of(plan.check(config), 1).select_by == "fitness"
