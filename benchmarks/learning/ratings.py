@@ -209,7 +209,7 @@ def draw(env: str, rows: list[dict[str, Any]], path: Path) -> None:
         axes.plot(row["ratings"], np.full(len(row["ratings"]), place), "o", color=colour, markersize=4)
         axes.plot(row["rating"], place, "|", color=colour, markersize=14)
     axes.set_yticks(range(len(rows)), [f"{row['selection by']} ({len(row['ratings'])})" for row in rows])
-    axes.invert_yaxis()
+    axes.set_ylim(len(rows) - 0.5, -0.5)
     style.title_axes(axes, f"best members on {env}")
     style.label_axes(axes, "rating among all runs")
     style.save_figure(figure, path.with_name(f"{path.stem}_{env}{path.suffix}"))
