@@ -59,7 +59,7 @@ def config_of(folder: Path):
 def test_the_last_line_of_progress_is_printed_once(whole, capsys):
     shown = Follower(plan.resumed(open_existing(whole), None, {"quiet": False}), open_existing(whole), None)
     shown()
-    shown.end([])
+    shown.end()
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("islands at generation 4, 4 of 4  best ")
 
@@ -169,10 +169,10 @@ def test_a_signal_saves_every_island(whole, tmp_path, monkeypatch):
     turn = engine._turn
     count = iter(range(100))
 
-    def interrupted(number, running, reached):
+    def interrupted(*arguments):
         if next(count) == 5:  # island 0 is one generation ahead of a further one of island 1
             interrupted.requests.signum = 2
-        return turn(number, running, reached)
+        return turn(*arguments)
 
     monkeypatch.setattr(engine, "_turn", interrupted)
     monkeypatch.setattr("rookery.islands.run.Requests", lambda: interrupted.requests)
