@@ -10,6 +10,7 @@ import pytest
 
 from rookery.islands import IslandError, Outcome, plan, run_islands
 from rookery.islands.failures import record
+from rookery.report.readers import open_run
 from rookery.report.sections.summary import state
 from rookery.storage.csv_log import read_csv
 from rookery.storage.events import read_journal
@@ -60,7 +61,16 @@ def test_a_damaged_island_fails_alone_and_is_reported(whole, copy):
     assert event["message"].startswith("no checkpoint in 1/checkpoints is complete; ")
     assert str(copy) not in json.dumps(event)
     assert read_journal(RunFolder(copy / "islands/0"))[-1]["event"] == "ended"
-    assert "failed after generation 2" in (copy / "report.html").read_text()
+    page = (copy / "report.html").read_text()
+    assert "failed after generation 2" in page
+    assert "ended, 2 to 4 of 4 generations" in page
+
+    metrics, islands = open_run(copy).metrics, [read_csv(path / "metrics.csv") for path in islands_of(copy)]
+    assert metrics["generation"].tolist() == [0, 1, 2, 3]
+    assert metrics["env_steps"].tolist() == [80, 160, 200, 240]
+    best = [*islands[1]["best_fitness"], *[islands[1]["best_fitness"][-1]] * 2]
+    assert metrics["best_fitness"].tolist() == np.maximum(islands[0]["best_fitness"], best).tolist()
+    assert metrics["seconds"][2:].tolist() == islands[0]["seconds"][2:].tolist()
 
     shutil.rmtree(checkpoints)
     assert call("resume", str(copy), "--generations", "2", "--quiet") == (0, "", "")

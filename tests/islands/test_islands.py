@@ -31,6 +31,7 @@ from rookery.qd.map_elites import repertoire_of
 from rookery.report.page import write_report
 from rookery.report.readers import open_run
 from rookery.report.sections.islands import ancestors, islands_chapter
+from rookery.report.sections.summary import head
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv
 from rookery.storage.island_files import ImportJournal, IslandWarning, best_of, island_dir, islands_of, read_exchanges
@@ -229,6 +230,7 @@ def test_islands_are_added(copy):
     config = open_existing(copy).config
     assert (config["population"], config["islands"]["islands"]) == (6, 3)
     assert [len(read_csv(path / "metrics.csv")["generation"]) for path in islands_of(copy)] == [4, 4, 4]
+    assert open_run(copy).metrics["env_steps"].tolist() == [120, 240, 360, 480]
     for exchange in read_exchanges(copy / "islands/2/imports.jsonl"):
         assert all(entry.generation <= exchange.generation for entry in exchange.imports)
     code, _, err = call("resume", str(copy), "--islands", "2")
@@ -273,6 +275,21 @@ def test_the_report_shows_all_islands(copy):
     page = write_report([copy]).read_text()
     for text in ("run, island 1", "islandsSection", '"islands":{'):
         assert text in page
+
+
+@pytest.mark.parametrize(("rows", "steps"), [(1, [80, 120, 160, 200]), (0, [40, 80, 120, 160])])
+def test_the_curve_of_a_run_is_that_of_its_longest_island(copy, rows, steps):
+    """Island 1 was added later; before its first generation it counts for nothing."""
+    table = copy / "islands/1/metrics.csv"
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[: 1 + rows]))
+    (copy / "islands/1/journal.jsonl").unlink()
+    curve = open_run(copy).learning_curve()
+    assert curve.env_steps.tolist() == steps
+    first = read_csv(copy / "islands/0/metrics.csv")["best_fitness"]
+    other = read_csv(table)["best_fitness"] if rows else np.full(1, -np.inf)
+    assert curve.best_fitness.tolist() == np.maximum(first, other).tolist()
+    assert head(open_run(copy))["state"] == {"text": f"running, or killed, {rows} to 4 of 4 generations", "over": False}
+    assert call("compare", str(copy), "--picture", str(copy / "picture.png"))[0] == 0
 
 
 def test_the_lineage_crosses_islands(copy):

@@ -47,7 +47,7 @@ def head(record: RunRecord) -> JsonObject:
         "kind": kind_label(config),
         "env": environment_label(config),
         "result": result(config, metrics, seeds),
-        "state": state(config, journal, metrics),
+        "state": _state_of_islands(record) if record.islands else state(config, journal, metrics),
         "command": command(config, journal),
         "settings": differences(config),
         "space": space(config),
@@ -168,6 +168,19 @@ def state(config: Settings, journal: Sequence[Event], metrics: Table) -> dict[st
         return {"text": f"{last.get('why', last['event'])}, {of_goal}", "over": True}
     over = bool(goal) and done >= int(goal)
     return {"text": f"{'finished' if over else 'running, or killed'}, {of_goal}", "over": over}
+
+
+def _state_of_islands(record: RunRecord) -> dict[str, str | bool]:
+    """Progress of a run of islands, which is over when all of them are."""
+    goal, total = part(record.config, "run").get("generations"), part(record.config, "islands")["islands"]
+    done = [len(island.metrics["generation"]) for island in record.islands]
+    least, most = min(done) if len(done) == total else 0, max(done)
+    states = [state(island.config, island.journal, island.metrics) for island in record.islands]
+    finished = bool(goal) and least >= int(goal)
+    over = finished or (len(done) == total and all(one["over"] for one in states))
+    text = "finished" if finished else "ended" if over else "running, or killed"
+    generations = f"{least}" if least == most else f"{least} to {most}"
+    return {"text": f"{text}, {generations} of {goal} generations", "over": over}
 
 
 def facts(
