@@ -30,7 +30,7 @@ from rookery.learners.off_policy import OffPolicyConfig
 from rookery.qd.map_elites import repertoire_of
 from rookery.report.page import write_report
 from rookery.report.readers import open_run
-from rookery.report.sections.islands import ancestors, islands_chapter
+from rookery.report.sections.islands import islands_chapter
 from rookery.report.sections.summary import head
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv
@@ -296,7 +296,13 @@ def test_the_lineage_crosses_islands(copy):
     record = open_run(copy)
     islands = dict(enumerate(record.islands))
     exchanges = {number: read_exchanges(island_dir(copy, number) / "imports.jsonl") for number in islands}
-    line = ancestors(islands, exchanges)
+    chapter = islands_chapter(record)
+    assert chapter is not None
+    line = [tuple(step) for step in chapter["line"]]
+    schedule = rookery.experiments.lineage(copy).schedule()
+    for name, values in schedule.values.items():
+        assert values.tolist() == [islands[i].lineage.hyper[name][g - 1, m] for i, g, m in line]
+    assert np.array_equal(rookery.load(copy).lineage.schedule().values["discount"], schedule.values["discount"])
     assert line[0][1] == 1
     assert line[-1][:2] == (int(best_of(copy).name), 4)
     assert len({island for island, _, _ in line}) == 2
