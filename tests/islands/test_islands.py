@@ -336,13 +336,42 @@ def test_two_drivers_on_one_folder(copy):
         ("--islands 2 --distributed", "the processes of jax.distributed cannot run islands; give --ray-address to"),
         ("--islands 2 --wandb team/", "the W&B project 'team/' has no name; give PROJECT or ENTITY/PROJECT."),
         ("--islands 2 --env point_rom", "there is no task 'point_rom'"),
-        ("--islands 2 --env point_room --population 4 --replace-count 2", "1 best and 2 replaced members together"),
+        (
+            "--islands 2 --env point_room --population 4 --replace-count 2",
+            "error: each of 2 islands has 2 members: 1 best and 2 replaced members together exceed the population of "
+            "2; give --population 6, or leave --islands out.\n",
+        ),
+        (
+            "--islands 2 --exploit multi-frequency --population 16",
+            "error: each of 2 islands has 8 members: 4 frequencies need 4 sub-populations of equal size with at least "
+            "4 members each; give --population 32, or leave --islands out.\n",
+        ),
+        (
+            "--islands 4 --exploit multi-frequency --population 72",
+            "error: each of 4 islands has 18 members: 4 frequencies need 4 sub-populations of equal size with at least "
+            "4 members each; give --population 80, or give --islands 3.\n",
+        ),
+        (
+            "--islands 2 --exploit tournament --population 2",
+            "error: each of 2 islands has 1 member: a tournament needs a population of at least 2",
+        ),
+        (
+            "--islands 2 --population 8 --replace-count 12 --best-count 2",
+            "error: each of 2 islands has 4 members: 2 best and 12 replaced members together exceed the population of "
+            "4; give --population 28.\n",
+        ),
+        (
+            "--islands 2 --population 6 --devices 2",
+            "error: each of 2 islands has 3 members: they cannot be divided evenly over 2 devices; give "
+            "--population 8, or leave --islands out.\n",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(flags, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, _, err = call("train", "pbt-sac", *flags.split())
+    code, out, err = call("train", "pbt-sac", *flags.split())
     assert code in (1, 2)
+    assert out == "" or not message.startswith("error: each of")
     assert message in err
     assert err.count("\n") == 1
     assert not list(tmp_path.iterdir())
