@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import os
 import re
 import shutil
 import warnings
@@ -196,6 +197,20 @@ def test_a_killed_island_repeats_its_exchanges(whole, copy):
     run_islands(config_of(copy), resume=True)
     assert contents(copy) == contents(whole)
     assert sorted(path.name for path in (copy / "publications").iterdir()) == before
+
+
+def test_the_clocks_of_nodes_change_no_choice(copy, tmp_path):
+    """Of the same run continued twice, once with publications from the past and from the future."""
+    moved = Path(shutil.copytree(copy, tmp_path / "moved"))
+    for place, path in enumerate(sorted((moved / "publications").iterdir())):
+        moment = 0 if place % 2 else 4_000_000_000
+        os.utime(path, (moment, moment))
+    for folder in (copy, moved):
+        config = config_of(folder)
+        config = dataclasses.replace(config, run=dataclasses.replace(config.run, generations=6))
+        run_islands(config, resume=True)
+    assert any(exchange.imports for _, exchanges in contents(copy) for exchange in exchanges[4:])
+    assert contents(moved) == contents(copy)
 
 
 def test_training_goes_on_without_publications(copy, monkeypatch):
