@@ -35,6 +35,7 @@ from rookery.experiments.config_io import PYTHON, from_record, to_record
 from rookery.experiments.kinds import KINDS, agent_of, with_space
 from rookery.experiments.lineage import Schedule, check_agent, lineage, record_of, schedule_of
 from rookery.experiments.settings import AnyRun, ProgramRun, RecordedRun
+from rookery.islands import IslandError
 from rookery.storage import events
 from rookery.storage.checkpoint import CheckpointError, CheckpointWarning
 from rookery.storage.exit_reasons import Diverged
@@ -224,10 +225,11 @@ def main() -> None:
         group = _join(command)
         _execute(command, group)
         group.leave()
-    except (Interrupted, Diverged) as stop:  # raised in every process after the same generation
+    except (Interrupted, Diverged, IslandError) as stop:  # raised in every process after the same generation
         interrupted = isinstance(stop, Interrupted)
         if is_first():
-            print(f"\n{stop}" if interrupted else f"error: {stop}", file=sys.stderr)
+            lines = str(stop).replace("\n", "\nerror: ")  # islands that failed have a line each
+            print(f"\n{stop}" if interrupted else f"error: {lines}", file=sys.stderr)
         group.leave()
         sys.exit(128 + stop.signum if interrupted else 1)
     except flags.FlagError as error:

@@ -1,5 +1,6 @@
 """The command line of islands: `rookery train KIND --islands I`, `rookery resume RUN` and `rookery replay-island`."""
 
+import contextlib
 import dataclasses
 import functools
 from pathlib import Path
@@ -10,12 +11,12 @@ from rich.console import Console
 from rookery import running
 from rookery.distributed.initialize import ProcessesConfig
 from rookery.experiments.settings import RecordedRun
-from rookery.islands import plan, replay_island, run_islands
+from rookery.islands import IslandError, plan, replay_island, run_islands
 from rookery.report.formatting import counted
 from rookery.report.page import write_report
 from rookery.storage import events
 from rookery.storage.island_files import best_of, check_is_no_island, island_dir, islands_of
-from rookery.storage.run_dir import RunFolder, open_existing
+from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing
 from rookery.tracking import TrackingConfig, continued, trackers
 
 
@@ -125,11 +126,20 @@ def _run(config: plan.IslandRun, ray_address: str | None, tracking: TrackingConf
     running.show(config.run, f"{config.kind}: {count} islands of {counted(size, 'member')}, {engine}, in {run_dir}")
     live = functools.partial(_live, run_dir) if config.run.live else None
     try:
-        run_islands(config, resume, ray_address, events.command_line(), live, callbacks)
-    finally:
-        if any((path / "metrics.csv").is_file() for path in islands_of(run_dir)):
-            page = write_report([run_dir])
-            running.show(config.run, f"report     {page}")
+        try:
+            run_islands(config, resume, ray_address, events.command_line(), live, callbacks)
+        finally:
+            if any((path / "metrics.csv").is_file() for path in islands_of(run_dir)):
+                page = write_report([run_dir])
+                running.show(config.run, f"report     {page}")
+    except IslandError:
+        with contextlib.suppress(RunFolderError):  # no island has a finite fitness
+            _show_best(config, run_dir)
+        raise
+    _show_best(config, run_dir)
+
+
+def _show_best(config: plan.IslandRun, run_dir: Path) -> None:
     running.show(config.run, f"best       {best_of(run_dir)}")
     running.show(config.run, f"evaluate   rookery evaluate {run_dir}")
 

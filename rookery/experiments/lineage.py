@@ -5,6 +5,7 @@ each generation (Jaderberg 2017, arXiv:1711.09846). This module reads it from a 
 number of environment steps per generation.
 """
 
+import contextlib
 import operator
 import os
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from rookery.experiments.kinds import agent_of
 from rookery.experiments.program_record import agent_name
 from rookery.qd.pbt_emitter import FROM_REPERTOIRE
 from rookery.storage.csv_log import read_csv
-from rookery.storage.island_files import ISLAND, best_of
+from rookery.storage.island_files import ISLAND, Exchange, ancestors, best_of, islands_of, read_exchanges
 from rookery.storage.run_dir import RunFolder, open_existing
 
 _KNOWN_COLUMNS = ("generation", "member", "parent", "fitness")
@@ -62,6 +63,8 @@ class Lineage(NamedTuple):
     rating: np.ndarray | None = None
     """Rating of each individual among those of its generation, `[G, P]` float64; None where members are selected by
     fitness."""
+    island: Path | None = None
+    """Run directory of the island that the members belong to; None for a run without islands, or with a repertoire."""
 
     @property
     def selected_by(self) -> np.ndarray:
@@ -101,7 +104,8 @@ class Lineage(NamedTuple):
 
         Returns:
           The member number in each generation from 0 on, `[generation + 1]` int64. Two equal neighbours mean that the
-          member was not replaced. -1 marks all generations before an ancestor that came from a repertoire.
+          member was not replaced. -1 marks all generations before an ancestor that came from a repertoire, or from
+          another island.
 
         Raises:
           ValueError: `member` or `generation` is out of range, or no member is given and none has a finite fitness.
@@ -119,6 +123,10 @@ class Lineage(NamedTuple):
     def schedule(self, member: int | None = None, generation: int | None = None) -> Schedule:
         """The hyper-parameters that an individual and its ancestors trained with, from generation 0 on.
 
+        On islands the ancestors are followed through imports, for which the tables of the other islands are read. The
+        schedule has one value for each generation that an ancestor trained in: it is shorter than the run where an
+        import was published in an earlier generation.
+
         Args:
           member: as for `ancestors`.
           generation: as for `ancestors`.
@@ -127,17 +135,34 @@ class Lineage(NamedTuple):
           The schedule, each of its values `[generation + 1]` float64.
 
         Raises:
-          ValueError: as for `ancestors`, or an ancestor came from a repertoire, so that the schedule is incomplete.
+          ValueError: as for `ancestors`, or an ancestor came from a repertoire, or an import is not recorded, so that
+            the schedule is incomplete.
         """
         line = self.ancestors(member, generation)
+        if (line < 0).any() and self.island is not None:
+            return self._across_islands(self.island, len(line), int(line[-1]))
         if (line < 0).any():
             first = int(np.argmax(line >= 0))
             raise ValueError(
-                f"the lineage begins with an elite of the repertoire, or a member of another island, that was loaded "
-                f"after generation {first}, and the hyper-parameters of earlier generations are not recorded; from "
-                "Python choose a member whose lineage begins with an initial member: lineage(run).schedule(member)."
+                f"the lineage begins with an elite of the repertoire that was loaded after generation {first}, and the "
+                "hyper-parameters of earlier generations are not recorded; from Python choose a member whose lineage "
+                "begins with an initial member: lineage(run).schedule(member)."
             )
         values = {name: column[np.arange(len(line)), line] for name, column in self.hyper.items()}
+        return Schedule(values, self.steps_per_generation, self.agent)
+
+    def _across_islands(self, folder: Path, generation: int, member: int) -> Schedule:
+        lineages, exchanges = _read_islands(folder.parent.parent)
+        parents = {number: lineage.parents for number, lineage in lineages.items()}
+        line = ancestors(parents, exchanges, (int(folder.name), generation, member))
+        number, first, _ = line[0]
+        if first > 1:
+            raise ValueError(
+                f"the lineage begins with a member that island {number} imported after generation {first - 1}, whose "
+                f"source is not recorded; put back a copy of {folder.parent}, with every lineage.csv and imports.jsonl."
+            )
+        trained = [(lineages[number].hyper, row - 1, slot) for number, row, slot in line]
+        values = {name: np.array([hyper[name][row, slot] for hyper, row, slot in trained]) for name in self.hyper}
         return Schedule(values, self.steps_per_generation, self.agent)
 
     def _best(self, generation: int) -> int:
@@ -172,8 +197,24 @@ def lineage(run: str | os.PathLike[str], separate_roles: bool = False) -> Lineag
             f"{folder.path} has a separate population for each role and matches new teams in each generation, so whole "
             "teams have no lineage; call lineage(run, separate_roles=True) for that of the agents."
         )
+    return lineage_of(folder, *_tables(folder))
+
+
+def _read_islands(run_dir: Path) -> tuple[dict[int, Lineage], dict[int, list[Exchange]]]:
+    """Number of an island -> its lineage, and its exchanges, of all islands that have a finished generation."""
+    lineages, exchanges = {}, {}
+    for path in islands_of(run_dir):
+        folder, number = open_existing(path), int(path.name)
+        with contextlib.suppress(_UnfinishedError):
+            lineages[number] = lineage_of(folder, *_tables(folder))
+            exchanges[number] = read_exchanges(folder.imports_file)
+    return lineages, exchanges
+
+
+def _tables(folder: RunFolder) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
+    """The columns of `lineage.csv` and of `metrics.csv`; {} without the file."""
     members, metrics = (read_csv(path) if path.is_file() else {} for path in (folder.lineage_file, folder.metrics_file))
-    return lineage_of(folder, members, metrics)
+    return members, metrics
 
 
 def lineage_of(folder: RunFolder, members: Mapping[str, np.ndarray], metrics: Mapping[str, np.ndarray]) -> Lineage:
@@ -208,6 +249,7 @@ def lineage_of(folder: RunFolder, members: Mapping[str, np.ndarray], metrics: Ma
         steps_per_generation=_member_steps(folder, metrics, folder.config["population"] if of_agents else population),
         agent=agent_name(folder.config) if kind in (PYTHON, PROGRAM) else None if kind is None else agent_of(kind),
         rating=table.get(_RATING),
+        island=folder.path if ISLAND in folder.config and "coverage" not in metrics else None,
     )
 
 
@@ -318,8 +360,12 @@ def _shape(folder: RunFolder, columns: Mapping[str, np.ndarray]) -> tuple[int, i
     return len(generation) // population, population
 
 
-def _unfinished(folder: RunFolder) -> ValueError:
-    return ValueError(f"{folder.path} has no finished generation of members; train it for at least one.")
+class _UnfinishedError(ValueError):
+    """A run has no finished generation of members."""
+
+
+def _unfinished(folder: RunFolder) -> _UnfinishedError:
+    return _UnfinishedError(f"{folder.path} has no finished generation of members; train it for at least one.")
 
 
 def _member_steps(folder: RunFolder, metrics: Mapping[str, np.ndarray], population: int) -> int:

@@ -1,28 +1,12 @@
 """Runs the islands of a run: the interface of both engines, and the one that lets them take turns in one process."""
 
 from collections.abc import Callable, Generator, Sequence
-from typing import NamedTuple
+from pathlib import Path
 
 from rookery.distributed.signals import Interrupted, Requests
-from rookery.envs.host.base import HostError
+from rookery.islands.failures import ENDS_ONE, Outcome, failed
 from rookery.islands.plan import Builder, CallbacksFn, IslandRun
-from rookery.storage.checkpoint import CheckpointError
-from rookery.storage.exit_reasons import Diverged
 from rookery.training.loop import Result
-
-
-class Outcome(NamedTuple):
-    """How an island ended."""
-
-    island: int
-    error: str | None = None
-    """Why it did not finish; None if it did, or if a signal stopped it."""
-    stopped: bool = False
-    """Whether a signal stopped it."""
-
-
-ENDS_ONE = (Diverged, CheckpointError, HostError)
-"""The errors that end one island of a run."""
 
 
 def take_turns(
@@ -35,7 +19,7 @@ def take_turns(
 ) -> list[Outcome]:
     """Run all islands in this process; the one with the fewest finished generations has the next turn.
 
-    The others continue after an error that ends one island (`ENDS_ONE`). Any other exception ends all of them.
+    The others continue after an error that ends one island (`failures.ENDS_ONE`). Any other exception ends all of them.
 
     Args:
       config: of the whole run, whose folder exists and is locked.
@@ -48,7 +32,7 @@ def take_turns(
     Returns:
       How each island ended.
     """
-    numbers = range(config.islands.islands)
+    numbers, run_dir = range(config.islands.islands), Path(str(config.run.run_dir))
     builders = {number: builder.another() if number and builder.on_host else builder for number in numbers}
     running = {number: builders[number].turns(number, requests, command, callbacks) for number in numbers}
     reached: dict[int, int] = dict.fromkeys(numbers, -1)  # the first turn of each one ends before a generation
@@ -56,7 +40,7 @@ def take_turns(
     try:
         while running:
             number = min(running, key=lambda island: (reached[island], island))
-            outcome = _turn(number, running[number], reached)
+            outcome = _turn(number, running[number], reached, run_dir)
             if outcome is not None:
                 outcomes.append(outcome)
                 del running[number]
@@ -67,7 +51,7 @@ def take_turns(
     return sorted(outcomes)
 
 
-def _turn(number: int, running: Generator[int, None, Result], reached: dict[int, int]) -> Outcome | None:
+def _turn(number: int, running: Generator[int, None, Result], reached: dict[int, int], run_dir: Path) -> Outcome | None:
     """Run one generation of an island; returns how it ended, or None."""
     try:
         reached[number] = next(running)
@@ -76,5 +60,5 @@ def _turn(number: int, running: Generator[int, None, Result], reached: dict[int,
     except Interrupted:
         return Outcome(number, stopped=True)
     except ENDS_ONE as error:
-        return Outcome(number, str(error))
+        return failed(number, error, run_dir)
     return None

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,8 @@ from rookery.islands.island import Island, Schedule
 from rookery.islands.migration import Migration, migration
 from rookery.islands.store import Store
 from rookery.learners.off_policy import OffPolicyConfig
+from rookery.populations.config import check_population
+from rookery.qd.pbt_emitter import counts
 from rookery.storage.island_files import ISLAND, ImportJournal, island_dir
 from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.training.callbacks import Callback
@@ -65,7 +68,47 @@ def check(config: RecordedRun) -> IslandRun:
             f"islands merge repertoires cell by cell, which {config.cells.survival} does not have; use --survival "
             "best-of-cell, or leave --islands out."
         )
-    return cast(IslandRun, config)
+    divided = cast(IslandRun, config)
+    _check_size(divided, count)
+    return divided
+
+
+_LARGEST = 2**16
+"""Members of an island up to which a suitable number is searched."""
+
+
+def _check_size(config: IslandRun, count: int) -> None:
+    """Check that each of `count` islands has as many members as its selection and its devices need.
+
+    Raises:
+      ValueError: it has not.
+    """
+    size = config.population // count
+    wrong = _unsuitable(config, size)
+    if not wrong:
+        return
+    suitable = next((more for more in range(size + 1, _LARGEST) if not _unsuitable(config, more)), None)
+    fewer = [one for one in range(1, count) if config.population % one == 0]
+    fewer = next((one for one in reversed(fewer) if not _unsuitable(config, config.population // one)), None)
+    remedies = [f"give --population {suitable * count}"] if suitable else []
+    remedies += ["leave --islands out" if fewer == 1 else f"give --islands {fewer}"] if fewer else []
+    remedy = ", or ".join(remedies) or "change the settings of the selection"
+    raise ValueError(f"each of {count} islands has {size} member{'s' * (size != 1)}: {wrong}; {remedy}.")
+
+
+def _unsuitable(config: IslandRun, size: int) -> str:
+    """Why an island cannot have this number of members; "" if it can."""
+    devices = config.environment.devices or 1
+    if devices > 0 and size % devices:
+        return f"they cannot be divided evenly over {devices} devices"
+    try:
+        if config.pbt is not None:
+            check_population(config.pbt, size)
+        if config.me_pbt is not None:
+            counts(config.me_pbt, size)
+    except ValueError as error:
+        return re.split(r"; |: |, got |\.$", str(error))[0]
+    return ""
 
 
 def seed_of(seed: int, island: int) -> int:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from rookery.distributed.signals import Interrupted, Requests
 from rookery.distributed.sync import PACKAGES
 from rookery.experiments.config_io import from_record, to_record
-from rookery.islands.engine import ENDS_ONE, Outcome
+from rookery.islands.failures import ENDS_ONE, Outcome, failed
 from rookery.islands.plan import Builder, CallbacksFn, IslandRun, as_recorded, check
 from rookery.storage.run_dir import RunFolder, RunFolderError
 from rookery.training.compilation import keep_compiled_programs
@@ -75,7 +75,7 @@ class Actor:
         except Interrupted:
             return Outcome(task.number, stopped=True)
         except ENDS_ONE as error:
-            return Outcome(task.number, str(error))
+            return failed(task.number, error, str(config.run.run_dir))
         return Outcome(task.number)
 
     def stop(self, signum: int) -> None:
@@ -125,7 +125,8 @@ def run_actors(
 
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         reserved = _share(nodes, config.islands.islands)
-        owner = RunFolder(str(config.run.run_dir)).owner_file.read_text(encoding="utf-8")
+        folder = RunFolder(str(config.run.run_dir))
+        owner = folder.owner_file.read_text(encoding="utf-8")
         known = versions((*PACKAGES, "ray"))
         remote: Any = ray.remote(Actor).options(  # pyright: ignore[reportFunctionMemberAccess]
             num_cpus=reserved.cpus,
@@ -145,7 +146,7 @@ def run_actors(
                 outcomes += _stop(ray, actors, running, requests.signum)
             finished, _ = ray.wait([*running], timeout=_POLL_SECONDS) if running else ([], [])
             for reference in finished:
-                outcomes.append(_outcome(ray, reference, running.pop(reference)))
+                outcomes.append(_outcome(ray, reference, running.pop(reference), folder))
             show()
     return sorted(outcomes)
 
@@ -267,17 +268,18 @@ def _check_node(task: Task, run_dir: str) -> None:
         )
 
 
-def _outcome(ray: Any, reference: Any, number: int) -> Outcome:
+def _outcome(ray: Any, reference: Any, number: int, folder: RunFolder) -> Outcome:
     """How an actor ended; an error of its island is raised only if it is one of the settings."""
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
         if isinstance(cause, RunFolderError):  # of this island alone, such as a process that still has its folder
-            return Outcome(number, str(cause))
+            return failed(number, cause, folder.path)
         if isinstance(cause, ValueError | ImportError):  # a subclass may need more arguments than the message
             raise (ValueError if isinstance(cause, ValueError) else ImportError)(str(cause)) from error
-        return Outcome(number, f"{type(cause).__name__}: {cause}".splitlines()[0])
+        return failed(number, cause, folder.path)
     except ray.exceptions.RayError as error:
         reason = str(error).splitlines()[0].rstrip(".")
-        return Outcome(number, f"{reason}; its checkpoints are complete, and `rookery resume` continues it.")
+        saved = "what it has saved is complete, so continue with"
+        return Outcome(number, f"{reason}; {saved}: rookery resume {folder.path}")

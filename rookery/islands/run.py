@@ -10,10 +10,10 @@ from rookery.distributed.signals import Interrupted, Requests
 from rookery.experiments.config_io import to_record
 from rookery.experiments.settings import RecordedRun
 from rookery.islands import ray_engine
-from rookery.islands.engine import Outcome, take_turns
+from rookery.islands.engine import take_turns
+from rookery.islands.failures import IslandError, Outcome, record, sentences
 from rookery.islands.plan import Builder, CallbacksFn, IslandRun, as_recorded, check
 from rookery.islands.store import Store, StoreError
-from rookery.storage.exit_reasons import Diverged
 from rookery.storage.island_files import island_dir, reached
 from rookery.storage.run_dir import RunFolder, create, open_existing
 from rookery.training.run_writer import AfterSave
@@ -40,12 +40,12 @@ def run_islands(
       callbacks: makes those of one island, in its process.
 
     Returns:
-      How each island ended.
+      How each island ended: each has finished.
 
     Raises:
       ValueError: the run directory is in use or cannot be used, or a setting is invalid.
-      Interrupted: a signal stopped the run; every island is saved.
-      Diverged: no island has finite values any more.
+      Interrupted: a signal stopped the run; every island is saved. The message names islands that failed before.
+      IslandError: islands failed, after all others have finished; its `outcomes` are how each island ended.
 
     Example:
       >>> config = rookery.experiments.configure(
@@ -65,28 +65,30 @@ def run_islands(
         ray_engine.check_installed()
     elif not resume:
         _ = builder.built  # whose errors come before there is a folder
-    record = to_record(config)
-    folder = open_existing(run_dir, write=True) if resume else create(run_dir, record, config.run.overwrite)
+    settings = to_record(config)
+    folder = open_existing(run_dir, write=True) if resume else create(run_dir, settings, config.run.overwrite)
     with folder:
         try:
             Store(folder.publications).check()
         except StoreError as error:
             raise ValueError(str(error)) from error
         if resume:
-            folder.reconfigure(record)
+            folder.reconfigure(settings)
         shown = Follower(config, folder, after_exchange)
         with Requests() as requests:
             if ray_address is None:
                 outcomes = take_turns(config, builder, requests, command, callbacks, shown)
             else:
                 outcomes = ray_engine.run_actors(config, ray_address, requests, command, callbacks, shown)
-    shown.end(outcomes)
+        record(outcomes, run_dir)
+    shown.end()
     if any(outcome.stopped for outcome in outcomes):
         least = min(generation for generation, _ in progress(folder, config.islands.islands))
         message = f"stopped, all islands after at least {least} generations, which are saved; continue with: "
-        raise Interrupted(requests.signum or 2, f"{message}rookery resume {run_dir}")
-    if all(outcome.error for outcome in outcomes):
-        raise Diverged(f"no island finished: {outcomes[0].error}")
+        lines = [*sentences(outcomes), f"{message}rookery resume {run_dir}"]
+        raise Interrupted(requests.signum or 2, "\n".join(lines))
+    if sentences(outcomes):
+        raise IslandError(outcomes)
     return outcomes
 
 
@@ -120,12 +122,9 @@ class Follower:
             if self._after is not None:
                 self._after(self._folder.path)
 
-    def end(self, outcomes: Sequence[Outcome]) -> None:
-        """Print how the islands ended."""
+    def end(self) -> None:
+        """Print what the islands have reached."""
         self._print(progress(self._folder, self._config.islands.islands))
-        for outcome in outcomes:
-            if outcome.error is not None:
-                self._console.print(f"island {outcome.island} ended: {outcome.error}", highlight=False, soft_wrap=True)
 
     def _print(self, found: Sequence[tuple[int, float]]) -> None:
         best = int(np.argmax([fitness if np.isfinite(fitness) else -np.inf for _, fitness in found]))

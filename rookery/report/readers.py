@@ -279,15 +279,24 @@ _TOGETHER = {
     "seconds": np.max,
     "steps_per_second": np.sum,
 }
+_OF_ONE_GENERATION = ("evaluation_steps", "seconds", "steps_per_second")
+"""Columns of `_TOGETHER` that are 0 in a generation that an island has not run."""
 
 
 def _together(tables: Sequence[Table]) -> dict[str, np.ndarray]:
-    """The metrics of all islands together, up to the generation that all of them have finished; {} without islands."""
+    """The metrics of all islands together, up to the last generation of the one that has finished most, with the last
+    values of the others from their ends on; {} without islands."""
     if not tables:
         return {}
-    length = min(len(table["generation"]) for table in tables)
+    length = max(len(table["generation"]) for table in tables)
     columns = [name for name in tables[0] if name in _TOGETHER]
-    return {name: _TOGETHER[name]([table[name][:length] for table in tables], axis=0) for name in columns}
+    return {name: _TOGETHER[name]([_continued(table, name, length) for table in tables], axis=0) for name in columns}
+
+
+def _continued(table: Table, name: str, length: int) -> np.ndarray:
+    values = table[name]
+    last = np.zeros_like(values[-1]) if name in _OF_ONE_GENERATION else values[-1]
+    return np.concatenate([values, np.repeat(last, length - len(values))])
 
 
 def _count(table: Table, prefix: str) -> int:

@@ -40,6 +40,10 @@ class CheckpointError(OSError):
     """A checkpoint cannot be written, found, or restored into this run; the message names the remedy."""
 
 
+class NoneComplete(CheckpointError):  # noqa: N818 - a kind of it
+    """There is no complete checkpoint in the folder."""
+
+
 class CheckpointWarning(UserWarning):
     """A damaged checkpoint was skipped; the message names the file and the damage."""
 
@@ -309,7 +313,7 @@ class Checkpointer:
             except manifest.Damaged as damage:
                 message = f"The checkpoint of generation {candidate} is damaged and was passed over: {damage}."
                 warnings.warn(message, CheckpointWarning, stacklevel=5)
-        raise CheckpointError(
+        raise NoneComplete(
             f"There is no complete checkpoint in {self.directory}; resume the run, restart it with `--overwrite`, "
             "or restore a copy of the folder."
         )

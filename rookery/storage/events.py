@@ -120,9 +120,24 @@ class Journal:
             self._file.flush()
 
     def _without_paths(self, text: str) -> str:
-        """Shorten absolute paths to their last component, since they may contain user names."""
         assert self._folder is not None
-        return _ABSOLUTE_PATH.sub(r"\1", text.replace(str(self._folder.path), self._folder.path.name))
+        return _without_paths(text, self._folder)
+
+
+def append_failure(folder: RunFolder, generation: int, message: str) -> None:
+    """Append the event that a run failed, after the process that trained it has ended or released the folder.
+
+    Args:
+      folder: the run directory.
+      generation: the number of finished generations.
+      message: why it failed.
+
+    Raises:
+      OSError: the journal cannot be written.
+    """
+    event = {"event": "failed", "at": _now(), "generation": generation, "message": _without_paths(message, folder)}
+    with _open(folder.journal_file) as file:
+        file.write(json.dumps(event) + "\n")
 
 
 def read_journal(folder: RunFolder) -> list[dict[str, Any]]:
@@ -141,6 +156,7 @@ def read_journal(folder: RunFolder) -> list[dict[str, Any]]:
         "diverged" or "failed: ValueError: ..."), and `memory` in bytes per device: `planned` for the state, `peak`
         including a generation's and a save's additional memory, and `used`, None if the platform does not report it,
         with its `meaning`.
+      - `failed`: `at`, `generation` and `message`; only of an island that ended before its run did.
 
     Raises:
       OSError: the file cannot be read.
@@ -189,10 +205,15 @@ def _processor() -> str:
     return platform.machine()
 
 
+def _without_paths(text: str, folder: RunFolder) -> str:
+    """Shorten absolute paths to their last component, since they may contain user names."""
+    return _ABSOLUTE_PATH.sub(r"\1", text.replace(str(folder.path), folder.path.name))
+
+
 def _open(path: Path) -> IO[str]:
     """Open a file for appending, with a line break first if its last line is incomplete."""
     incomplete = path.exists() and not path.read_bytes().endswith(b"\n")
-    file = open(path, "a", encoding="utf-8", newline="")  # noqa: SIM115 - closed by Journal._end
+    file = open(path, "a", encoding="utf-8", newline="")  # noqa: SIM115 - closed by the caller
     file.write("\n" if incomplete else "")
     return file
 

@@ -142,6 +142,37 @@ class ImportJournal:
         self._recorded[exchange.generation] = exchange
 
 
+def ancestors(
+    parents: Mapping[int, np.ndarray], exchanges: Mapping[int, Sequence[Exchange]], individual: tuple[int, int, int]
+) -> list[tuple[int, int, int]]:
+    """The ancestors of a member across islands, oldest first, with the member itself at the end.
+
+    Args:
+      parents: number of an island -> `[G, P]`, the parent of each member in the generation before; -1: imported.
+      exchanges: number of an island -> its exchanges.
+      individual: island, generation (counted from 1) and member.
+
+    Returns:
+      Island, generation (counted from 1) and member of each, one for each generation that one of them trained in: none
+      between that of a publication and that of its import. The line ends where an import is not recorded.
+    """
+    number, generation, member = individual
+    row, line = generation - 1, []
+    while row >= 0:
+        line.append((number, row + 1, member))
+        parent = int(parents[number][row, member]) if row > 0 else member
+        if parent >= 0:
+            row, member = row - 1, parent
+            continue
+        arrived = (exchange for exchange in exchanges[number] if exchange.generation == row)
+        entries = (entry for exchange in arrived for entry in exchange.imports if entry.slot == member)
+        found = next(entries, None)
+        if found is None or found.member is None or found.generation > len(parents.get(found.island, ())):
+            break
+        number, row, member = found.island, found.generation - 1, found.member
+    return line[::-1]
+
+
 def _last_byte(path: Path) -> bytes:
     with open(path, "rb") as file:
         file.seek(-1, os.SEEK_END)

@@ -303,18 +303,20 @@ def _read_config(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
         written_by, written_format = content["versions"]["rookery"], content["format"]
     except (ValueError, KeyError, TypeError) as error:  # ValueError: not JSON, or not UTF-8
-        raise RunFolderError(
-            f"{path} is damaged ({type(error).__name__}: {error}); restore a copy, or start again with `--overwrite`."
-        ) from error
+        raise _damaged(path, f"{type(error).__name__}: {error}") from error
     if written_format not in (1, FORMAT):
         raise RunFolderError(
             f"{path} has format {written_format!r}, but rookery {version('rookery')} reads formats 1 and {FORMAT}; "
             f"use rookery {written_by}, which wrote it."
         )
     if not isinstance(content.get("config"), dict):
-        raise RunFolderError(
-            f"{path} is damaged (no `config` in it); restore a copy, or start again with `--overwrite`."
-        )
+        raise _damaged(path, "no `config` in it")
     if written_format == 1 and "world" in content["config"]:  # the name of this part before format 2
         content["config"]["environment"] = content["config"].pop("world")
     return content
+
+
+def _damaged(path: Path, reason: str) -> RunFolderError:
+    of_an_island = path.parent.parent.name == "islands"  # whose run would lose all other islands
+    again = "" if of_an_island else ", or start again with `--overwrite`"
+    return RunFolderError(f"{path} is damaged ({reason}); restore a copy{again}.")

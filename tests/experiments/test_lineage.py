@@ -200,6 +200,69 @@ class TestSchedule:
         assert (dict(schedule.values), schedule.generations) == ({}, 0)
 
 
+ISLAND_RATES = [RATES[:, :2], RATES[:, :2] + 10]
+"""Of two islands; member 1 of island 1 was imported after two generations, from the first of island 0."""
+
+
+IMPORTED = [ISLAND_RATES[0][0, 1], ISLAND_RATES[1][2, 1], ISLAND_RATES[1][3, 1]]
+
+
+def write_islands(path: Path, imports: str | None = None, **metrics: float) -> Path:
+    """A run of two islands, whose best member is the imported one."""
+    with folders.create(path, {"kind": "pbt-sac", "islands": {"islands": 2}}):
+        pass
+    tables = [
+        ([[0, 1], [0, 0], [0, 1], [0, 1]], [[1.0, 2.0], [3.0, 4.0], [5.0, 5.0], [5.0, 5.0]]),
+        ([[0, 1], [0, 1], [0, -1], [0, 1]], [[1.0, 2.0], [3.0, 4.0], [5.0, 5.0], [6.0, 7.0]]),
+    ]
+    for number, (parents, fitness) in enumerate(tables):
+        record = {"kind": "pbt-sac", "population": 2, "island": {"number": number}}
+        rates = {"rate": ISLAND_RATES[number]}
+        island = write_run(path / f"islands/{number}", parents, fitness, rates, steps=200, record=record)
+        added = {"best_fitness": fitness[-1][-1], **metrics}
+        header, *rows = (island / "metrics.csv").read_text().splitlines()
+        lines = [",".join([header, *added]), *(",".join([row, *map(str, added.values())]) for row in rows)]
+        (island / "metrics.csv").write_text("\n".join([*lines, ""]))
+    entry = {"island": 0, "generation": 1, "file": "a.pub", "slot": 1, "fitness": 2.0, "member": 1}
+    exchange = {"generation": 2, "experience": 200, "published": None, "imports": [entry]}
+    line = json.dumps(exchange) if imports is None else imports
+    (path / "islands/1/imports.jsonl").write_text(line + "\n")
+    return path
+
+
+class TestIslands:
+    """The schedule is followed through imports; what is not recorded is an error, as with a repertoire."""
+
+    @pytest.mark.parametrize("name", ["", "islands/1"])
+    def test_the_schedule_follows_an_import(self, tmp_path, name):
+        """It skips generation 2 of both islands, in which no ancestor trained."""
+        schedule = lineage(write_islands(tmp_path / "run") / name).schedule()
+        assert schedule.values["rate"].astype(np.float32).tolist() == float32(IMPORTED).tolist()
+        assert (schedule.steps_per_generation, schedule.agent, schedule.generations) == (100, "sac", 3)
+
+    def test_of_another_individual(self, tmp_path):
+        tree = lineage(write_islands(tmp_path / "run"))
+        assert tree.schedule(1, 2).values["rate"].astype(np.float32).tolist() == float32(IMPORTED[:2]).tolist()
+        assert tree.schedule(0).values["rate"].astype(np.float32).tolist() == ISLAND_RATES[1][:, 0].tolist()
+
+    @pytest.mark.parametrize("imports", ["", "{", '{"generation": 1}'])
+    def test_an_import_that_is_not_recorded(self, tmp_path, imports):
+        run = write_islands(tmp_path / "run", imports)
+        with pytest.raises(ValueError, match=r"that island 1 imported after generation 2, .*; put back a copy of .*"):
+            lineage(run).schedule()
+
+    def test_an_island_without_a_generation_is_no_source(self, tmp_path):
+        run = write_islands(tmp_path / "run")
+        (run / "islands/0/lineage.csv").unlink()
+        with pytest.raises(ValueError, match=r"island 1 imported after generation 2, whose source is not recorded"):
+            lineage(run).schedule()
+
+    def test_an_elite_of_a_repertoire(self, tmp_path):
+        run = write_islands(tmp_path / "run", coverage=0.5)
+        with pytest.raises(ValueError, match="an elite of the repertoire that was loaded after generation 2"):
+            lineage(run).schedule(1)
+
+
 def through_json(schedule: Schedule) -> Schedule | None:
     return schedule_of(json.loads(json.dumps({"kind": "sac", **record_of(schedule)})))
 

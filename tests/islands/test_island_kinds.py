@@ -8,11 +8,13 @@ import pytest
 from rookery.distributed.mesh import make_mesh
 from rookery.envs.host.base import HostError
 from rookery.islands import engine, replay_island
-from rookery.islands.engine import Outcome
+from rookery.islands.failures import Outcome, failed
 from rookery.islands.migration import migration
 from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import pbt
-from rookery.storage.checkpoint import CheckpointError
+from rookery.storage.checkpoint import CheckpointError, NoneComplete
+from rookery.storage.exit_reasons import Diverged
+from rookery.storage.run_dir import RunFolderError
 from tests import tiny
 from tests.commandline import call
 from tests.islands.runs import PBT, TINY, content, contents, train
@@ -66,17 +68,48 @@ def test_an_import_leaves_no_transitions_where_a_child_has_its_parents(inherit_b
 
 
 @pytest.mark.parametrize("error", [CheckpointError("the disk is full."), HostError("gym:Faulty raised.")])
-def test_an_error_of_one_island_leaves_the_others(error):
+def test_an_error_of_one_island_leaves_the_others(error, tmp_path):
     def failing():
         yield 0
         raise error
 
     reached = {0: -1}
     running = failing()
-    assert engine._turn(0, running, reached) is None
-    assert engine._turn(0, running, reached) == Outcome(0, str(error))
+    assert engine._turn(0, running, reached, tmp_path) is None
+    assert engine._turn(0, running, reached, tmp_path) == failed(0, error, tmp_path)
     with pytest.raises(KeyError):
-        engine._turn(0, iter_of(KeyError("x")), reached)
+        engine._turn(0, iter_of(KeyError("x")), reached, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (Diverged("no member is finite any more in generation 3."), "no member is finite any more in generation 3."),
+        (
+            CheckpointError("Could not write the checkpoint of generation 3: the disk is full."),
+            "Could not write the checkpoint of generation 3: the disk is full; once that is mended, {again}",
+        ),
+        (
+            NoneComplete("There is no complete checkpoint; resume the run, or restart it with `--overwrite`."),
+            "no checkpoint in {island}/checkpoints is complete; put a copy of this folder back, or delete it, so that "
+            "the island repeats its generations and its recorded imports, and {again}",
+        ),
+        (
+            HostError("gym:Faulty raised; mend the environment and continue with: rookery resume {island}"),
+            "gym:Faulty raised; mend the environment and {again}",
+        ),
+        (
+            RunFolderError("{island} is in use: process 7 writes to it; wait for it, or choose another folder."),
+            "{island} is in use: process 7 writes to it; once that is mended, {again}",
+        ),
+        (MemoryError("out of\nmemory"), "MemoryError: out of memory; once that is mended, {again}"),
+    ],
+)
+def test_the_remedy_for_an_island_leaves_the_others_alone(error, sentence, tmp_path):
+    """It neither resumes the folder of an island, which is an error, nor overwrites the run."""
+    names = {"island": str(tmp_path / "islands/1"), "again": f"continue with: rookery resume {tmp_path}"}
+    error = type(error)(str(error).format(**names))
+    assert failed(1, error, tmp_path) == Outcome(1, sentence.format(**names))
 
 
 def iter_of(error):

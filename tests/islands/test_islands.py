@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import os
 import re
 import shutil
 import warnings
@@ -30,7 +31,8 @@ from rookery.learners.off_policy import OffPolicyConfig
 from rookery.qd.map_elites import repertoire_of
 from rookery.report.page import write_report
 from rookery.report.readers import open_run
-from rookery.report.sections.islands import ancestors, islands_chapter
+from rookery.report.sections.islands import islands_chapter
+from rookery.report.sections.summary import head
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv
 from rookery.storage.island_files import ImportJournal, IslandWarning, best_of, island_dir, islands_of, read_exchanges
@@ -59,7 +61,7 @@ def config_of(folder: Path):
 def test_the_last_line_of_progress_is_printed_once(whole, capsys):
     shown = Follower(plan.resumed(open_existing(whole), None, {"quiet": False}), open_existing(whole), None)
     shown()
-    shown.end([])
+    shown.end()
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("islands at generation 4, 4 of 4  best ")
 
@@ -169,10 +171,10 @@ def test_a_signal_saves_every_island(whole, tmp_path, monkeypatch):
     turn = engine._turn
     count = iter(range(100))
 
-    def interrupted(number, running, reached):
+    def interrupted(*arguments):
         if next(count) == 5:  # island 0 is one generation ahead of a further one of island 1
             interrupted.requests.signum = 2
-        return turn(number, running, reached)
+        return turn(*arguments)
 
     monkeypatch.setattr(engine, "_turn", interrupted)
     monkeypatch.setattr("rookery.islands.run.Requests", lambda: interrupted.requests)
@@ -195,6 +197,20 @@ def test_a_killed_island_repeats_its_exchanges(whole, copy):
     run_islands(config_of(copy), resume=True)
     assert contents(copy) == contents(whole)
     assert sorted(path.name for path in (copy / "publications").iterdir()) == before
+
+
+def test_the_clocks_of_nodes_change_no_choice(copy, tmp_path):
+    """Of the same run continued twice, once with publications from the past and from the future."""
+    moved = Path(shutil.copytree(copy, tmp_path / "moved"))
+    for place, path in enumerate(sorted((moved / "publications").iterdir())):
+        moment = 0 if place % 2 else 4_000_000_000
+        os.utime(path, (moment, moment))
+    for folder in (copy, moved):
+        config = config_of(folder)
+        config = dataclasses.replace(config, run=dataclasses.replace(config.run, generations=6))
+        run_islands(config, resume=True)
+    assert any(exchange.imports for _, exchanges in contents(copy) for exchange in exchanges[4:])
+    assert contents(moved) == contents(copy)
 
 
 def test_training_goes_on_without_publications(copy, monkeypatch):
@@ -229,6 +245,7 @@ def test_islands_are_added(copy):
     config = open_existing(copy).config
     assert (config["population"], config["islands"]["islands"]) == (6, 3)
     assert [len(read_csv(path / "metrics.csv")["generation"]) for path in islands_of(copy)] == [4, 4, 4]
+    assert open_run(copy).metrics["env_steps"].tolist() == [120, 240, 360, 480]
     for exchange in read_exchanges(copy / "islands/2/imports.jsonl"):
         assert all(entry.generation <= exchange.generation for entry in exchange.imports)
     code, _, err = call("resume", str(copy), "--islands", "2")
@@ -275,11 +292,32 @@ def test_the_report_shows_all_islands(copy):
         assert text in page
 
 
+@pytest.mark.parametrize(("rows", "steps"), [(1, [80, 120, 160, 200]), (0, [40, 80, 120, 160])])
+def test_the_curve_of_a_run_is_that_of_its_longest_island(copy, rows, steps):
+    """Island 1 was added later; before its first generation it counts for nothing."""
+    table = copy / "islands/1/metrics.csv"
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[: 1 + rows]))
+    (copy / "islands/1/journal.jsonl").unlink()
+    curve = open_run(copy).learning_curve()
+    assert curve.env_steps.tolist() == steps
+    first = read_csv(copy / "islands/0/metrics.csv")["best_fitness"]
+    other = read_csv(table)["best_fitness"] if rows else np.full(1, -np.inf)
+    assert curve.best_fitness.tolist() == np.maximum(first, other).tolist()
+    assert head(open_run(copy))["state"] == {"text": f"running, or killed, {rows} to 4 of 4 generations", "over": False}
+    assert call("compare", str(copy), "--picture", str(copy / "picture.png"))[0] == 0
+
+
 def test_the_lineage_crosses_islands(copy):
     record = open_run(copy)
     islands = dict(enumerate(record.islands))
     exchanges = {number: read_exchanges(island_dir(copy, number) / "imports.jsonl") for number in islands}
-    line = ancestors(islands, exchanges)
+    chapter = islands_chapter(record)
+    assert chapter is not None
+    line = [tuple(step) for step in chapter["line"]]
+    schedule = rookery.experiments.lineage(copy).schedule()
+    for name, values in schedule.values.items():
+        assert values.tolist() == [islands[i].lineage.hyper[name][g - 1, m] for i, g, m in line]
+    assert np.array_equal(rookery.load(copy).lineage.schedule().values["discount"], schedule.values["discount"])
     assert line[0][1] == 1
     assert line[-1][:2] == (int(best_of(copy).name), 4)
     assert len({island for island, _, _ in line}) == 2
@@ -313,13 +351,42 @@ def test_two_drivers_on_one_folder(copy):
         ("--islands 2 --distributed", "the processes of jax.distributed cannot run islands; give --ray-address to"),
         ("--islands 2 --wandb team/", "the W&B project 'team/' has no name; give PROJECT or ENTITY/PROJECT."),
         ("--islands 2 --env point_rom", "there is no task 'point_rom'"),
-        ("--islands 2 --env point_room --population 4 --replace-count 2", "1 best and 2 replaced members together"),
+        (
+            "--islands 2 --env point_room --population 4 --replace-count 2",
+            "error: each of 2 islands has 2 members: 1 best and 2 replaced members together exceed the population of "
+            "2; give --population 6, or leave --islands out.\n",
+        ),
+        (
+            "--islands 2 --exploit multi-frequency --population 16",
+            "error: each of 2 islands has 8 members: 4 frequencies need 4 sub-populations of equal size with at least "
+            "4 members each; give --population 32, or leave --islands out.\n",
+        ),
+        (
+            "--islands 4 --exploit multi-frequency --population 72",
+            "error: each of 4 islands has 18 members: 4 frequencies need 4 sub-populations of equal size with at least "
+            "4 members each; give --population 80, or give --islands 3.\n",
+        ),
+        (
+            "--islands 2 --exploit tournament --population 2",
+            "error: each of 2 islands has 1 member: a tournament needs a population of at least 2",
+        ),
+        (
+            "--islands 2 --population 8 --replace-count 12 --best-count 2",
+            "error: each of 2 islands has 4 members: 2 best and 12 replaced members together exceed the population of "
+            "4; give --population 28.\n",
+        ),
+        (
+            "--islands 2 --population 6 --devices 2",
+            "error: each of 2 islands has 3 members: they cannot be divided evenly over 2 devices; give "
+            "--population 8, or leave --islands out.\n",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(flags, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, _, err = call("train", "pbt-sac", *flags.split())
+    code, out, err = call("train", "pbt-sac", *flags.split())
     assert code in (1, 2)
+    assert out == "" or not message.startswith("error: each of")
     assert message in err
     assert err.count("\n") == 1
     assert not list(tmp_path.iterdir())

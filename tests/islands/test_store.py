@@ -44,6 +44,19 @@ def test_publishing_the_same_again_writes_nothing(tmp_path):
     assert (tmp_path / name).stat().st_mtime_ns == before
 
 
+@pytest.mark.parametrize("direction", [1, -1])
+def test_the_newest_publication_is_that_of_the_latest_generation_whatever_the_clocks(tmp_path, direction):
+    """Nodes whose clocks are years ahead or behind leave files whose times are in another order, or in the future."""
+    store = Store(tmp_path)
+    names = [store.publish(publication(island, generation)) for island in (1, 2) for generation in (10, 20, 30)]
+    for place, name in enumerate(names):
+        moment = 2_000_000_000 + direction * (place - 2) * 500_000_000
+        os.utime(tmp_path / name, (moment, moment))
+    assert list(store.newest(0, 3000)[0]) == [names[2], names[5]]
+    assert list(store.newest(0, 2999)[0]) == [names[1], names[4]]
+    assert list(store.newest(2, 1000)[0]) == [names[0]]
+
+
 def test_other_content_for_a_generation_is_rejected(tmp_path):
     store = Store(tmp_path)
     name = store.publish(publication())

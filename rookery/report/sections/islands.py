@@ -8,7 +8,7 @@ import numpy as np
 from rookery.report.page_json import JsonObject, packed
 from rookery.report.readers import RunRecord
 from rookery.report.runs import finite_or_nan
-from rookery.storage.island_files import ISLAND, Exchange, read_exchanges
+from rookery.storage.island_files import ISLAND, Exchange, ancestors, read_exchanges
 
 
 def islands_chapter(record: RunRecord) -> JsonObject | None:
@@ -20,7 +20,7 @@ def islands_chapter(record: RunRecord) -> JsonObject | None:
     return {
         "curves": [_curve(number, island) for number, island in islands.items()],
         "moves": _moves(exchanges),
-        "line": [list(step) for step in ancestors(islands, exchanges)],
+        "line": [list(step) for step in _line(islands, exchanges)],
         "elites": any("coverage" in island.metrics for island in islands.values()),
         "notes": sorted({note for found in exchanges.values() for exchange in found for note in exchange.notes}),
     }
@@ -56,19 +56,9 @@ def _moves(exchanges: Mapping[int, Sequence[Exchange]]) -> JsonObject:
     return {name: packed(values, precise=True) for name, values in zip(names, columns, strict=True)}
 
 
-def ancestors(
-    islands: Mapping[int, RunRecord], exchanges: Mapping[int, Sequence[Exchange]]
-) -> list[tuple[int, int, int]]:
-    """The ancestors of the best member of all islands, oldest first.
-
-    Args:
-      islands: number -> run.
-      exchanges: number -> its exchanges.
-
-    Returns:
-      Island, generation (counted from 1) and member of each; [] for runs with a repertoire, whose elites have no slot,
-      and where no fitness is finite. The line ends where an import is not recorded.
-    """
+def _line(islands: Mapping[int, RunRecord], exchanges: Mapping[int, Sequence[Exchange]]) -> list[tuple[int, int, int]]:
+    """The ancestors of the best member of all islands, see `storage.island_files.ancestors`; [] for runs with a
+    repertoire, whose elites have no slot, and where no fitness is finite."""
     if any("coverage" in island.metrics or not island.has_members for island in islands.values()):
         return []
     last = {number: island.lineage.fitness[-1] for number, island in islands.items()}
@@ -76,18 +66,5 @@ def ancestors(
     best = max(finite, key=lambda number: (finite[number].max(), -number))
     if not np.isfinite(finite[best].max()):
         return []
-    number, row, member = best, len(islands[best].lineage.fitness) - 1, int(finite[best].argmax())
-    line = []
-    while row >= 0:
-        line.append((number, row + 1, member))
-        parent = int(islands[number].lineage.parents[row, member]) if row > 0 else member
-        if parent >= 0:
-            row, member = row - 1, parent
-            continue
-        arrived = (exchange for exchange in exchanges[number] if exchange.generation == row)
-        entries = (entry for exchange in arrived for entry in exchange.imports if entry.slot == member)
-        found = next(entries, None)
-        if found is None or found.member is None or found.island not in islands:
-            break
-        number, row, member = found.island, found.generation - 1, found.member
-    return line[::-1]
+    parents = {number: island.lineage.parents for number, island in islands.items()}
+    return ancestors(parents, exchanges, (best, len(parents[best]), int(finite[best].argmax())))

@@ -23,6 +23,8 @@ PHASES = ("seconds", "seconds_tables", "seconds_checkpoint")
 """Columns of `metrics.csv` that add up to the wall time of a generation; older runs have only the first."""
 _SHOWN_ELSEWHERE = {"kind", "space", SCHEDULE, DESCRIPTOR, INDEPENDENT, ISLAND}
 _WITHOUT_EFFECT = {"run.run_dir", "run.overwrite", "run.quiet", "run.live"}  # no effect on results
+_ENDS = ("ended", "failed")
+"""Events after which a run does not go on by itself."""
 _PROBLEMS = {
     "diverged": "members whose fitness was not finite",
     "rejected": "genotypes or descriptors that were not finite, and were rejected",
@@ -45,7 +47,7 @@ def head(record: RunRecord) -> JsonObject:
         "kind": kind_label(config),
         "env": environment_label(config),
         "result": result(config, metrics, seeds),
-        "state": state(config, journal, metrics),
+        "state": _state_of_islands(record) if record.islands else state(config, journal, metrics),
         "command": command(config, journal),
         "settings": differences(config),
         "space": space(config),
@@ -165,10 +167,23 @@ def state(config: Settings, journal: Sequence[Event], metrics: Table) -> dict[st
     done, goal = int(metrics["generation"][-1]) + 1, part(config, "run").get("generations")
     of_goal = f"{done} of {goal} generations" if goal else counted(done, "generation")
     last = journal[-1] if journal else {}
-    if last.get("event") == "ended":
-        return {"text": f"{last.get('why', 'ended')}, {of_goal}", "over": True}
+    if last.get("event") in _ENDS:
+        return {"text": f"{last.get('why', last['event'])}, {of_goal}", "over": True}
     over = bool(goal) and done >= int(goal)
     return {"text": f"{'finished' if over else 'running, or killed'}, {of_goal}", "over": over}
+
+
+def _state_of_islands(record: RunRecord) -> dict[str, str | bool]:
+    """Progress of a run of islands, which is over when all of them are."""
+    goal, total = part(record.config, "run").get("generations"), part(record.config, "islands")["islands"]
+    done = [len(island.metrics["generation"]) for island in record.islands]
+    least, most = min(done) if len(done) == total else 0, max(done)
+    states = [state(island.config, island.journal, island.metrics) for island in record.islands]
+    finished = bool(goal) and least >= int(goal)
+    over = finished or (len(done) == total and all(one["over"] for one in states))
+    text = "finished" if finished else "ended" if over else "running, or killed"
+    generations = f"{least}" if least == most else f"{least} to {most}"
+    return {"text": f"{text}, {generations} of {goal} generations", "over": over}
 
 
 def facts(
@@ -224,7 +239,7 @@ def problems(metrics: Table, journal: Sequence[Event]) -> list[dict[str, str | f
     warned = [event["message"] for event in journal if event.get("event") == "warned"]
     damaged = [message for message in warned if "is damaged and was passed over" in message]
     begun = [index for index, event in enumerate(journal) if event.get("event") == "began"]
-    killed = sum(all(event.get("event") != "ended" for event in journal[a:b]) for a, b in itertools.pairwise(begun))
+    killed = sum(all(event.get("event") not in _ENDS for event in journal[a:b]) for a, b in itertools.pairwise(begun))
     found.append({"name": "damaged", "meaning": "damaged checkpoints that were skipped", "count": len(damaged)})
     found.append({"name": "killed", "meaning": "times that the run was killed and continued", "count": killed})
     return [*found, *({"name": "warning", "meaning": message, "count": 1} for message in dict.fromkeys(warned))]
@@ -237,6 +252,7 @@ def _event(event: Event) -> dict[str, str]:
         "began": f"started with generation {event.get('generation', 0) + 1}",
         "compiled": f"compiled in {event.get('seconds', 0.0):.1f} s",
         "warned": str(event.get("message", "")),
+        "failed": f"failed after generation {event.get('generation', 0)}: {event.get('message', '')}",
         "ended": f"{event.get('why', 'ended')} after generation {event.get('generation', 0)}",
     }
     return {"at": str(event.get("at", "")).replace("T", " ")[:19], "text": texts.get(kind, kind)}
