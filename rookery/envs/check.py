@@ -12,7 +12,7 @@ import numpy as np
 
 from rookery import trees
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
-from rookery.envs.check_parameters import behaviour_problems, declaration_problems, measure_problems
+from rookery.envs.check_parameters import behaviour_problems, declaration_problems, has_type, measure_problems
 from rookery.envs.host.base import first_line
 from rookery.factories import OWN_ENVIRONMENT, place_of
 from rookery.features import Shape, feature_size, is_shape
@@ -94,6 +94,7 @@ def check_interface(environment: Environment) -> None:
     after, step = _traced(spec, "step(state, action, key)", "next_step", environment.step, *inputs)
     measures = measure_problems(spec, "step", step.measures)
     _report(spec, [*_step_problems(spec, "step", step), *_state_problems(state, after), *measures])
+    _report(spec, _difference_problems(first, step))
     _report(spec, declaration_problems(environment, (after, step), inputs))
     if not _may_truncate(environment, *inputs):
         with jax.ensure_compile_time_eval():  # also where a learner is built in a traced function
@@ -188,7 +189,7 @@ def _array_problems(what: str, array: Any, shape: tuple[int, ...], kind: Any) ->
     found = getattr(array, "shape", None)
     if found != shape:
         yield f"{what} of shape {found} instead of {shape}."
-    elif not jnp.issubdtype(array.dtype, kind):
+    elif not has_type(array, kind):
         yield f"{what} of type {array.dtype} instead of {'bool' if kind is jnp.bool_ else 'float32'}."
 
 
@@ -201,6 +202,24 @@ def _state_problems(before: PyTree, after: PyTree) -> Iterator[str]:
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             name = jax.tree_util.keystr(path) or "the state"
             yield f"{name} of the state is {old.dtype} {old.shape} after reset and {new.dtype} {new.shape} after step."
+
+
+def _difference_problems(first: Step, step: Step) -> Iterator[str]:
+    """Differences of shape or type between the step of a reset and that of a step, one sentence for each kind.
+
+    float32 and float64 are the same type here, since zeros of a reset have the other one under `jax_enable_x64`.
+    """
+    if jax.tree.structure(first) != jax.tree.structure(step):
+        yield "step returns a Step with other parts than that of reset; give the same parts in both."
+        return
+    found: dict[tuple[Any, ...], list[str]] = {}
+    for (path, old), new in zip(jax.tree_util.tree_flatten_with_path(first)[0], jax.tree.leaves(step), strict=True):
+        for kind, one, other in (("shape", new.shape, old.shape), ("type", new.dtype, old.dtype)):
+            if one != other and not {one, other} <= {jnp.dtype("float32"), jnp.dtype("float64")}:
+                name = jax.tree_util.keystr(path).removeprefix(".")
+                found.setdefault((kind, one, other), []).append(name)
+    for (kind, one, other), names in found.items():
+        yield f"step gives {' and '.join(names)} of {kind} {one}, reset of {kind} {other}; give both the same {kind}."
 
 
 def _may_truncate(environment: Environment, *inputs: PyTree) -> bool:
