@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.extend.core
@@ -18,6 +18,7 @@ from rookery.factories import OWN_ENVIRONMENT, place_of
 from rookery.features import Shape, feature_size, is_shape
 from rookery.types import Array, Key, Observation, PyTree
 
+ResultT = TypeVar("ResultT")
 _IN_A_TEAM = (
     "Every agent of a team needs one in every step, and the flags of an agent that ends before the others must "
     "stay set until the episode is over."
@@ -34,6 +35,9 @@ _NOT_TRACEABLE = (
     jax.errors.TracerIntegerConversionError,
 )
 """Raised by Python and NumPy code that needs the values of arrays, which a compiled program does not have."""
+_pass = jax.make_user_context(0)
+"""A number of each pass: JAX traces all functions again in another one, also those that the user compiled, so that a
+function that is not pure differs."""
 SEEDS = 3
 """Episodes that `check_environment` runs at once."""
 
@@ -46,7 +50,8 @@ def check_environment(environment: Environment, seed: int = 0) -> None:
     """Check that an environment can be trained: its shapes and types, time limit, start states, numbers, and whether
     each of its parameters has an effect.
 
-    It is reset and stepped under `jit` and `vmap` with random actions, for the length of an episode.
+    It is reset and stepped under `jit` and `vmap` with random actions, for the length of an episode, in two passes that
+    must agree. Each pass traces all functions, also those that are compiled by `jax.jit` already.
 
     Args:
       environment: the environment, without automatic resets.
@@ -252,7 +257,7 @@ def _behaviour(environment: Environment, key: Key) -> Iterator[str]:
     if _failed(environment):
         return
     # Both begin at new start states: an episode on the host exists once.
-    steps, again = (jax.device_get(_random_episodes(environment, key)) for _ in range(2))
+    steps, again = _twice(lambda: jax.device_get(_random_episodes(environment, key)))
     if failure := _failed(environment):
         yield failure
         return
@@ -274,6 +279,14 @@ def _behaviour(environment: Environment, key: Key) -> Iterator[str]:
             )
     yield from _time_limit_problems(spec, steps)
     yield from behaviour_problems(environment, partial(_random_episodes, key=key), steps)
+
+
+def _twice(function: Callable[[], ResultT]) -> tuple[ResultT, ResultT]:
+    """The results of two calls, in each of which all functions are traced."""
+    with _pass(1):
+        one = function()
+    with _pass(2):
+        return one, function()
 
 
 def _failed(environment: Environment) -> str:
@@ -298,7 +311,7 @@ def _time_limit_problems(spec: EnvSpec, steps: Step) -> Iterator[str]:
 
 def _start_problems(environment: Environment, key: Key) -> Iterator[str]:
     keys = jax.random.split(key, SEEDS)
-    (state, first), again = (jax.block_until_ready(jax.jit(jax.vmap(environment.reset))(keys)) for _ in range(2))
+    (state, first), again = _twice(lambda: jax.block_until_ready(jax.jit(jax.vmap(environment.reset))(keys)))
     if failure := _failed(environment):
         yield failure
         return

@@ -174,6 +174,22 @@ def test_impure_functions_are_errors() -> None:
         check_environment(impure)
 
 
+@pytest.mark.parametrize("wrapper", [lambda function: function, jax.jit])
+def test_an_impure_step_is_an_error_also_where_the_user_compiled_it(wrapper: Any) -> None:
+    plain, calls = line("no time limit"), []
+
+    def step(state: jax.Array, action: jax.Array, key: jax.Array) -> Any:
+        calls.append(0)
+        return plain.step(state + len(calls), action, key)
+
+    compiled = wrapper(step)
+    compiled(jnp.zeros(2), jnp.zeros(1), jax.random.key(0))
+    environment = limit_episode(plain._replace(step=compiled), LENGTH)
+    for _ in range(2):  # also a second time, when each pass finds what it traced the first time
+        with pytest.raises(ValueError, match=r"the same states, actions and keys give different steps; step must be a"):
+            check_environment(environment)
+
+
 def test_an_ignored_key_is_a_warning() -> None:
     with pytest.warns(
         EnvironmentWarning, match=r"^reset of line ignores its key: every episode starts in the same state$"
