@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.extend.core
@@ -12,12 +12,13 @@ import numpy as np
 
 from rookery import trees
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
-from rookery.envs.check_parameters import behaviour_problems, declaration_problems, measure_problems
+from rookery.envs.check_parameters import behaviour_problems, declaration_problems, has_type, measure_problems
 from rookery.envs.host.base import first_line
 from rookery.factories import OWN_ENVIRONMENT, place_of
 from rookery.features import Shape, feature_size, is_shape
 from rookery.types import Array, Key, Observation, PyTree
 
+ResultT = TypeVar("ResultT")
 _IN_A_TEAM = (
     "Every agent of a team needs one in every step, and the flags of an agent that ends before the others must "
     "stay set until the episode is over."
@@ -34,6 +35,9 @@ _NOT_TRACEABLE = (
     jax.errors.TracerIntegerConversionError,
 )
 """Raised by Python and NumPy code that needs the values of arrays, which a compiled program does not have."""
+_pass = jax.make_user_context(0)
+"""A number of each pass: JAX traces all functions again in another one, also those that the user compiled, so that a
+function that is not pure differs."""
 SEEDS = 3
 """Episodes that `check_environment` runs at once."""
 
@@ -46,7 +50,8 @@ def check_environment(environment: Environment, seed: int = 0) -> None:
     """Check that an environment can be trained: its shapes and types, time limit, start states, numbers, and whether
     each of its parameters has an effect.
 
-    It is reset and stepped under `jit` and `vmap` with random actions, for the length of an episode.
+    It is reset and stepped under `jit` and `vmap` with random actions, for the length of an episode, in two passes that
+    must agree. Each pass traces all functions, also those that are compiled by `jax.jit` already.
 
     Args:
       environment: the environment, without automatic resets.
@@ -94,6 +99,7 @@ def check_interface(environment: Environment) -> None:
     after, step = _traced(spec, "step(state, action, key)", "next_step", environment.step, *inputs)
     measures = measure_problems(spec, "step", step.measures)
     _report(spec, [*_step_problems(spec, "step", step), *_state_problems(state, after), *measures])
+    _report(spec, _difference_problems(first, step))
     _report(spec, declaration_problems(environment, (after, step), inputs))
     if not _may_truncate(environment, *inputs):
         with jax.ensure_compile_time_eval():  # also where a learner is built in a traced function
@@ -188,7 +194,7 @@ def _array_problems(what: str, array: Any, shape: tuple[int, ...], kind: Any) ->
     found = getattr(array, "shape", None)
     if found != shape:
         yield f"{what} of shape {found} instead of {shape}."
-    elif not jnp.issubdtype(array.dtype, kind):
+    elif not has_type(array, kind):
         yield f"{what} of type {array.dtype} instead of {'bool' if kind is jnp.bool_ else 'float32'}."
 
 
@@ -201,6 +207,24 @@ def _state_problems(before: PyTree, after: PyTree) -> Iterator[str]:
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             name = jax.tree_util.keystr(path) or "the state"
             yield f"{name} of the state is {old.dtype} {old.shape} after reset and {new.dtype} {new.shape} after step."
+
+
+def _difference_problems(first: Step, step: Step) -> Iterator[str]:
+    """Differences of shape or type between the step of a reset and that of a step, one sentence for each kind.
+
+    float32 and float64 are the same type here, since zeros of a reset have the other one under `jax_enable_x64`.
+    """
+    if jax.tree.structure(first) != jax.tree.structure(step):
+        yield "step returns a Step with other parts than that of reset; give the same parts in both."
+        return
+    found: dict[tuple[Any, ...], list[str]] = {}
+    for (path, old), new in zip(jax.tree_util.tree_flatten_with_path(first)[0], jax.tree.leaves(step), strict=True):
+        for kind, one, other in (("shape", new.shape, old.shape), ("type", new.dtype, old.dtype)):
+            if one != other and not {one, other} <= {jnp.dtype("float32"), jnp.dtype("float64")}:
+                name = jax.tree_util.keystr(path).removeprefix(".")
+                found.setdefault((kind, one, other), []).append(name)
+    for (kind, one, other), names in found.items():
+        yield f"step gives {' and '.join(names)} of {kind} {one}, reset of {kind} {other}; give both the same {kind}."
 
 
 def _may_truncate(environment: Environment, *inputs: PyTree) -> bool:
@@ -233,7 +257,7 @@ def _behaviour(environment: Environment, key: Key) -> Iterator[str]:
     if _failed(environment):
         return
     # Both begin at new start states: an episode on the host exists once.
-    steps, again = (jax.device_get(_random_episodes(environment, key)) for _ in range(2))
+    steps, again = _twice(lambda: jax.device_get(_random_episodes(environment, key)))
     if failure := _failed(environment):
         yield failure
         return
@@ -255,6 +279,14 @@ def _behaviour(environment: Environment, key: Key) -> Iterator[str]:
             )
     yield from _time_limit_problems(spec, steps)
     yield from behaviour_problems(environment, partial(_random_episodes, key=key), steps)
+
+
+def _twice(function: Callable[[], ResultT]) -> tuple[ResultT, ResultT]:
+    """The results of two calls, in each of which all functions are traced."""
+    with _pass(1):
+        one = function()
+    with _pass(2):
+        return one, function()
 
 
 def _failed(environment: Environment) -> str:
@@ -279,7 +311,7 @@ def _time_limit_problems(spec: EnvSpec, steps: Step) -> Iterator[str]:
 
 def _start_problems(environment: Environment, key: Key) -> Iterator[str]:
     keys = jax.random.split(key, SEEDS)
-    (state, first), again = (jax.block_until_ready(jax.jit(jax.vmap(environment.reset))(keys)) for _ in range(2))
+    (state, first), again = _twice(lambda: jax.block_until_ready(jax.jit(jax.vmap(environment.reset))(keys)))
     if failure := _failed(environment):
         yield failure
         return

@@ -46,6 +46,12 @@ def declaration_problems(environment: Environment, shapes: PyTree, inputs: tuple
         yield f"parameterize returns an environment whose step gives other shapes, types or containers; {remedy}."
 
 
+def has_type(array: Array, kind: Any) -> bool:
+    """Whether a leaf of a step, as a shape, has a type: `jnp.floating` is float32, or float64, which exists only with
+    `jax_enable_x64`."""
+    return array.dtype in (jnp.float32, jnp.float64) if kind is jnp.floating else array.dtype == kind
+
+
 def measure_problems(spec: EnvSpec, where: str, measures: Mapping[str, Array] | None) -> Iterator[str]:
     """Wrong names, shapes and types of a step's measures, as shapes."""
     if set(measures or {}) != set(spec.measures or {}):
@@ -54,7 +60,7 @@ def measure_problems(spec: EnvSpec, where: str, measures: Mapping[str, Array] | 
             f"{', '.join(spec.measures or {}) or 'none'}; pass measures to rookery.envs.first_step and next_step."
         )
     for name, value in (measures or {}).items():
-        if value.shape not in ((), spec.agents) or not jnp.issubdtype(value.dtype, jnp.floating):
+        if value.shape not in ((), spec.agents) or not has_type(value, jnp.floating):
             shapes = " or ".join(map(str, dict.fromkeys([(), spec.agents])))
             yield f"{where} gives the measure {name} as {value.dtype} {value.shape} instead of float32 {shapes}."
 

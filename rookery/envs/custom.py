@@ -1,10 +1,10 @@
 """User-defined environments by name: `package.module:factory`, `path/to/file.py:factory`, and registered names.
 
 A factory is a function that returns an `Environment`; its keyword parameters are the options of the task. Packages can
-declare factories in the entry-point group `rookery.environments`.
+declare factories in the entry-point group `rookery.environments`. The names of the library's own tasks are reserved.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from typing import Any
 
@@ -18,6 +18,7 @@ ENTRY_POINTS = "rookery.environments"
 Factory = Callable[..., Environment]
 _FACTORIES: dict[str, Factory | str] = {}
 _EXTRAS: dict[str, str | None] = {}
+_TAKEN: set[str] = set()
 ENVIRONMENT = Product("environment", "an Environment", "./mass.py:make", factories.OWN_ENVIRONMENT)
 
 
@@ -27,13 +28,13 @@ def register(name: str, factory: Factory | str, extra: str | None = None) -> Non
     A run records the module and the name of the factory, so that commands find it again in another process.
 
     Args:
-      name: a name without ":" that no task has; registering a name again replaces its factory.
+      name: a name without ":" and "/" that no task of the library has; registering a name again replaces its factory.
       factory: a function that returns an `Environment`, or its name, "package.module:factory", to import on first use.
       extra: what to install where the factory cannot be imported, as in "pip install my-package".
 
     Raises:
-      ValueError: the name is empty or contains ":", or `factory` is neither a function nor of the form
-        "package.module:factory".
+      ValueError: the name is empty, contains ":" or "/", or is that of a task or scoring function of the library; or
+        `factory` is neither a function nor of the form "package.module:factory".
 
     Example:
       >>> rookery.register("short_room", lambda: rookery.make("point_room", episode_length=5))
@@ -42,12 +43,21 @@ def register(name: str, factory: Factory | str, extra: str | None = None) -> Non
     """
     if not name or ":" in name or "/" in name:
         raise ValueError(f"the name of an environment must be a word without ':' and '/', got {name!r}.")
+    if name in _TAKEN:
+        raise ValueError(
+            f"the library has a task {name!r}; register the environment by another name, as in 'my_{name}'."
+        )
     if not callable(factory) and not is_reference(str(factory)):
         raise ValueError(
             f"the factory of {name!r} must be a function or 'package.module:factory', got {factory!r}; pass a function "
             "that returns an Environment."
         )
     _FACTORIES[name], _EXTRAS[name] = factory, extra
+
+
+def reserve(names: Iterable[str]) -> None:
+    """Keep names for the library's own tasks: `register` refuses them, and names that packages declare do not count."""
+    _TAKEN.update(names)
 
 
 def is_custom(name: str) -> bool:
@@ -104,7 +114,8 @@ def recorded_name(name: str) -> str:
 
 
 def _declared() -> dict[str, metadata.EntryPoint]:
-    return {point.name: point for point in metadata.entry_points(group=ENTRY_POINTS)}
+    points = metadata.entry_points(group=ENTRY_POINTS)
+    return {point.name: point for point in points if point.name not in _TAKEN}
 
 
 def _load(name: str) -> Factory:

@@ -370,3 +370,5 @@ _TASKS = {
         *(_jaxmarl(name) for name in jaxmarl_tasks.TASKS),
     )
 }
+
+custom.reserve((*_TASKS, *functions.names()))

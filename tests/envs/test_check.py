@@ -11,7 +11,7 @@ from rookery.agents.ppo import ppo
 from rookery.agents.sac import sac
 from rookery.agents.td3 import td3
 from rookery.envs import registry
-from rookery.envs.base import Environment, EnvSpec, first_step, next_step
+from rookery.envs.base import Environment, EnvSpec, Step, first_step, next_step
 from rookery.envs.check import EnvironmentWarning, check_environment, check_interface
 from rookery.envs.wrappers.frame_stack import stack_frames
 from rookery.envs.wrappers.time_limit import guard_physics, limit_episode
@@ -23,17 +23,27 @@ LENGTH = 6
 WRONG = r"^the environment line is wrong, see docs/guides/own_environment\.md: "
 
 
+def start(mistake: str, state: jax.Array) -> Step:
+    """The first step of an episode with one mistake."""
+    first, pixels = first_step(state, jnp.zeros(0)), jnp.zeros(2, jnp.uint8)
+    wrong = {
+        "reward at start": first._replace(reward=jnp.ones(())),
+        "other final observation": first._replace(final_observation=Observation(state + 1.0)),
+        "other final type": first._replace(final_observation=Observation(pixels)),
+        "skill at start": first._replace(observation=Observation(state, jnp.zeros(1))),
+        "pixels at start": first_step(pixels, jnp.zeros(0)),
+        "half precision at start": first_step(state.astype(jnp.float16), jnp.zeros(0)),
+    }
+    return wrong.get(mistake, first)
+
+
 def line(mistake: str = "", **spec: Any) -> Environment:
     """A point on a line with one mistake."""
     described = EnvSpec("line", **{"observation_size": 2, "action_size": 1, "episode_length": LENGTH, **spec})
 
     def reset(key: jax.Array) -> Any:
         state = jnp.zeros(2) if mistake == "same start" else jax.random.uniform(key, (2,))
-        first = first_step(state, jnp.zeros(0))
-        if mistake == "reward at start":
-            first = first._replace(reward=jnp.ones(()))
-        if mistake == "other final observation":
-            first = first._replace(final_observation=Observation(state + 1.0))
+        first = start(mistake, state)
         return first if mistake == "no pair" else (state, first)
 
     def step(state: jax.Array, action: jax.Array, key: jax.Array) -> Any:
@@ -42,9 +52,12 @@ def line(mistake: str = "", **spec: Any) -> Environment:
             state = -state
         if mistake == "growing state":
             state = jnp.concatenate([state, state])
-        reward = {"long reward": jnp.ones(1), "nan": jnp.float32(jnp.nan), "int reward": jnp.int32(1)}.get(
-            mistake, jnp.ones(())
-        )
+        reward = {
+            "long reward": jnp.ones(1),
+            "half reward": jnp.float16(1),
+            "nan": jnp.float32(jnp.nan),
+            "int reward": jnp.int32(1),
+        }.get(mistake, jnp.ones(()))
         return state, next_step(state[:2], jnp.ones(()), jnp.asarray(False), jnp.zeros(0))._replace(reward=reward)
 
     environment = Environment(reset, step, described)
@@ -54,6 +67,12 @@ def line(mistake: str = "", **spec: Any) -> Environment:
 @pytest.mark.parametrize("name", ["point_room", "pursuit_discrete", "probe_both", "inverted_pendulum"])
 def test_shipped_environments_pass(name: str) -> None:
     check_environment(registry.make(name, episode_length=LENGTH))
+
+
+@pytest.mark.parametrize("name", ["point_room", "probe_value"])
+def test_the_zeros_of_a_reset_may_have_double_precision(name: str) -> None:
+    with jax.enable_x64(True):
+        check_interface(registry.make(name))
 
 
 @pytest.mark.parametrize(
@@ -80,6 +99,28 @@ def test_shipped_environments_pass(name: str) -> None:
         ("growing state", {}, r"\.inner of the state is float32 \(2,\) after reset and float32 \(4,\) after step\.$"),
         ("long reward", {}, r"step gives reward of shape \(1,\) instead of \(\)\.$"),
         ("int reward", {}, r"step gives reward of type int32 instead of float32\.$"),
+        ("half reward", {}, r"step gives reward of type float16 instead of float32\.$"),
+        (
+            "half precision at start",
+            {},
+            r"reset gives observation\.features of type float16 instead of float32\. \(spec\.observation_size is 2\)$",
+        ),
+        (
+            "pixels at start",
+            {},
+            r"step gives observation\.features and final_observation\.features of type float32, reset of type uint8; "
+            r"give both the same type\.$",
+        ),
+        (
+            "other final type",
+            {},
+            r"step gives final_observation\.features of type float32, reset of type uint8; give both the same type\.$",
+        ),
+        (
+            "skill at start",
+            {},
+            r"step returns a Step with other parts than that of reset; give the same parts in both\.$",
+        ),
         (
             "no time limit",
             {},
@@ -90,7 +131,8 @@ def test_shipped_environments_pass(name: str) -> None:
 )
 def test_a_wrong_interface_is_an_error_of_the_check_and_of_learners(mistake: str, spec: dict, message: str) -> None:
     environment = line(mistake, **spec)
-    for check in (check_environment, check_interface, lambda e: off_policy(sac(line().spec), e)):
+    learners = (lambda e: off_policy(sac(line().spec), e), lambda e: on_policy(ppo(line().spec), e))
+    for check in (check_environment, check_interface, *learners):
         with pytest.raises(ValueError, match=WRONG + message):
             check(environment)
 
@@ -130,6 +172,22 @@ def test_impure_functions_are_errors() -> None:
     impure = limit_episode(line("no time limit")._replace(reset=reset), LENGTH)
     with pytest.raises(ValueError, match=r"the same key gives different start states; reset must be a pure function"):
         check_environment(impure)
+
+
+@pytest.mark.parametrize("wrapper", [lambda function: function, jax.jit])
+def test_an_impure_step_is_an_error_also_where_the_user_compiled_it(wrapper: Any) -> None:
+    plain, calls = line("no time limit"), []
+
+    def step(state: jax.Array, action: jax.Array, key: jax.Array) -> Any:
+        calls.append(0)
+        return plain.step(state + len(calls), action, key)
+
+    compiled = wrapper(step)
+    compiled(jnp.zeros(2), jnp.zeros(1), jax.random.key(0))
+    environment = limit_episode(plain._replace(step=compiled), LENGTH)
+    for _ in range(2):  # also a second time, when each pass finds what it traced the first time
+        with pytest.raises(ValueError, match=r"the same states, actions and keys give different steps; step must be a"):
+            check_environment(environment)
 
 
 def test_an_ignored_key_is_a_warning() -> None:

@@ -86,6 +86,17 @@ def test_packages_declare_environments_as_entry_points(monkeypatch: pytest.Monke
         rookery.make("declared_rom")
 
 
+def test_a_name_that_a_package_declares_does_not_replace_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [
+        metadata.EntryPoint(name, f"{__name__}:short_room", custom.ENTRY_POINTS) for name in ("point_maze", "arm")
+    ]
+    monkeypatch.setattr(metadata, "entry_points", lambda group: points if group == custom.ENTRY_POINTS else [])
+    monkeypatch.setattr(custom, "_FACTORIES", {})
+    assert rookery.make("point_maze").spec.episode_length == 200
+    assert not custom.is_custom("arm")
+    assert custom.names() == ()
+
+
 @pytest.mark.parametrize(
     ("name", "label"),
     [("hopper", "hopper"), ("./a/mass.py:make", "mass"), ("lab.tasks:mass", "tasks-mass"), ("lab.mass:build", "mass")],
@@ -134,6 +145,12 @@ def test_what_is_not_there_is_an_error(tmp_path: Path) -> None:
     ("name", "factory", "message"),
     [
         ("a:b", short_room, r"^the name of an environment must be a word without ':' and '/', got 'a:b'\.$"),
+        (
+            "hopper",
+            short_room,
+            r"^the library has a task 'hopper'; register the environment by another name, as in 'my_hopper'\.$",
+        ),
+        ("sphere", short_room, r"^the library has a task 'sphere'; "),
         ("room", 3, r"^the factory of 'room' must be a function or 'package\.module:factory', got 3"),
     ],
 )

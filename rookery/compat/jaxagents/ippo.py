@@ -64,10 +64,12 @@ class IPPOBase(Hooks):
         self.agent_trained, self.previous_training_max_step = False, 0
         folder = config.checkpoint_dir
         self._store = None if folder is None else Checkpointer(folder, keep=checkpoint_metrics.ALL)
-        if self._store and not config.restore_agent:
+        if self._store:
             remedy = "set restore_agent=True to continue from them, or another checkpoint_dir to keep them."
-            check(self._store.empty, f"{folder} has checkpoints already; {remedy}")
-            (self._store.directory / "training_configuration.txt").write_text(str(self))
+            check(config.restore_agent or self._store.empty, f"{folder} has checkpoints already; {remedy}")
+            written = self._store.directory / "training_configuration.txt"
+            if self._store.empty or not written.exists():
+                written.write_text(str(self))
         self._stage_counts = training.stage_counts(config.n_steps, config.eval_frequency)
         self._compiled_train = jax.jit(partial(training.train, self, self._stage_counts))
         self._compiled_begin = jax.jit(partial(training.begin, self))
@@ -92,7 +94,8 @@ class IPPOBase(Hooks):
     def train(self, rng: Key, hyperparams: HyperParameters) -> tuple[Runner, dict[str, Array]]:
         """Train from initial parameters, or continue from a runner restored or collected with its previous step count.
 
-        Inside `jax.jit` or `jax.vmap` the method is pure; outside it shows a progress bar and writes checkpoints.
+        Inside `jax.jit` or `jax.vmap` the method is pure; outside it shows a progress bar, and writes checkpoints and
+        `hyperparameters.txt` to `checkpoint_dir`, if there is one.
 
         Returns:
           The runner after training; and the metrics of `eval` with `actor_loss` and `critic_loss` `[1]`, means over the
@@ -107,14 +110,18 @@ class IPPOBase(Hooks):
         shape, remedy = max(map(jnp.shape, jax.tree.leaves(hyperparams))), "jax.vmap(agent.train, in_axes=(None, 0))"
         check(not shape, f"a hyper-parameter has shape {shape}; train sets by {remedy}.")
         newest, done = (self._store and self._store.latest()) or 0, self.previous_training_max_step
-        remedy = "call restore() to continue from there, or set another checkpoint_dir to train from the beginning."
+        remedy = (
+            'call restore("last") to continue from there, or set another checkpoint_dir to train from the beginning.'
+        )
         check(newest <= done, f"{self.config.checkpoint_dir} has checkpoints up to step {newest}; {remedy}")
+        self.log_hyperparams(hyperparams)
         first = self._compiled_begin(rng, hyperparams, initial)
         return checkpoint_metrics.train(self._compiled_stage, self._stage_counts, first, self._store, done)
 
     def eval(self, rng: Key, n_evals: int = 32) -> dict[str, Array]:
         """Evaluate the trained actors: `terminated`, `truncated` `[N]`, `final_rewards`, `returns` `[N, I]`."""
-        check(self.agent_trained, "the actors are not trained; call collect_training(runner, metrics) or restore().")
+        remedy = 'call collect_training(runner, metrics) or restore("last").'
+        check(self.agent_trained, f"the actors are not trained; {remedy}")
         check_counts(n_evals=n_evals)
         return self._compiled_evaluate(n_evals, rng, self.actor_training)
 
@@ -146,7 +153,8 @@ class IPPOBase(Hooks):
         if self._store is None:
             raise ValueError("there is nothing to restore from; give checkpoint_dir in the configuration.")
         check(mode in ("best", "last"), f"mode must be 'best' or 'last', got {mode!r}.")
-        check(mode == "last" or best_fn is not None, "mode 'best' needs best_fn(metrics) -> index of an evaluation.")
+        remedy = 'best_fn(metrics) -> index of an evaluation; give it, or call restore("last").'
+        check(mode == "last" or best_fn is not None, f"mode 'best' needs {remedy}")
         steps, metrics = checkpoint_metrics.read(self._store)
         where, remedy = self._store.directory, "train first, or give another checkpoint_dir."
         check(bool(steps), f"{where} has no whole checkpoint; {remedy}")
@@ -156,7 +164,7 @@ class IPPOBase(Hooks):
         self.eval_steps_in_training = jnp.asarray(steps)
 
     def log_hyperparams(self, hyperparams: HyperParameters) -> None:
-        """Write them to `hyperparameters.txt` in `checkpoint_dir`, if there is one."""
+        """Write them to `hyperparameters.txt` in `checkpoint_dir`, if there is one; `train` does so too."""
         if self._store:
             (self._store.directory / "hyperparameters.txt").write_text(_listed("Hyperparameters:", hyperparams))
 

@@ -468,9 +468,8 @@ def test_outputs_of_a_wrong_shape_raise_in_training(changes: dict[str, Any], mes
 
 
 def test_invalid_calls_raise(tmp_path: Path):
-    with pytest.raises(
-        ValueError, match=r"^the actors are not trained; call collect_training\(runner, metrics\) or restore\(\)"
-    ):
+    remedy = r'call collect_training\(runner, metrics\) or restore\("last"\)\.$'
+    with pytest.raises(ValueError, match=rf"^the actors are not trained; {remedy}"):
         agent().eval(jax.random.key(0))
     with pytest.raises(ValueError, match=r"^collect_training needs the runner that train returned; got None\.$"):
         agent().collect_training()
@@ -485,7 +484,8 @@ def test_invalid_calls_raise(tmp_path: Path):
         jax.jit(kept.train)(jax.random.key(0), HYPER)
     with pytest.raises(ValueError, match=r"^mode must be 'best' or 'last', got 'first'\.$"):
         kept.restore("first")
-    with pytest.raises(ValueError, match=r"^mode 'best' needs best_fn"):
+    remedy = r'give it, or call restore\("last"\)\.$'
+    with pytest.raises(ValueError, match=rf"^mode 'best' needs best_fn\(metrics\) -> index of an evaluation; {remedy}"):
         kept.restore()
     with pytest.raises(ValueError, match=r"has no whole checkpoint; train first, or give another checkpoint_dir\.$"):
         kept.restore("last")

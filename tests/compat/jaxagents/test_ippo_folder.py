@@ -28,8 +28,9 @@ def test_a_restored_training_continues_as_if_it_had_never_stopped(tmp_path: Path
     first.collect_training(runner, metrics)
     assert steps(tmp_path) == [0, 2, 4]
     assert "batch_size: 8" in (tmp_path / "training_configuration.txt").read_text()
-    first.log_hyperparams(HYPER)
     assert "gamma: 0.9" in (tmp_path / "hyperparameters.txt").read_text()
+    first.log_hyperparams(HYPER._replace(gamma=0.5))
+    assert "gamma: 0.5" in (tmp_path / "hyperparameters.txt").read_text()
 
     second = agent(tmp_path, restore_agent=True)
     second.restore("last")
@@ -37,7 +38,7 @@ def test_a_restored_training_continues_as_if_it_had_never_stopped(tmp_path: Path
     assert_equal(second.training_metrics, metrics)
     assert (second.agent_trained, second.previous_training_max_step) == (True, 4)
     assert_equal(second.eval(jax.random.key(5), 6), first.eval(jax.random.key(5), 6))
-    with pytest.raises(ValueError, match=r"has checkpoints up to step 4; call restore\(\) to continue from there"):
+    with pytest.raises(ValueError, match=r'has checkpoints up to step 4; call restore\("last"\) to continue'):
         agent(tmp_path, restore_agent=True).train(jax.random.key(0), HYPER)
     with pytest.raises(ValueError, match=r"has checkpoints already; set restore_agent=True to continue from them"):
         agent(tmp_path)
@@ -60,6 +61,18 @@ def test_a_restored_training_continues_as_if_it_had_never_stopped(tmp_path: Path
     np.testing.assert_array_equal(third.training_metrics["returns"], all_metrics["returns"])
     found = third.eval(EVAL_KEY, 6)["returns"]
     np.testing.assert_allclose(found, all_metrics["returns"][1], rtol=1e-5, atol=1e-6)
+
+
+def test_a_configuration_is_written_for_new_checkpoints_only(tmp_path: Path):
+    written = tmp_path / "training_configuration.txt"
+    restorable = agent(tmp_path, restore_agent=True)
+    assert "n_steps: 4" in written.read_text()
+    restorable.train(jax.random.key(0), HYPER)
+    agent(tmp_path, n_steps=6, restore_agent=True)
+    assert "n_steps: 4" in written.read_text()  # of the training that began there
+    written.unlink()
+    agent(tmp_path, n_steps=6, restore_agent=True)
+    assert "n_steps: 6" in written.read_text()
 
 
 class Killed(BaseException):
