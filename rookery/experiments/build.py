@@ -158,7 +158,8 @@ def _selection(config: PbtRun, learner: Learner) -> PbtRun:
         assert learner.spec.team is not None
         raise ValueError(
             f"in {learner.spec.name} one agent wins what another loses, so the mean return of a team cannot rank "
-            f"members; give --select-by rating, --fitness {' or '.join(learner.spec.team.names)}, or --member agent."
+            f"members; give --fitness {' or '.join(learner.spec.team.names)}, or, with separate parameters and without "
+            "islands, --select-by rating or --member agent."
         )
     if config.has_separate_roles and (fitness := _fitness_of(config)) is not None:
         raise ValueError(

@@ -436,7 +436,7 @@ INVALID = [
         (
             "train pbt-ippo --select-by fitness",
             1,
-            "one agent wins what another loses, so the mean return of a team cannot rank members; give --select-by",
+            "one agent wins what another loses, so the mean return of a team cannot rank members; give --fitness",
         ),
         ("train pbt-ippo --select-by ratings", 2, "--select-by must be auto or fitness or rating, got ratings"),
         ("train pbt-ippo --select-by rating --fitness prey", 1, "rating rates the agents of all roles; leave fitness"),
