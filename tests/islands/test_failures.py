@@ -28,11 +28,6 @@ def whole(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture
-def copy(whole, tmp_path) -> Path:
-    return Path(shutil.copytree(whole, tmp_path / "run"))
-
-
 def damage(folder: Path, number: int) -> None:
     """Leave the island no complete checkpoint."""
     for manifest in (island_dir(folder, number) / "checkpoints").glob("generation_*.json"):

@@ -49,11 +49,6 @@ def whole(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture
-def copy(whole, tmp_path) -> Path:
-    return Path(shutil.copytree(whole, tmp_path / "run"))
-
-
 def config_of(folder: Path):
     return plan.resumed(open_existing(folder), None, {"quiet": True})
 
