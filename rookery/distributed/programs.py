@@ -60,9 +60,9 @@ def compile_program(program: base.Program, over: Mesh) -> Compiled:
     """Jit the functions of a program for a mesh: one call per generation, with a donated, sharded state.
 
     Raises:
-      ValueError: the devices do not divide the population or the batch.
+      ValueError: the devices do not divide the population or the batch, or `jax_enable_x64` is on.
     """
-    _check_sizes(program, over)
+    _check(program, over)
     layout = shardings(over, program.divides_cells)
     return Compiled(
         init=jax.jit(program.init, out_shardings=layout),
@@ -73,7 +73,7 @@ def compile_program(program: base.Program, over: Mesh) -> Compiled:
 
 def compile_stages(program: base.Program, over: Mesh) -> Stages:
     """Jit the stages of a program for a mesh; arguments and errors are those of `compile_program`."""
-    _check_sizes(program, over)
+    _check(program, over)
     layout = shardings(over, program.divides_cells)
     both = (layout, Work(layout.members, layout.shared))
     init, step = staged_init(program.init), staged_step(program.step)
@@ -112,14 +112,20 @@ def _options(once: bool) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in os.environ.get("XLA_FLAGS", "")}
 
 
-def _check_sizes(program: base.Program, over: Mesh) -> None:
+def _check(program: base.Program, over: Mesh) -> None:
+    if jax.config.jax_enable_x64:
+        raise ValueError(
+            "jax_enable_x64 is on, but agents train in float32: unset JAX_ENABLE_X64, or in Python create and train "
+            "them inside `with jax.enable_x64(False):`."
+        )
     check_population(program.population_size, over)
     if program.batch_size is not None:
         check_population(program.batch_size, over, "batch")
 
 
 def template(program: base.Program, over: Mesh) -> base.ProgramState:
-    """Shapes, dtypes and shardings of a program's state, without computing it."""
+    """Shapes, dtypes and shardings of a program's state, without computing it; errors as `compile_program`."""
+    _check(program, over)
     layout = shardings(over, program.divides_cells)
     return base.ProgramState(*_placed(layout, jax.eval_shape(program.init, jax.random.key(0))))
 
