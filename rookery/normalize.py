@@ -14,7 +14,7 @@ class RunningStatistics(NamedTuple):
     """Statistics of all rows processed so far (Chan 1979: parallel variance)."""
 
     count: Array  # pyright: ignore[reportIncompatibleMethodOverride]
-    """`[]` float32, number of rows."""
+    """`[]` float32, number of rows; it stays at 2^23 times those of an update, beyond which float32 cannot count."""
     mean: Array
     """`[O]`."""
     squares: Array
@@ -27,7 +27,10 @@ def init(size: int) -> RunningStatistics:
 
 
 def update(statistics: RunningStatistics, rows: Array, counts: Array | bool = True) -> RunningStatistics:
-    """Update with `rows` `[B, O]` where `counts` (`[B]` bool) is True; rows that are not finite are ignored."""
+    """Update with `rows` `[B, O]` where `counts` (`[B]` bool) is True; rows that are not finite are ignored.
+
+    When the count has reached its limit the oldest rows lose weight.
+    """
     chex.assert_shape(rows, (None, statistics.mean.shape[0]))
     valid = counts & jnp.isfinite(rows).all(axis=1)
     rows = jnp.where(valid[:, None], as_floats(rows), 0.0)
@@ -36,11 +39,16 @@ def update(statistics: RunningStatistics, rows: Array, counts: Array | bool = Tr
     batch_mean = jnp.sum(rows, axis=0) / jnp.maximum(added, 1.0)
     batch_squares = jnp.sum(jnp.where(valid[:, None], (rows - batch_mean[None]) ** 2, 0.0), axis=0)
     delta = batch_mean - statistics.mean
+    total, squares = statistics.count + added, delta**2 * (statistics.count * added / count)
+    kept = jnp.minimum(total, _MOST_UPDATES * rows.shape[0])
     return RunningStatistics(
-        count=statistics.count + added,
+        count=kept,
         mean=statistics.mean + delta * (added / count),
-        squares=statistics.squares + batch_squares + delta**2 * (statistics.count * added / count),
+        squares=(statistics.squares + batch_squares + squares) * (kept / jnp.maximum(total, 1.0)),
     )
+
+
+_MOST_UPDATES = 2.0**23
 
 
 def mean_of(counts: Array, values: Array) -> Array:

@@ -32,6 +32,19 @@ def test_statistics_equal_numpy_whatever_the_batches(rows: np.ndarray) -> None:
     assert_statistics(seen(rows[:1], rows[1:7], rows[7:8], rows[8:50], rows[50:]), rows)
 
 
+def test_the_variance_stays_right_when_the_count_has_reached_its_limit(rows: np.ndarray) -> None:
+    many = normalize.update(
+        RunningStatistics(jnp.float32(2.0**24), jnp.zeros(1), jnp.ones(1) * 2.0**24), jnp.ones((1, 1))
+    )
+    assert float(many.count) == 2.0**23  # of one row in each update
+    for _ in range(3):
+        many = normalize.update(many, jnp.ones((1, 1)))
+    assert float(many.count) == 2.0**23
+    np.testing.assert_allclose(many.squares / many.count, 1.0, rtol=1e-6)
+    ten = RunningStatistics(jnp.float32(2.0**24), jnp.zeros(3), jnp.ones(3) * 2.0**24)
+    assert float(normalize.update(ten, jnp.asarray(rows[:10], jnp.float32)).count) == 2.0**24 + 10
+
+
 def test_a_large_offset_costs_no_accuracy_of_the_variance() -> None:
     rows = np.random.default_rng(1).normal(1000.0, 1.0, (400, 1))
     # Sum of squares minus squared sum would be off by about 6 %: 1e6 has a spacing of 0.06 in float32.

@@ -79,7 +79,7 @@ def evaluate(
         metrics["independent"] = np.asarray(config_io.are_independent(folder.config))
         metrics["best_member"] = np.asarray(warm_start.best_member(read))
     skill = spec.skill if spec else None
-    if built.learner is not None and skill is not None:
+    if built.learner is not None and skill is not None and "best_member" in metrics:  # elites have no trajectories
         metrics["skill"] = np.arange(metrics["returns"].shape[1]) % len(enumerate_skills(skill))
         if built.learner.spec.descriptor is not None:
             descriptors, valid = _trace(built.learner, state, int(metrics["best_member"]), evaluation_key(seed))
@@ -236,7 +236,9 @@ def open_with_episodes(
         raise ValueError(f"eval_episodes must be at least 1, got {episodes}.")
     config, built = warm_start.opened_on(folder, over, program)
     requested = _with_episodes(built.program, episodes)
-    return warm_start.restore(folder, config, built._replace(program=requested, learner=requested.learner), checkpoint)
+    # Restored by the run's own program: what it stores of each evaluation can depend on the number of episodes.
+    read = warm_start.restore(folder, config, built, checkpoint)
+    return read._replace(built=built._replace(program=requested, learner=requested.learner))
 
 
 def _with_episodes(program: Program, episodes: int) -> Program:

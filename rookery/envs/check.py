@@ -10,7 +10,7 @@ import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 
-from rookery import trees
+from rookery import distributions, trees
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
 from rookery.envs.check_parameters import behaviour_problems, declaration_problems, has_type, measure_problems
 from rookery.envs.host.base import first_line
@@ -329,13 +329,16 @@ def _start_problems(environment: Environment, key: Key) -> Iterator[str]:
         yield "reset gives a final_observation that differs from its observation; build the step by first_step."
 
 
-def _inputs(spec: EnvSpec, action_key: Key, step_key: Key) -> tuple[Array, Key]:
-    """Random actions and keys of one step of all episodes."""
+def _inputs(spec: EnvSpec, mask: Array | None, action_key: Key, step_key: Key) -> tuple[Array, Key]:
+    """Random actions, of those that the mask allows, and keys of one step of all episodes."""
     shape, kind = _action_type(spec)
     keys = jax.random.split(step_key, SEEDS)
-    if spec.discrete:
+    if not spec.discrete:
+        return jax.random.uniform(action_key, (SEEDS, *shape), kind, -1.0, 1.0), keys
+    if mask is None:
         return jax.random.randint(action_key, (SEEDS, *shape), 0, spec.action_size), keys
-    return jax.random.uniform(action_key, (SEEDS, *shape), kind, -1.0, 1.0), keys
+    logits = distributions.masked_logits(jnp.zeros(mask.shape), mask)
+    return jax.random.categorical(action_key, logits).astype(jnp.int32), keys
 
 
 def _random_episodes(environment: Environment, key: Key) -> Step:
@@ -345,14 +348,16 @@ def _random_episodes(environment: Environment, key: Key) -> Step:
     if environment.spec.parameters is not None and environment.assignment is not None:
         keys = jax.random.split(jax.random.fold_in(reset_key, SEEDS), SEEDS)
         start = jax.vmap(environment.assignment.first)(start, jnp.arange(SEEDS), keys)
-    state = start[0]
 
-    def advance(state: PyTree, time: Array) -> tuple[PyTree, Step]:
-        inputs = _inputs(environment.spec, jax.random.fold_in(action_key, time), jax.random.fold_in(step_key, time))
-        return jax.vmap(environment.step)(state, *inputs)
+    def advance(before: tuple[PyTree, Array | None], time: Array) -> tuple[tuple[PyTree, Array | None], Step]:
+        state, mask = before
+        keys = jax.random.fold_in(action_key, time), jax.random.fold_in(step_key, time)
+        state, step = jax.vmap(environment.step)(state, *_inputs(environment.spec, mask, *keys))
+        return (state, step.observation.action_mask), step
 
     times = jnp.arange(environment.spec.episode_length)
-    return jax.jit(partial(jax.lax.scan, advance))(state, times)[1]
+    first = start[0], start[1].observation.action_mask
+    return jax.jit(partial(jax.lax.scan, advance))(first, times)[1]
 
 
 def _over(spec: EnvSpec, steps: Step) -> Any:

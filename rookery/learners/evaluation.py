@@ -63,7 +63,7 @@ class Episodes(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """The transitions of an evaluation; T is the length of the longest episode."""
+    """The transitions of an evaluation; T is the episode length of the environment."""
 
     transitions: Transition
     """`[T N, ...]`, with the true successors."""
@@ -328,13 +328,14 @@ def _finite(action: PyTree, rank: int) -> Array:
 def _accumulate_measures(
     intrinsic_reward: IntrinsicReward, genotype: Genotype, step: Step, run: Episodes
 ) -> Mapping[str, Array]:
-    """Add a step's measured quantities to the sums of the episodes that have not ended."""
+    """Add a step's measured quantities to the sums of the episodes that have not ended; broken steps have none."""
     normalized = step._replace(final_observation=normalize_features(genotype.normalizer, step.final_observation))
     if step.previous is not None:
         observation = normalize_features(genotype.normalizer, step.previous.observation)
         normalized = normalized._replace(previous=step.previous._replace(observation=observation))
     measures = jax.vmap(intrinsic_reward.measure, in_axes=(None, 0))(genotype.params, normalized)
-    return {name: total + jnp.where(run.active, measures[name], 0.0) for name, total in run.sums.items()}
+    counts = run.active & ~step.broken
+    return {name: total + jnp.where(counts, measures[name], 0.0) for name, total in run.sums.items()}
 
 
 def trace(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key) -> tuple[Array, Array]:

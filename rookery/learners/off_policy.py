@@ -41,8 +41,8 @@ class OffPolicyConfig(EvaluationConfig):
     batch_size: int = 256
     """Transitions per update (at least 1)."""
     buffer_size: int | None = None
-    """Transitions in each member's replay buffer (at least num_envs); by default 1 million, as in the papers. The
-    command line's default is smaller if the buffers would exceed a sixth of the memory."""
+    """Transitions in each member's replay buffer (at least num_envs and batch_size); by default 1 million, as in the
+    papers. The command line's default is smaller if the buffers would exceed a sixth of the memory."""
     warmup_steps: int = 1_000
     """Environment steps of each member with uniformly random actions and no updates, at the start of the run: 1,000 in
     Fujimoto 2018 (10,000 for HalfCheetah and Ant) and in the code of Haarnoja 2018."""
@@ -155,7 +155,9 @@ def iterate(
     bindings, member = rollout.parameterized(bindings, member)
     config, environment = bindings.config, auto_reset.auto_reset(bindings.environment, bank)
     explore_key, warmup_key, env_key, learn_key = jax.random.split(key, 4)
-    if learning is None:
+    if not config.warmup_steps:
+        learning = True
+    elif learning is None:
         learning = count >= config.warmup_iterations  # iterations, since environment steps could overflow int32
 
     observation = rollout.normalize_features(member.normalizer, member.env_state.observation)
@@ -163,6 +165,8 @@ def iterate(
     if config.warmup_steps:
         uniform = jax.random.uniform(warmup_key, action.shape, minval=-1.0, maxval=1.0)
         action = jnp.where(learning, action, uniform)
+    if environment.announce is not None and learning is not False:
+        learning &= member.buffer.size > 0  # it is empty after a restart: the transition of this step comes too late
     first = (count - config.warmup_iterations) * config.updates
     update = partial(_maybe_learn, bindings, key=learn_key, first=first, learning=learning)
     advance = partial(rollout.advance, environment, action=action, key=env_key, keep=bindings.keep)
@@ -185,10 +189,11 @@ def _store(
     bindings: OffPolicyBindings, member: Member, env_batch: rollout.EnvBatchState, rows: Transition, steps: envs.Step
 ) -> Member:
     """Store the transitions of a step, and update the statistics of what was observed."""
-    intrinsic_reward = bindings.agent.intrinsic_reward
+    intrinsic_reward, valid = bindings.agent.intrinsic_reward, None
     if intrinsic_reward is not None:
         member = member._replace(state=intrinsic_reward.observe(member.state, steps))
-    member = member._replace(env_state=env_batch, buffer=bindings.buffer.add(member.buffer, rows))
+        valid = ~steps.broken  # such a step seems to lead to the origin, since its numbers are replaced by 0
+    member = member._replace(env_state=env_batch, buffer=bindings.buffer.add(member.buffer, rows, valid))
     if bindings.config.normalize_observations:
         member = member._replace(normalizer=normalize.update(member.normalizer, rows.observation.features))
     return member
@@ -197,11 +202,11 @@ def _store(
 def _maybe_learn(
     bindings: OffPolicyBindings, member: Member, key: Key, first: Array, learning: Array | bool
 ) -> tuple[PyTree, Metrics]:
-    """Run the updates of an iteration, or none in the warm-up; see `learn`."""
+    """Run the updates of an iteration, or none where `learning` is False; see `learn`."""
     config = bindings.config
     counts = (config.updates, config.batch_size)
     run_updates = jax.jit(partial(learn, bindings.agent, bindings.buffer, member, key, first, *counts), inline=True)
-    if learning is True or not config.warmup_steps:
+    if learning is True:
         return run_updates()
     metrics = jax.eval_shape(run_updates)[1]
     skip = partial(_skip, member.state, metrics)
@@ -212,12 +217,12 @@ def summarize(log: tuple) -> Metrics:
     """Compute the metrics `[]` of a generation from its log.
 
     Returns:
-      The agent's metrics, averaged over the updates; `reward`, the mean reward of an environment step; `broken_steps`,
-      the number of steps in which the simulation produced non-finite numbers.
+      The agent's metrics, averaged over the updates, NaN without any; `reward`, the mean reward of an environment step;
+      `broken_steps`, the number of steps in which the simulation produced non-finite numbers.
     """
     updated, metrics, reward, broken = log
-    count = jnp.maximum(jnp.sum(updated), 1.0)
-    averages = jax.tree.map(lambda values: jnp.sum(values) / count, metrics)
+    count = jnp.sum(updated)  # 0 in the warm-up
+    averages = jax.tree.map(lambda values: jnp.where(count > 0, jnp.sum(values) / count, jnp.nan), metrics)
     return {**averages, "reward": jnp.mean(reward), "broken_steps": jnp.sum(broken)}
 
 

@@ -137,8 +137,8 @@ def propose(
     """Propose hyper-parameters for the children in sequence (Parker-Holder 2020, Alg. 2); survivors keep theirs.
 
     A child's proposal maximises `mean + sqrt(beta) deviation`, where the deviation is conditioned on the points of the
-    survivors and on the proposals made so far; no two proposals are equal. Without a valid row in the history,
-    proposals are uniform samples.
+    survivors and on the proposals made so far; no two are equal before whole numbers are rounded. Without a valid row
+    in the history, proposals are uniform samples.
 
     Args:
       history: the observations of all generations so far.

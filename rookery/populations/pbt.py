@@ -172,11 +172,14 @@ def record_fitness(bindings: PbtBindings, shared: Shared, hyper: Hyper, fitness:
     for selection."""
     history = shared.history
     if bindings.config.perturb == "pb2":
-        before = jnp.where(shared.generation > 0, shared.recent[:, 0], jnp.nan)
+        # Nothing is known before the first evaluation, and without updates no hyper-parameter has an effect.
+        first = max(1, bindings.learner.untrained_generations)
+        before = jnp.where(shared.generation >= first, shared.recent[:, 0], jnp.nan)
         history = pb2.record(history, bindings.space, shared.generation, hyper, before, fitness)
     recent = jnp.concatenate([fitness[:, None], shared.recent[:, :-1]], axis=1)
-    known = jnp.arange(bindings.config.smooth) <= shared.generation
-    mean = jnp.sum(jnp.where(known, recent, 0.0), axis=1) / jnp.sum(known).astype(jnp.float32)
+    known = (jnp.arange(bindings.config.smooth) <= shared.generation)[None] & jnp.isfinite(recent)
+    mean = jnp.sum(jnp.where(known, recent, 0.0), axis=1) / jnp.sum(known, axis=1).astype(jnp.float32)
+    mean = jnp.where(jnp.isfinite(fitness), mean, jnp.nan)  # earlier ones that are missing do not count
     return shared._replace(recent=recent, history=history), mean
 
 
@@ -204,10 +207,11 @@ def exploit(
         donors = selection.donors(fitness, parents, config.frequencies)
         # A migrant's hyper-parameters are not perturbed, unless it replaces a member that diverged.
         is_new &= selection.within_subpopulation(parents, config.frequencies) | ~jnp.isfinite(fitness)
+    has_widths, perturb_key, resize_key = widths.evolves(bindings.learner, members.hyper), keys[1], keys[1]
+    inherited_widths = trees.take(members.hyper.hidden_size, parents) if has_widths else None
     members = inherit(members, parents, donors, config.inherit_buffer, bindings.placement.move)
-    perturb_key = resize_key = keys[1]
-    has_widths = widths.evolves(bindings.learner, members.hyper)
-    if has_widths:
+    if has_widths:  # a migrant keeps the width of its parameters, whoever's hyper-parameters it gets
+        members = members._replace(hyper=members.hyper._replace(hidden_size=inherited_widths))
         perturb_key, resize_key = jax.random.split(keys[1])
     if config.perturb == "pb2":
         before = shared.recent[parents, 0]

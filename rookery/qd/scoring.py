@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from rookery import hyperparams, networks
+from rookery import distributions, hyperparams, networks
 from rookery.agents.base import ActFn, check_hidden_sizes
 from rookery.agents.encoders import EncoderName, reader
 from rookery.envs import base as envs
@@ -19,6 +19,7 @@ from rookery.envs import registry
 from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.check import check_interface
 from rookery.envs.tasks.functions import Function
+from rookery.envs.wrappers.teams import check_alone
 from rookery.factories import check_fields
 from rookery.hyperparams import Space
 from rookery.learners import widths
@@ -218,12 +219,17 @@ class Policy(NamedTuple):
 def policy(spec: EnvSpec, config: PolicyConfig | None = None, encoder: networks.Encoder | None = None) -> Policy:
     """Create a policy network. The action is tanh of its output, or its argmax if actions are discrete.
 
-    A discrete action is -1 if the output is not finite. A user-defined `encoder` reads the features, as in `sac`.
+    Only actions that the observation's mask allows are chosen; the action is -1 if the output is not finite. A
+    user-defined `encoder` reads the features, as in `sac`.
+
+    Raises:
+      ValueError: the spec is that of a multi-agent environment, or the encoder cannot read the features.
 
     Example:
       >>> env = rookery.make("point_room")
       >>> actor = rookery.qd.policy(env.spec, rookery.qd.PolicyConfig(hidden_sizes=(32,)))
     """
+    check_alone(spec)
     config = config or PolicyConfig()
     read = reader(spec, config.encoder, encoder)
     network = read.network(networks.mlp((read.size,), config.hidden_sizes, spec.action_size))
@@ -250,8 +256,8 @@ def policy_scoring(
       The scoring.
 
     Raises:
-      ValueError: the task has no descriptor, the encoder cannot read the features, or the environment differs from its
-        spec.
+      ValueError: the task has no descriptor or several agents, the encoder cannot read the features, or the environment
+        differs from its spec.
 
     Example:
       >>> env = rookery.make("point_room")
@@ -305,7 +311,9 @@ def _act(network: networks.Network, discrete: bool, params: PyTree, observation:
     output = network.apply(params, observation)
     if not discrete:
         return jnp.tanh(output)
-    return jnp.where(jnp.isfinite(output).all(), jnp.argmax(output), -1).astype(jnp.int32)
+    mask = observation.action_mask
+    allowed = output if mask is None else distributions.masked_logits(output, mask)
+    return jnp.where(jnp.isfinite(output).all(), jnp.argmax(allowed), -1).astype(jnp.int32)
 
 
 def learner_scoring(

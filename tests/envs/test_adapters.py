@@ -1,5 +1,6 @@
 """Environment objects of other suites: shipped ones equal their tasks, user-defined ones can be trained."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -132,6 +133,45 @@ class Nothing:
 def test_another_object_is_an_error(adapt: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         adapt(Nothing())
+
+
+@pytest.mark.filterwarnings("ignore:Brax System")
+def test_an_object_with_wrappers_for_training_is_an_error() -> None:
+    from brax import envs
+    from brax.envs.wrappers import training
+
+    wrapped = envs.create("inverted_pendulum", backend="spring")
+    with pytest.raises(
+        ValueError, match="from_brax adds the time limit and the resets itself; give the environment wi"
+    ):
+        from_brax(wrapped)
+    own = type("Own", (training.Wrapper,), {})(wrapped)
+    own.__class__.__module__ = "own"
+    with pytest.raises(ValueError, match=r"without its AutoResetWrapper, such as env\.unwrapped"):
+        from_brax(own)
+
+
+def test_an_action_without_bounds_is_an_error() -> None:
+    pendulum = load_gymnax("Pendulum-v1").env
+    pendulum.action_space = lambda _: SimpleNamespace(low=-jnp.inf, high=1.0, shape=(1,))
+    with pytest.raises(ValueError, match="the action space of Pendulum-v1 is not bounded; give every dimension finite"):
+        from_gymnax(pendulum)
+    simple = jaxmarl_object("MPE_simple_v3")
+    simple.action_space = lambda _: SimpleNamespace(low=0.0, high=jnp.inf, shape=(2,))
+    with pytest.raises(ValueError, match="an action space of SimpleMPE is not bounded; give every"):
+        from_jaxmarl(simple)
+
+
+def test_available_actions_are_reported_by_agents_of_different_action_sizes() -> None:
+    speaking = jaxmarl_object("MPE_simple_speaker_listener_v4")
+    sizes = [speaking.action_space(agent).n for agent in speaking.agents]
+    assert len(set(sizes)) > 1
+    speaking.get_avail_actions = lambda _: {
+        agent: jnp.arange(size) == size - 1 for agent, size in zip(speaking.agents, sizes, strict=True)
+    }
+    mask = from_jaxmarl(speaking).reset(jax.random.key(0))[1].observation.action_mask
+    assert mask.argmax(axis=1).tolist() == [size - 1 for size in sizes]
+    assert mask.sum(axis=1).tolist() == [1] * len(sizes)
 
 
 def test_an_object_without_a_time_limit_needs_one() -> None:

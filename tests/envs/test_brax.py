@@ -110,6 +110,7 @@ def test_a_weight_changes_its_part_of_the_reward() -> None:
 def test_the_tasks_declare_the_parts_that_their_reward_has() -> None:
     all_parts = ["forward_weight", "control_weight", "healthy_weight"]
     parts = {"hopper": all_parts, "halfcheetah_uni": all_parts[:2], "ant_omni": all_parts[1:], "ant_trap": all_parts}
+    parts |= {"halfcheetah_omni": all_parts[1:2]}
     for name, expected in parts.items():
         parameters = registry.find(name).parameters
         assert parameters is not None

@@ -69,6 +69,21 @@ def test_shipped_environments_pass(name: str) -> None:
     check_environment(registry.make(name, episode_length=LENGTH))
 
 
+def test_actions_that_a_mask_forbids_are_not_tried() -> None:
+    allowed = jnp.asarray([False, True, False])
+
+    def reset(key: jax.Array) -> tuple:
+        place = jax.random.uniform(key, (2,))
+        return place, first_step(place, jnp.zeros(0), allowed)
+
+    def step(state: jax.Array, action: jax.Array, key: jax.Array) -> tuple:
+        reward = jnp.where(action == 1, 1.0, jnp.nan)
+        return state, next_step(state, reward, jnp.asarray(False), jnp.zeros(0), allowed)
+
+    spec = EnvSpec("masked", 2, 3, LENGTH, discrete=True, masked=True)
+    check_environment(limit_episode(Environment(reset, step, spec), LENGTH))
+
+
 @pytest.mark.parametrize("name", ["point_room", "probe_value"])
 def test_the_zeros_of_a_reset_may_have_double_precision(name: str) -> None:
     with jax.enable_x64(True):

@@ -176,6 +176,16 @@ def test_an_action_that_is_not_finite_ends_its_episode_alone():
     compare(player.found[1], expected("Hopper-v4", 1, player.actions[1][:3]))
 
 
+def test_the_index_of_a_diverged_policy_ends_its_episode_alone():
+    player = Player(registry.make("envpool:CartPole-v1"), [0, 1])
+    player.actions[0, 0] = -1
+    player.step([0, 1])
+    assert player.found[0][-1][2] == TERMINATED | BROKEN
+    assert player.running() == [1]
+    player.pool.close()
+    compare(player.found[1], expected("CartPole-v1", 1, player.actions[1][:1]))
+
+
 def test_environments_are_freed_with_their_episodes():
     env = registry.make("envpool:Hopper-v4", num_threads=1)
     player = Player(env, [0, 1])

@@ -15,6 +15,7 @@ from rookery.envs import base, descriptors, registry
 from rookery.envs.base import Environment, EnvSpec, Step
 from rookery.envs.host.base import HostState
 from rookery.envs.wrappers import auto_reset, time_limit
+from rookery.envs.wrappers.frame_stack import stack_frames
 from rookery.types import Observation
 from tests.envs import gymnasium_environments
 
@@ -248,12 +249,20 @@ def fragile(value: float) -> Environment:
 
 def test_a_time_limit_keeps_the_truncations_of_the_environment() -> None:
     """A limit of `limit_episode` is replaced by another; the rules of the environment itself are not."""
-    room = registry.make("point_room", episode_length=2)
-    own = room._replace(
-        reset=lambda key: tuple_state(room.reset(key)), step=lambda s, a, k: tuple_state(room.step(s[0], a, k))
-    )
-    for environment, length, end in ((room, 4, 4), (own, 4, 2), (own, 1, 1)):
-        env = time_limit.limit_episode(environment, length)
+    room, limit = registry.make("point_room", episode_length=2), time_limit.limit_episode
+    in_three = limit(of_three_steps(room), 5)
+    for environment, length, end in (
+        (room, 4, 4),
+        (stack_frames(room, 2), 4, 4),
+        (limit(limit(room, 3), 1), 4, 4),
+        (of_three_steps(room), 4, 3),
+        (of_three_steps(room), 1, 1),
+        (in_three, 4, 3),
+        (time_limit.guard_physics(in_three), 9, 3),
+        (stack_frames(in_three, 2), 9, 3),
+        (in_three, 2, 2),
+    ):
+        env = limit(environment, length)
         assert env.spec.episode_length == length
         state, step = env.reset(jax.random.key(0))
         truncated = []
@@ -263,9 +272,30 @@ def test_a_time_limit_keeps_the_truncations_of_the_environment() -> None:
         assert truncated == [False] * (end - 1) + [True]
 
 
-def tuple_state(found: tuple) -> tuple:
-    """The state of an environment in a container of its own."""
-    return (found[0],), found[1]
+def of_three_steps(environment: Environment) -> Environment:
+    """The environment with a truncation of its own in the third step."""
+
+    def step(state: tuple, action: jax.Array, key: jax.Array) -> tuple:
+        inner, taken = environment.step(state[0], action, key)
+        return (inner, state[1] + 1), taken._replace(truncated=state[1] == 2)
+
+    def reset(key: jax.Array) -> tuple:
+        state, first = environment.reset(key)
+        return (state, jnp.zeros((), jnp.int32)), first
+
+    return environment._replace(reset=reset, step=step)
+
+
+def test_a_step_that_terminates_is_not_truncated() -> None:
+    room = registry.make("point_room")
+
+    def step(state: Any, action: jax.Array, key: jax.Array) -> tuple:
+        state, taken = room.step(state, action, key)
+        return state, taken._replace(terminated=jnp.asarray(True), truncated=jnp.asarray(True))
+
+    env = time_limit.limit_episode(room._replace(step=step), 4)
+    _, taken = env.step(env.reset(jax.random.key(0))[0], jnp.zeros(2), jax.random.key(1))
+    assert (bool(taken.terminated), bool(taken.truncated)) == (True, False)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -1,5 +1,6 @@
 """Population Based Training: selection against values computed by hand, and the invariants of inheritance."""
 
+import importlib
 from functools import partial
 from typing import Any, ClassVar
 
@@ -18,7 +19,10 @@ from rookery.populations.independent import seeds
 from rookery.populations.inheritance import inherit, perturb
 from rookery.populations.pbt import pbt
 from rookery.populations.replay import replay
+from rookery.populations.sharding import ONE_DEVICE
 from tests import tiny, walks
+
+pbt_module = importlib.import_module("rookery.populations.pbt")  # the package has a function of this name
 
 
 class TestCounts:
@@ -418,3 +422,64 @@ def test_every_strategy_continues_bit_equal(config, monkeypatch, tmp_path):
     rookery.run(program, generations=3, **options)
     continued = rookery.run(program, generations=6, resume=True, **options).state
     tiny.assert_equal(continued, whole)
+
+
+class TestWhatIsMissing:
+    """Evaluations that are not finite, generations without updates, and migrants of another width."""
+
+    def bindings(self, space: Any = None, size: int = 4, warmup_steps: int = 8, **config: Any) -> tuple[Any, Any]:
+        env = rookery.make("point_room", episode_length=4)
+        learner = rookery.off_policy(
+            rookery.sac(env.spec, hidden_sizes=(8,)),
+            env,
+            num_envs=2,
+            steps_per_generation=8,
+            batch_size=4,
+            buffer_size=32,
+            warmup_steps=warmup_steps,
+            eval_episodes=1,
+            start_states=2,
+        )
+        bound = pbt_module.bind(learner, space and space(learner), size, None, ONE_DEVICE, config, None)
+        return bound, pbt_module.create(
+            bound, jax.random.split(jax.random.key(0)), learner.start_states(jax.random.key(1))
+        )
+
+    def test_one_generation_without_a_fitness_does_not_hold_later_selections_back(self):
+        bound, state = self.bindings(smooth=3)
+        shared, found = state.shared, []
+        for fitness in ([1.0, 2, 3, 4], [np.nan] * 4, [3.0, 4, 5, np.nan], [5.0, 6, 7, 8]):
+            shared, smoothed = pbt_module.record_fitness(bound, shared, state.members.hyper, jnp.asarray(fitness))
+            shared = shared._replace(generation=shared.generation + 1)
+            found.append(smoothed.tolist())
+        nan = pytest.approx(np.nan, nan_ok=True)
+        assert found == [[1, 2, 3, 4], [nan] * 4, [2, 3, 4, nan], [4, 5, 6, 8]]
+
+    def test_the_bandit_learns_nothing_from_generations_without_updates(self):
+        bound, state = self.bindings(warmup_steps=24, perturb="pb2")
+        assert bound.learner.untrained_generations == 3
+        shared, valid = state.shared, []
+        for generation in range(5):
+            fitness = jnp.arange(4.0) + generation
+            shared, _ = pbt_module.record_fitness(bound, shared, state.members.hyper, fitness)
+            shared = shared._replace(generation=shared.generation + 1)
+            valid.append(int(shared.history.valid.sum()))
+        assert valid == [0, 0, 0, 4, 8]
+
+    @pytest.mark.parametrize("frequencies", [(1, 2), (1, 1)])
+    def test_a_migrant_keeps_the_width_of_its_networks(self, frequencies: tuple[int, int]):
+        config: dict[str, Any] = {"exploit": "multi-frequency", "frequencies": frequencies}
+        bound, state = self.bindings(lambda learner: rookery.choose(learner.space, hidden_size=(2, 8)), 8, **config)
+        fitness = jnp.asarray([10.0, 9, 8, 7, 3, 2, 1, 0])
+        shared = state.shared._replace(generation=jnp.asarray(1, jnp.int32))
+        shared, fitness = pbt_module.record_fitness(bound, shared, state.members.hyper, fitness)
+        parents, members = pbt_module.exploit(
+            bound, shared, state.members, fitness, tuple(jax.random.split(jax.random.key(1)))
+        )
+        migrants = np.flatnonzero(np.asarray(parents) // 4 != np.arange(8) // 4)
+        assert len(migrants)
+        widths = state.members.hyper.hidden_size
+        assert any(widths[parents[i]] != widths[i] for i in migrants)
+        for i in migrants:
+            assert members.hyper.hidden_size[i] == widths[parents[i]]
+            assert trees.same_numbers(trees.take(members.state, i), trees.take(state.members.state, parents[i]))

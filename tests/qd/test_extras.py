@@ -93,6 +93,15 @@ def test_another_program_starts_with_them(found):
     assert repertoire_of(begun).extras == {}
 
 
+def test_values_of_every_episode_do_not_hold_an_evaluation_of_more_episodes_back(tmp_path):
+    env = rookery.make("point_room", episode_length=5)
+    episodes = policy_scoring(env, PolicyConfig((4,)), EvaluationConfig(eval_episodes=2, start_states=2))
+    scoring = with_extras(episodes, lambda evaluation: {"all": evaluation.returns})
+    program = map_elites(scoring, grid((4, 4), scoring.descriptor.lower, scoring.descriptor.upper))
+    rookery.run(program, generations=1, quiet=True, run_dir=tmp_path)
+    assert rookery.load(tmp_path, program=program).evaluate(episodes=3)["returns"].shape == (16, 3)
+
+
 def test_values_of_the_episodes_of_policies():
     env = rookery.make("point_room", episode_length=5)
     episodes = policy_scoring(env, PolicyConfig((4,)), EvaluationConfig(eval_episodes=2, start_states=2))

@@ -25,7 +25,7 @@ from rookery.qd.scoring import PolicyConfig, function_scoring, host_scoring, lea
 from rookery.qd.variation import VariationConfig
 from rookery.storage.csv_log import read_csv
 from rookery.storage.exit_reasons import Diverged
-from rookery.types import Genotype, Observation
+from rookery.types import Array, Genotype, Observation
 from tests import tiny, walks
 
 NAN = np.nan
@@ -245,20 +245,20 @@ class TestRunFolder:
 FEW = EvaluationConfig(eval_episodes=3, start_states=3)
 
 
-def three_ways(episode_length: int = 4) -> Environment:
-    """Three actions; the reward is the action, the descriptor is the start state."""
+def three_ways(episode_length: int = 4, allowed: Array | None = None) -> Environment:
+    """Three actions, of which a mask may allow some; the reward is the action, the descriptor is the start state."""
 
     def reset(key):
         place = jax.random.uniform(key, (1,))
-        return place, envs.first_step(place, place)
+        return place, envs.first_step(place, place, allowed)
 
     def step(state, action, key):
         del key
         place = state
-        return place, envs.next_step(place, action.astype(jnp.float32), jnp.asarray(False), place)
+        return place, envs.next_step(place, action.astype(jnp.float32), jnp.asarray(False), place, allowed)
 
     where = envs.descriptor_spec("start", "final", (0.0,), (9.0,))
-    spec = EnvSpec("three_ways", 1, 3, episode_length, discrete=True, descriptor=where)
+    spec = EnvSpec("three_ways", 1, 3, episode_length, True, descriptor=where, masked=allowed is not None)
     return time_limit.limit_episode(Environment(reset, step, spec), episode_length)
 
 
@@ -277,6 +277,18 @@ class TestScoring:
             policy_scoring(registry.make("probe_value"))
         with pytest.raises(ValueError, match="line has no descriptor"):
             learner_scoring(walks.learner())
+
+    def test_a_task_of_several_agents_is_an_error(self):
+        with pytest.raises(ValueError, match="pursuit_discrete is a multi-agent environment with 2 agents"):
+            policy_scoring(registry.make("pursuit_discrete"))
+
+    def test_a_policy_takes_only_actions_that_the_mask_allows(self):
+        for action in range(3):
+            searched = policy_scoring(three_ways(allowed=jnp.arange(3) == action), PolicyConfig((2,)), FEW)
+            bank = searched.start_states(jax.random.key(0))
+            for seed in range(3):
+                policy = searched.init_genotype(jax.random.key(seed), bank)
+                assert jax.jit(searched.evaluate)(policy, bank, jax.random.key(0)).fitness == 4.0 * action
 
     def test_a_layer_width_of_zero_is_an_error(self):
         with pytest.raises(ValueError, match="at least 1"):

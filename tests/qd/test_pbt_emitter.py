@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import rookery
 from rookery import trees
 from rookery.learners.base import genotype
 from rookery.populations import base
@@ -371,3 +372,15 @@ class TestAskAndTell:
             pbt_emitter(LEARNER, SCORING, population_size=0, ga_population=5)
         with pytest.raises(ValueError, match="exceed the population of 10"):
             pbt_emitter(LEARNER, SCORING, config=MePbtConfig(replace_fraction=0.9))
+
+
+def test_a_repertoire_of_agents_with_skills_is_evaluated(tmp_path):
+    env = rookery.skills(rookery.make("point_room", episode_length=4), num_skills=2)
+    agent = rookery.agents.diayn(rookery.sac(env.spec, hidden_sizes=(4,)), env.spec)
+    options = {"num_envs": 2, "steps_per_generation": 4, "batch_size": 4, "buffer_size": 16, "warmup_steps": 0}
+    learner = rookery.off_policy(agent, env, eval_episodes=2, start_states=2, **options)
+    program = rookery.me_pbt(learner, grid((2, 2), (-1, -1), (1, 1)), population_size=2, ga_population=2)
+    rookery.run(program, generations=1, quiet=True, run_dir=tmp_path)
+    found = rookery.load(tmp_path, program=program).evaluate(episodes=2)
+    assert found["returns"].shape == (4, 2)
+    assert "best_member" not in found

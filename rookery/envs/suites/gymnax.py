@@ -139,8 +139,8 @@ def from_gymnax(env: Any, params: Any = None, episode_length: int | None = None)
       episode_length: steps until truncation, at least 1; by default `params.max_steps_in_episode`.
 
     Raises:
-      ValueError: the object has no `reset_env` and `step_env`, its actions are neither discrete nor a box, or it has no
-        time limit and `episode_length` is None.
+      ValueError: the object has no `reset_env` and `step_env`, its actions are neither discrete nor a box with finite
+        limits, or it has no time limit and `episode_length` is None.
 
     Example:
       >>> env = rookery.from_gymnax(gymnax.make("CartPole-v1")[0])
@@ -187,6 +187,8 @@ def _with_properties(env: Any, params: Any, name: str) -> GymnaxEnvironment:
     if len(getattr(actions, "shape", ())) != 1:
         raise ValueError(f"the actions of {name} must be discrete or a vector, got {type(actions).__name__}.")
     limits = [np.broadcast_to(np.asarray(side, np.float32), actions.shape) for side in (actions.low, actions.high)]
+    if not np.isfinite(limits).all():
+        raise ValueError(f"the action space of {name} is not bounded; give every dimension finite limits.")
     return GymnaxEnvironment(env, params, name, num_positions, jnp.asarray(limits[0]), jnp.asarray(limits[1]), shape)
 
 

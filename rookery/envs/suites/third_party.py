@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -64,6 +65,25 @@ def environment_variables(**values: str) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def check_unwrapped(adapt: str, env: Any) -> None:
+    """Check that an environment object has no wrapper of Brax or Playground that ends, restarts or batches episodes.
+
+    Args:
+      adapt: the function that adapts the object, for the message.
+      env: the object.
+
+    Raises:
+      ValueError: it has one.
+    """
+    while env is not None:
+        if type(env).__module__ in ("brax.envs.wrappers.training", "mujoco_playground._src.wrapper"):
+            raise ValueError(
+                f"{adapt} adds the time limit and the resets itself; give the environment without its "
+                f"{type(env).__name__}, such as env.unwrapped."
+            )
+        env = getattr(env, "__dict__", {}).get("env")
 
 
 def strongly_typed(state: EnvState) -> EnvState:

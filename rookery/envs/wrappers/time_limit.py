@@ -67,11 +67,19 @@ def _timed_reset(environment: Environment, key: Key) -> tuple[TimeLimitState, St
 def _timed_step(
     environment: Environment, length: int, state: TimeLimitState, action: Array, key: Key
 ) -> tuple[TimeLimitState, Step]:
-    inner, step = environment.step(state.inner, action, key)
+    inner, step = environment.step(_without_limit(state.inner), action, key)
     time, truncated = count_step(state.time, step.terminated, length)
-    if not _is_timed(state.inner):
-        truncated = truncated | step.truncated
+    truncated = truncated | (step.truncated & ~step.terminated)
     return TimeLimitState(inner, time), step._replace(truncated=truncated)
+
+
+def _without_limit(state: EnvState) -> EnvState:
+    """Keep the counters of limits inside of another limit from reaching them: their next step is counted as none."""
+    return jax.tree.map(
+        lambda node: node._replace(time=-jnp.ones_like(node.time)) if _is_timed(node) else node,
+        state,
+        is_leaf=_is_timed,
+    )
 
 
 def count_step(time: Array, terminated: Array, length: int) -> tuple[Array, Array]:

@@ -132,13 +132,14 @@ def from_brax(
       descriptor: for quality diversity; its function maps Brax's `State` to `[D]` float32.
 
     Raises:
-      ValueError: the object has no `reset`, `step` and `action_size`.
+      ValueError: the object has no `reset`, `step` and `action_size`, or one of Brax's wrappers for training.
 
     Example:
       >>> env = rookery.from_brax(brax.envs.get_environment("inverted_pendulum"))
     """
     if not all(hasattr(env, attribute) for attribute in ("reset", "step", "action_size")):
         raise ValueError(f"from_brax takes an environment of Brax, got {type(env).__name__}; for a task use make.")
+    third_party.check_unwrapped("from_brax", env)
     name = name or type(env).__name__.lower()
     read_descriptor = no_descriptor if descriptor is None else descriptor.function
     reset = jax.jit(partial(_reset_object, env, read_descriptor))
@@ -342,5 +343,6 @@ OMNI = Variant(
 OMNI_PLANAR = Variant(
     partial(_omni, OMNI_PLANAR_ROBOTS),
     base.descriptor_spec("final x of the torso", "final", (-100.0,), (100.0,), cell=1.0),
+    reward_parts=("control",),
 )
 """The same for a robot in a plane, the half cheetah: the reward is the control cost."""

@@ -102,7 +102,7 @@ class Episodes:
     def _step(self, slots: Sequence[int], seeds: Sequence[int], actions: np.ndarray) -> StepRows:
         rows = empty_rows(self._task.sizes, len(slots))
         self._open({slot: seed for slot, seed in zip(slots, seeds, strict=True) if seed >= 0})
-        finite = np.all(np.isfinite(actions.reshape(len(slots), -1)), axis=1)
+        finite = self._task.actions.are_valid(actions)
         parts: dict[Any, dict[int, int]] = {}  # instance -> number of the environment -> row
         for row, slot in enumerate(slots):
             episode = self._episodes.get(slot)

@@ -69,7 +69,7 @@ class Episodes:
     def step(self, slots: Sequence[int], seeds: Sequence[int], actions: np.ndarray) -> StepRows:
         """See `Runner.step`."""
         rows, failures, starts = empty_rows(self._task.sizes, len(slots)), {}, {}
-        valid = self._are_valid(actions)
+        valid = self._task.actions.are_valid(actions)
         decoded = self._task.actions.decode(actions)
         for row, (slot, seed) in enumerate(zip(slots, seeds, strict=True)):
             self._count(slot)
@@ -143,12 +143,6 @@ class Episodes:
         except Exception:
             _close(env)  # its state is unknown
             raise
-
-    def _are_valid(self, actions: np.ndarray) -> list[bool]:
-        """Whether an agent's outputs were finite; a discrete policy signals others by a negative index."""
-        if self._task.actions.discrete:
-            return [action >= 0 for action in actions.tolist()]
-        return list(np.all(np.isfinite(actions), axis=1))
 
     def _descriptor(self, env: Any, info: Mapping[str, Any]) -> np.ndarray:
         size, describe = self._task.sizes.descriptor, self._task.descriptor

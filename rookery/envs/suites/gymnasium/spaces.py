@@ -38,6 +38,10 @@ class Actions(NamedTuple):
     """Action of the agent, `[..., A]` in [-1, 1] or `[...]` int32 -> action of the environment, with the same axes
     before its own shape; discrete ones as int, or as lists of int."""
 
+    def are_valid(self, actions: np.ndarray) -> np.ndarray:
+        """Whether an agent's outputs were finite, `[N]`, for N actions; a discrete policy signals others by -1."""
+        return actions >= 0 if self.discrete else np.isfinite(actions).all(axis=1)
+
 
 def sizes(observed: Observations, acted: Actions, descriptor: int) -> Sizes:
     """The sizes of the arrays that are exchanged with the host; `descriptor` is D."""

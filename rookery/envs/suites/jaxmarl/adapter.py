@@ -61,6 +61,8 @@ class JaxmarlEnvironment(NamedTuple):
     """Lower bounds of continuous actions, `[I, A]`; 0 if actions are discrete."""
     upper: Array
     """Upper bounds of continuous actions, `[I, A]`; 0 if actions are discrete."""
+    reports_available: bool
+    """Whether the suite's environment reports the available actions of a state."""
 
 
 def make(name: str, episode_length: int | None = None) -> Environment:
@@ -114,7 +116,7 @@ def from_jaxmarl(env: Any, episode_length: int | None = None) -> Environment:
     if limit is not None:
         env = copy.copy(env)
         env.max_steps = UNREACHED_LIMIT
-    return _environment(name, _with_properties(env, masked=_reports_available_actions(env)), int(length))
+    return _environment(name, _with_properties(env, _reports_available_actions(env)), int(length))
 
 
 def _reports_available_actions(env: Any) -> bool:
@@ -166,7 +168,7 @@ def load(name: str, episode_length: int) -> JaxmarlEnvironment:
     return _with_properties(env, _has_legal_actions(name), done_is_time_limit=name.startswith(OVERCOOKED))
 
 
-def _with_properties(env: Any, masked: bool, done_is_time_limit: bool = False) -> JaxmarlEnvironment:
+def _with_properties(env: Any, reports_available: bool, done_is_time_limit: bool = False) -> JaxmarlEnvironment:
     with third_party.standard_promotion():
         agents = tuple(env.agents)
         spaces = [env.action_space(agent) for agent in agents]
@@ -183,9 +185,20 @@ def _with_properties(env: Any, masked: bool, done_is_time_limit: bool = False) -
     lower, upper = np.zeros(existing.shape, np.float32), np.zeros(existing.shape, np.float32)
     for i, space in enumerate(spaces if not discrete else ()):
         lower[i, : action_sizes[i]], upper[i, : action_sizes[i]] = space.low, space.high
-    masked = masked or len(set(action_sizes)) > 1
-    bounds = jnp.asarray(lower), jnp.asarray(upper)
-    return JaxmarlEnvironment(env, agents, team, discrete, masked, done_is_time_limit, jnp.asarray(existing), *bounds)
+    if not (np.isfinite(lower).all() and np.isfinite(upper).all()):
+        raise ValueError(f"an action space of {env.name} is not bounded; give every dimension finite limits.")
+    return JaxmarlEnvironment(
+        env=env,
+        agents=agents,
+        team=team,
+        discrete=discrete,
+        masked=reports_available or len(set(action_sizes)) > 1,
+        done_is_time_limit=done_is_time_limit,
+        existing=jnp.asarray(existing),
+        lower=jnp.asarray(lower),
+        upper=jnp.asarray(upper),
+        reports_available=reports_available,
+    )
 
 
 def _import() -> Any:
@@ -244,14 +257,17 @@ def _has_legal_actions(name: str) -> bool:
 
 
 def _available_actions(suite_env: JaxmarlEnvironment, state: EnvState) -> Array:
-    """Actions that are available to each agent in this state, `[I, A]` bool."""
-    if hasattr(suite_env.env, "get_legal_moves"):
-        legal = suite_env.env.get_legal_moves(state)
-    elif len(set(suite_env.team.action_sizes)) > 1:
+    """Actions that exist for each agent and, if the suite's environment says it, are available in this state.
+
+    `[I, A]` bool.
+    """
+    if not suite_env.reports_available:
         return suite_env.existing
-    else:
-        legal = suite_env.env.get_avail_actions(state)
-    return jnp.stack([jnp.asarray(legal[agent], bool) for agent in suite_env.agents])
+    env = suite_env.env
+    legal = env.get_legal_moves(state) if hasattr(env, "get_legal_moves") else env.get_avail_actions(state)
+    rows = [jnp.asarray(legal[agent], bool) for agent in suite_env.agents]
+    longest = suite_env.existing.shape[1]
+    return suite_env.existing & jnp.stack([jnp.pad(row, (0, longest - row.shape[0])) for row in rows])
 
 
 def _reset(suite_env: JaxmarlEnvironment, key: Key) -> tuple[EnvState, Step]:

@@ -150,7 +150,8 @@ def from_playground(
         its own parameters.
 
     Raises:
-      ValueError: the object has no `reset`, `step` and `mjx_model`, or its model cannot be randomised.
+      ValueError: the object has no `reset`, `step` and `mjx_model`, or one of the suite's wrappers for training; or its
+        model cannot be randomised.
 
     Example:
       >>> pendulum = mujoco_playground.registry.load("PendulumSwingup", config_overrides={"impl": "jax"})
@@ -160,6 +161,7 @@ def from_playground(
         raise ValueError(
             f"from_playground takes an environment of MuJoCo Playground, got {type(env).__name__}; for a task use make."
         )
+    third_party.check_unwrapped("from_playground", env)
     length = getattr(getattr(env, "_config", None), "episode_length", EPISODE_LENGTH)
     length = int(length) if episode_length is None else episode_length
     return _environment(env, name or type(env).__name__.lower(), length, descriptor, randomization)

@@ -1,0 +1,114 @@
+"""Off-policy learning where data are missing: steps of broken physics, a buffer that was emptied, the warm-up."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rookery
+from rookery import buffers, hyperparams
+from rookery.agents.sac import SacConfig, sac
+from rookery.envs import base
+from rookery.envs.base import Environment, EnvSpec
+from rookery.learners.base import Learner, Member, genotype
+from rookery.learners.off_policy import OffPolicyBindings, OffPolicyConfig, iterate, off_policy
+
+CONFIG = OffPolicyConfig(
+    num_envs=4,
+    steps_per_generation=16,
+    batch_size=8,
+    buffer_size=64,
+    warmup_steps=16,
+    eval_episodes=2,
+    start_states=4,
+)
+
+
+def drift(breaks: float) -> Environment:
+    """A point at x = 10, whose physics breaks in a step with a probability of `breaks`."""
+
+    def reset(key):
+        place = jnp.full((1,), 10.0)
+        return place, base.first_step(place, place)
+
+    def step(place, action, key):
+        place = jnp.where(jax.random.uniform(key) < breaks, jnp.nan, place + 0.1 * action)
+        return place, base.next_step(place, jnp.zeros(()), jnp.asarray(False), place)
+
+    where = base.descriptor_spec("x", "final", (0.0,), (20.0,), cell=1.0, observed=True)
+    spec = EnvSpec("drift", 1, 1, 20, descriptor=where)
+    return rookery.envs.limit_episode(rookery.envs.guard_physics(Environment(reset, step, spec)), 20)
+
+
+def started(learner: Learner, key: int = 1) -> tuple[Member, tuple]:
+    bank = learner.start_states(jax.random.key(0))
+    return learner.init(jax.random.key(key), hyperparams.defaults(learner.space), bank), bank
+
+
+def with_skills(method: str, breaks: float) -> Learner:
+    env = rookery.skills(drift(breaks), 2, with_previous=method == "metra")
+    inner = sac(env.spec, SacConfig(hidden_sizes=(4,)))
+    make = {"metra": partial(rookery.agents.metra, phi_hidden_sizes=(4,)), "diayn": rookery.agents.diayn}[method]
+    return off_policy(make(inner, env.spec), env, CONFIG)
+
+
+@pytest.mark.parametrize("method", ["metra", "diayn"])
+def test_skills_do_not_learn_from_a_step_in_which_the_physics_broke(method: str) -> None:
+    learner = with_skills(method, 0.3)
+    member, bank = started(learner)
+    member, metrics = jax.jit(learner.step)(member, bank, jax.random.key(2), jnp.int32(0))
+    assert 0 < metrics["broken_steps"] < 16
+    assert member.buffer.size == 16 - metrics["broken_steps"]
+    descriptors = [np.asarray(extra)[: int(member.buffer.size)] for extra in jax.tree.leaves(member.buffer.rows.extras)]
+    assert descriptors
+    assert all((rows > 5.0).all() for rows in descriptors)
+
+
+def test_an_evaluation_measures_no_distance_in_a_step_in_which_the_physics_broke() -> None:
+    for breaks, moves in ((0.0, True), (1.0, False)):
+        learner = with_skills("metra", breaks)
+        member, bank = started(learner)
+        found = jax.jit(learner.evaluate)(genotype(member), bank, jax.random.key(2))
+        assert (np.asarray(found.episodes["phi_step"]) > 0.0).all() == moves
+
+
+def test_an_agent_with_the_reward_of_the_task_learns_that_broken_physics_ends_the_episode() -> None:
+    env = drift(0.3)
+    learner = off_policy(sac(env.spec, SacConfig(hidden_sizes=(4,))), env, CONFIG)
+    member, bank = started(learner)
+    member, metrics = jax.jit(learner.step)(member, bank, jax.random.key(2), jnp.int32(0))
+    assert member.buffer.size == 16
+    assert member.buffer.rows.terminated[:16].sum() == metrics["broken_steps"]
+
+
+@pytest.mark.parametrize("on_the_host", [False, True])
+def test_a_restarted_member_learns_nothing_from_the_data_that_it_discarded(on_the_host: bool) -> None:
+    env = drift(0.0)
+    env = env._replace(announce=lambda state, _: state) if on_the_host else env
+    agent = sac(env.spec, SacConfig(hidden_sizes=(4,)))
+    learner = off_policy(agent, env, CONFIG)
+    member, bank = started(learner)
+    member, _ = jax.jit(learner.step)(member, bank, jax.random.key(2), jnp.int32(0))
+    worthless = member.buffer.rows._replace(reward=member.buffer.rows.reward.at[:16].set(1e4))
+    member = member._replace(buffer=member.buffer._replace(rows=worthless))
+    member = learner.restart(member, bank, jax.random.key(3), jnp.asarray(True))
+    once = jax.jit(partial(iterate, OffPolicyBindings(agent, env, buffers.ring(64), CONFIG)))
+    member, log = once(member, bank, jax.random.key(4), jnp.int32(20))
+    updated, metrics = log[:2]
+    assert (float(updated), float(metrics["critic_loss"]) < 1e3) == (0.0 if on_the_host else 1.0, True)
+    member, log = once(member, bank, jax.random.key(5), jnp.int32(21))
+    assert (float(log[0]), float(log[1]["critic_loss"]) < 1e3) == (1.0, True)
+
+
+def test_a_generation_without_updates_has_no_metrics_of_the_agent() -> None:
+    env = drift(0.0)
+    learner = off_policy(sac(env.spec, SacConfig(hidden_sizes=(4,))), env, CONFIG)
+    member, bank = started(learner)
+    step = jax.jit(learner.step)
+    member, warm_up = step(member, bank, jax.random.key(2), jnp.int32(0))
+    member, trained = step(member, bank, jax.random.key(3), jnp.int32(1))
+    assert np.isnan([warm_up[name] for name in ("critic_loss", "alpha", "entropy")]).all()
+    assert np.isfinite([trained[name] for name in ("critic_loss", "alpha", "entropy", "reward")]).all()
+    assert warm_up["reward"] == 0.0
