@@ -74,7 +74,8 @@ def annealed(centroids: Array, learning_rate: float = 0.01) -> Archive:
     Source: Fontaine 2023, "Covariance Matrix Adaptation MAP-Annealing" (arXiv:2205.10752), Algorithm 1, and its batch
     form, appendix K. A genotype is accepted where its fitness exceeds the threshold of its cell before the batch;
     `Added.improvement` is the difference. A cell that accepted n genotypes of mean fitness f moves its threshold t to
-    `(1 - a)^n t + (1 - (1 - a)^n) f`. Thresholds begin at the fitness that counts as 0 in the QD score.
+    `(1 - a)^n t + (1 - (1 - a)^n) f`. Thresholds begin at the fitness that counts as 0 in the QD score, the
+    scoring's `qd_offset`: where all fitnesses are below it none is accepted, and the search does not spread.
     Deviation: each cell keeps the best genotype that was found for it, not the one accepted last: the paper's separate
     result archive. With the learning rate 1 the threshold is the fitness of that elite.
 
