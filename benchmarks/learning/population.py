@@ -41,6 +41,7 @@ CONTENDERS: Mapping[str, PbtConfig | bool] = {
     "PBT": PbtConfig(),
     "PBT, every 3,000 steps": PbtConfig(exploit_interval=3_000),
     "PBT, every 10,000 steps": PbtConfig(exploit_interval=10_000),  # as pbt-sac and pbt-td3 by default
+    "PBT, every 30,000 steps": PbtConfig(exploit_interval=30_000),
     "PB2": PbtConfig(perturb="pb2"),
     "MF-PBT": PbtConfig(exploit="multi-frequency", frequencies=(1, 5)),
 }
@@ -76,6 +77,7 @@ def main() -> None:
     made.add_argument("--envs", nargs="+", default=list(BUDGETS))
     made.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
     made.add_argument("--seeds", type=int, default=5)
+    made.add_argument("--length", type=int, default=1, help="how many times as long the runs are; give other --runs")
     made.add_argument("--runs", default="runs/learning")
     made.add_argument("--only-report", action="store_true", help="report the existing runs without making new ones")
     made.add_argument("--earlier", help="result file with the scores of contenders without runs")
@@ -86,12 +88,13 @@ def main() -> None:
     for env in [] if options.only_report else options.envs:
         for agent in options.agents:
             for contender in options.contenders:
-                generations = BUDGETS[env].generations
-                train(runs, config_of(agent, env, contender), contender, generations, range(options.seeds))
+                generations = BUDGETS[env].generations * options.length
+                config = config_of(agent, env, contender, generations)
+                train(runs, config, contender, generations, range(options.seeds))
     report(options)
 
 
-def config_of(agent: str, env: str, contender: str) -> AnyRun:
+def config_of(agent: str, env: str, contender: str, generations: int) -> AnyRun:
     """Configuration of the run, as the command line would create it with these settings."""
     choice, budget = CONTENDERS[contender], BUDGETS[env]
     parts: dict[str, Any] = {"draw_hyper": choice} if isinstance(choice, bool) else {"pbt": choice}
@@ -102,7 +105,7 @@ def config_of(agent: str, env: str, contender: str) -> AnyRun:
         steps_per_generation=budget.steps_per_generation,
         updates_per_step=budget.updates_per_step,
         batch_size=BATCH,
-        buffer_size=budget.generations * budget.steps_per_generation,
+        buffer_size=generations * budget.steps_per_generation,
         eval_episodes=EPISODES,
         start_states=32,
     )

@@ -42,9 +42,10 @@ def measure(options: argparse.Namespace, agent: str, env: str, seed: int) -> dic
     """One row: the best member's score, and those of eight new agents with its schedule."""
     run_path = Path(options.runs) / f"{options.contender.lower()}-{agent}-{env}-{seed}"
     scored = json.loads((run_path / "score.json").read_text())
-    config = dataclasses.replace(config_of(agent, env, "defaults"), draw_hyper=False)
+    generations = BUDGETS[env].generations
+    config = dataclasses.replace(config_of(agent, env, "defaults", generations), draw_hyper=False)
     built = build.build(config, lineage(run_path).schedule())
-    result = loop.run(built.program, RunConfig(100 + seed, BUDGETS[env].generations, quiet=True), built.mesh)
+    result = loop.run(built.program, RunConfig(100 + seed, generations, quiet=True), built.mesh)
     fresh = np.sort(fresh_returns(built, result, seed).mean(axis=1))  # on the same episodes as the best member
     return {
         "agent": agent,
