@@ -98,14 +98,16 @@ def migration(program: Program, over: Mesh, fraction: float, perturbation: Pertu
     if program.table is not None:
         template = jax.tree.map(_row, state.cells)
         merged = jax.jit(partial(_merge, program, placement), donate_argnums=0, out_shardings=layout)
-        publish = partial(_publish_elites, placement, fraction)
+        # Compiled once: the exchange between devices in `take` would otherwise be compiled at each call.
+        publish = partial(_publish_elites, jax.jit(placement.cells.take), fraction)
         return Migration(publish, _choose_all, partial(_load_elites, merged), template, True)
     template = jax.tree.map(_row, jax.eval_shape(jax.vmap(genotype), state.members))
     loaded = jax.jit(partial(_load, program, perturbation, placement), donate_argnums=0, out_shardings=layout)
     count = max(1, rounded(fraction, program.population_size))
     choose = partial(_choose_members, jax.jit(exchange.sources, static_argnums=2), fraction)
     load = partial(_load_members, loaded, template, program.population_size, count)
-    return Migration(partial(_publish_member, placement), choose, load, template, False)
+    take = jax.jit(lambda members, best: placement.take(jax.vmap(genotype)(members), best))
+    return Migration(partial(_publish_member, take), choose, load, template, False)
 
 
 def arrays_of(published: Published) -> dict[str, np.ndarray]:
@@ -160,7 +162,7 @@ def _row(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
 
-def _publish_member(placement: Placement, state: ProgramState, key: Key) -> Published | None:
+def _publish_member(take: Callable, state: ProgramState, key: Key) -> Published | None:
     """The best member; among equals one that was not replaced in this generation."""
     del key
     fitness = standing(state)
@@ -169,11 +171,11 @@ def _publish_member(placement: Placement, state: ProgramState, key: Key) -> Publ
     survives = np.asarray(state.shared.parents) == np.arange(len(fitness))
     order = np.lexsort((~survives, -np.where(np.isfinite(fitness), fitness, -np.inf)))
     best = jnp.asarray(order[:1].astype(np.int32))
-    genotypes = jax.device_get(placement.take(jax.vmap(genotype)(state.members), best))
+    genotypes = jax.device_get(take(state.members, best))
     return Published(genotypes, fitness[order[:1]], np.zeros((1, 0), np.float32), int(order[0]))
 
 
-def _publish_elites(placement: Placement, fraction: float, state: ProgramState, key: Key) -> Published | None:
+def _publish_elites(take: Callable, fraction: float, state: ProgramState, key: Key) -> Published | None:
     """A random share of the elites: over time all of them."""
     repertoire = repertoire_of(state)
     occupied = np.asarray(repertoire.occupied)
@@ -181,7 +183,9 @@ def _publish_elites(placement: Placement, fraction: float, state: ProgramState, 
     cells = exchange.sampled(occupied, fraction, seed)
     if not len(cells):
         return None
-    genotypes = jax.device_get(placement.cells.take(repertoire.genotypes, jnp.asarray(cells, jnp.int32)))
+    blocks = [_padded(cells[first : first + BATCH].astype(np.int32)) for first in range(0, len(cells), BATCH)]
+    taken = [jax.device_get(take(repertoire.genotypes, jnp.asarray(block))) for block in blocks]
+    genotypes = jax.tree.map(lambda *rows: np.concatenate(rows)[: len(cells)], *taken)
     return Published(genotypes, np.asarray(repertoire.fitnesses)[cells], np.asarray(repertoire.descriptors)[cells])
 
 

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 import rookery
-from rookery.distributed import programs
+from rookery.distributed import layout, programs
+from rookery.distributed.mesh import make_mesh
 from rookery.distributed.signals import Interrupted, Requests
 from rookery.experiments import build_parts
 from rookery.experiments.config_io import from_record, to_record
@@ -24,11 +25,16 @@ from rookery.experiments.kinds import configure
 from rookery.islands import engine, plan, replay, replay_island, run_islands
 from rookery.islands.island import _check_repeated
 from rookery.islands.migration import BATCH, Published, published_in
+from rookery.islands.migration import migration as migration_of
 from rookery.islands.plan import Builder
 from rookery.islands.run import Follower
 from rookery.islands.store import Store, StoreError
 from rookery.learners.off_policy import OffPolicyConfig
+from rookery.populations.config import PbtConfig
+from rookery.populations.pbt import pbt
+from rookery.qd.centroids import grid
 from rookery.qd.map_elites import repertoire_of
+from rookery.qd.me_pbt import me_pbt
 from rookery.report.page import write_report
 from rookery.report.readers import open_run
 from rookery.report.sections.islands import islands_chapter
@@ -37,6 +43,7 @@ from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv
 from rookery.storage.island_files import ImportJournal, IslandWarning, best_of, island_dir, islands_of, read_exchanges
 from rookery.storage.run_dir import RunFolderError, open_existing
+from tests import walks
 from tests.commandline import call
 from tests.islands.runs import ME_PBT, PBT, contents, train
 
@@ -467,6 +474,36 @@ def test_the_settings_of_older_runs_have_no_islands():
     record = to_record(configure("pbt-sac"))
     del record["islands"]
     assert from_record(record).islands.islands == 1
+
+
+@pytest.mark.parametrize("repertoire", [False, True])
+def test_an_exchange_on_two_devices_is_compiled_once(repertoire):
+    mesh, learner, cells = make_mesh(2), walks.learner(repertoire), grid((4, 4), (-4, -4), (4, 4))
+    options = {"population_size": 4}
+    program = me_pbt(learner, cells, ga_population=4, **options) if repertoire else pbt(learner, **options)
+    program = layout.place(program, mesh)
+    migration = migration_of(program, mesh, 1.0, PbtConfig())
+    compiled = programs.compile_program(program, mesh)
+    state, keys = compiled.init(jax.random.key(0)), jax.random.split(jax.random.key(1), 4)
+    compiling = []
+
+    def listen(event: str, _: float, **__: str) -> None:
+        compiling.extend([event] if "backend_compile" in event else [])
+
+    counts, sizes = [], []
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        for key in keys:
+            state, _ = compiled.step(state, key)
+            before = len(compiling)
+            found = migration.publish(state, key)
+            counts.append(len(compiling) - before)
+            sizes.append(len(found.fitness))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert counts[0] > 0
+    assert counts[1:] == [0] * 3
+    assert sizes == ([1] * 4 if not repertoire else sorted(sizes))
 
 
 def test_repertoires_are_merged_exactly(tmp_path):
