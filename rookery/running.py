@@ -1,6 +1,7 @@
 """Runs a program and writes everything that a run folder contains; `rookery.run`, which the command line shares."""
 
 import contextlib
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from rich.console import Console
 
 from rookery.distributed import layout
 from rookery.distributed.mesh import Mesh, describe
@@ -24,6 +24,7 @@ from rookery.report.figures import curves
 from rookery.report.figures.repertoire import draw_repertoire
 from rookery.report.page import write_report
 from rookery.storage.run_dir import check_new, open_existing
+from rookery.terminal import Terminal
 from rookery.training import Callback, Required, loop
 from rookery.training.loop import Result
 
@@ -112,7 +113,7 @@ def task_title(program: Program, name: str) -> str:
 
 def show(config: RunConfig, line: str) -> None:
     """Print a line, unless the run is quiet."""
-    Console(quiet=config.quiet or not is_first()).print(line, highlight=False, soft_wrap=True)
+    Terminal(quiet=config.quiet or not is_first()).print_line(line)
 
 
 def train(
@@ -152,13 +153,13 @@ def train(
 
 def _write_outputs(program: Program, config: RunConfig, result: Result) -> None:
     assert result.run_dir is not None
-    run_dir, console = result.run_dir, Console(quiet=config.quiet)
+    run_dir, console = result.run_dir, Terminal(quiet=config.quiet)
     outputs: dict[str, Path | str | None] = {"run": run_dir, "curves": _attempt(curves.draw_curves, run_dir)}
     outputs["report"] = _attempt(lambda path: write_report([path]), run_dir)
     if program.table is not None:
         outputs["repertoire"] = _attempt(draw_repertoire, run_dir)
         console.print(tables.repertoire_summary(run_dir))
-    outputs["evaluate"] = f"rookery evaluate {run_dir}"
+    outputs["evaluate"] = f"rookery evaluate {shlex.quote(str(run_dir))}"
     if open_existing(run_dir).config.get("kind") == PYTHON:  # which no command can build again
         outputs["evaluate"] = f"rookery.load({str(run_dir)!r}, program).evaluate()"
     if (run_dir / "lineage.csv").exists():
@@ -167,7 +168,7 @@ def _write_outputs(program: Program, config: RunConfig, result: Result) -> None:
         outputs["memory"] = str(result.memory)
     for name, value in outputs.items():
         if value is not None:
-            console.print(f"{name:10} {value}", highlight=False, soft_wrap=True)
+            console.print_line(f"{name:10} {value}")
 
 
 def _attempt(write: Callable[[Path], Path], run_dir: Path) -> Path | None:

@@ -17,34 +17,31 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
 
-from rookery import factories, running
-from rookery.agents import backend
-from rookery.cli import commands, config_file, flags, help, islands, listings, parameters
+from rookery import running
+from rookery.cli import commands, config_file, flags, help, islands, parameters, planning
 from rookery.cli.options import RUNS, ProgramCommand
 from rookery.cli.titles import run_title
-from rookery.distributed import described_gpu, device_memory
+from rookery.distributed import device_memory
 from rookery.distributed.initialize import ProcessesConfig, ProcessGroup, join
 from rookery.distributed.signals import Interrupted
 from rookery.distributed.sync import check_alike, connect, is_first
-from rookery.envs import custom
 from rookery.envs.host.base import HostError, HostWarning
 from rookery.experiments import build, programs, warm_start, warm_start_settings
 from rookery.experiments.config_io import PYTHON, from_record, to_record
-from rookery.experiments.kinds import KINDS, agent_of, with_space
-from rookery.experiments.lineage import Schedule, check_agent, lineage, record_of, schedule_of
+from rookery.experiments.kinds import KINDS, with_space
+from rookery.experiments.lineage import Schedule, record_of, schedule_of
 from rookery.experiments.settings import AnyRun, ProgramRun, RecordedRun
 from rookery.islands import IslandError
 from rookery.storage import events
-from rookery.storage.checkpoint import CheckpointError, CheckpointWarning
+from rookery.storage.checkpoint import CheckpointWarning
 from rookery.storage.exit_reasons import Diverged
 from rookery.storage.island_files import IslandWarning
 from rookery.storage.run_dir import check_new, open_existing
+from rookery.storage.tensorboard import EventsWarning
 from rookery.tracking import TrackingConfig, continued, trackers
-from rookery.training import CallbackWarning, gpu_plan, loop, run_writer
+from rookery.training import CallbackWarning, run_writer
 from rookery.training.compilation import keep_compiled_programs
-from rookery.training.memory_plan import remedy
 from rookery.training.start_point import has_checkpoint
 
 
@@ -116,11 +113,11 @@ def _defaults(arguments: Sequence[str]) -> Callable[[type[AnyRun]], AnyRun]:
     With `--replay-schedule` or `--init-from`, the defaults include settings of the run that the flag names, if that run
     was started from the command line.
     """
-    words = [word for argument in arguments for word in argument.split("=", 1)]
+    words = [word for argument in arguments for word in argument.split("=", 1 if argument.startswith("--") else 0)]
     flags = [word.replace("_", "-") if word.startswith("--") else word for word in words]
     for flag, defaults in warm_start_settings.DEFAULTS.items():
         place = flags.index(flag) + 1 if flag in flags else len(words)
-        if place < len(words) and not words[place].startswith("-"):
+        if place < len(words) and not words[place].startswith("-") and words[place] != "None":
             record = open_existing(words[place]).config
             run = from_record(record) if record.get("kind", PYTHON) != PYTHON else None
             env = words[flags.index("--env") + 1] if "--env" in flags[:-1] else None
@@ -220,7 +217,7 @@ def main() -> None:
         keep_compiled_programs()
         warnings.showwarning = _show_warning
         if isinstance(command, Train) and command.plan_gpu is not None:
-            plan_gpu(command)
+            planning.plan_gpu(str(command.plan_gpu), command.config, command.processes)
             return
         group = _join(command)
         _execute(command, group)
@@ -239,15 +236,23 @@ def main() -> None:
         print("\nstopped without saving; rookery resume continues from what was saved before", file=sys.stderr)
         group.abandon(130, "it was interrupted")
         sys.exit(130)
-    except (ValueError, ImportError, MemoryError, CheckpointError, HostError) as error:
+    except (ValueError, ImportError, MemoryError, OSError, HostError) as error:
         group.await_lost_process(error)
-        message = _as_typed(str(error), line)
+        message = _as_typed(_sentence(error), line)
         print(f"{'' if group.alone or is_first() else group}error: {message}", file=sys.stderr)
         group.abandon(1, message)
         sys.exit(1)
     except Exception as error:
         group.fail(error)
         raise
+
+
+def _sentence(error: Exception) -> str:
+    """The message of an error; of one of the system, which file it is about and what helps."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    place = "a file could not be read or written" if error.filename is None else error.filename
+    return f"{place}: {error.strerror}; check its permissions and the free space of its disk."
 
 
 def _join(command: Any) -> ProcessGroup:
@@ -270,30 +275,14 @@ def _execute(command: Any, group: ProcessGroup) -> None:
 def train(command: Train, group: ProcessGroup) -> None:
     """`rookery train KIND`."""
     divided = islands.has_islands(command.config, command.processes)
-    config, schedule = _complete(command.config)
     if command.plan:
-        _plan(islands.planned(config), schedule)
-    elif divided:
+        planning.plan(command.config)
+        return
+    config, schedule = planning.complete(command.config)
+    if divided:
         islands.train(config, command.processes, command.tracking)
     else:
         _run(config, schedule, group, command.tracking)
-
-
-def _complete(config: RecordedRun) -> tuple[RecordedRun, Schedule | None]:
-    """The config with its run directory and its absolute names, and the schedule that it replays."""
-    schedule, name = None, config.kind
-    if isinstance(config, ProgramRun):
-        run_dir = config.run.run_dir or f"runs/{name}-{factories.label(config.factory)}-{config.run.seed}"
-        run = dataclasses.replace(config.run, run_dir=run_dir)
-        return dataclasses.replace(config, factory=factories.canonical(config.factory), run=run), None
-    if config.replay_schedule is not None and config.cells is None:  # no kind with a repertoire has a schedule
-        schedule = lineage(config.replay_schedule).schedule()
-        check_agent(schedule, agent_of(name))
-        config, name = warm_start_settings.without_population_method(config), f"replay-{agent_of(name)}"
-    run_dir = config.run.run_dir or f"runs/{name}-{factories.label(config.environment.env)}-{config.run.seed}"
-    environment = dataclasses.replace(config.environment, env=custom.canonical(config.environment.env))
-    run = dataclasses.replace(config.run, run_dir=run_dir)
-    return dataclasses.replace(config, environment=environment, run=run), schedule
 
 
 def resume(command: Resume, group: ProcessGroup) -> None:
@@ -312,51 +301,6 @@ def resume(command: Resume, group: ProcessGroup) -> None:
             config, environment=dataclasses.replace(config.environment, devices=command.devices)
         )
     _run(config, schedule_of(record), group, command.tracking, resume=True)
-
-
-def _plan(config: RecordedRun, schedule: Schedule | None) -> None:
-    # `build` turns CPU cores into devices, so JAX must not be initialised before.
-    _show_plan(config, build.build(config, schedule))
-
-
-def plan_gpu(command: Train) -> None:
-    """`rookery train KIND --plan-gpu NAME`."""
-    gpu, devices = described_gpu.find(str(command.plan_gpu)), command.config.environment.devices
-    if command.processes != ProcessesConfig():
-        raise ValueError("plan_gpu plans for the GPUs of one machine, in one process; leave the other processes out.")
-    if devices is not None and devices < 1:
-        raise ValueError(f"devices must be at least 1, got {devices}.")
-    described_gpu.prepare()
-    over = described_gpu.mesh(gpu, devices or 1)
-    config, schedule = _complete(command.config)
-    config = islands.planned(config)
-    with backend.tracing_for("gpu"):
-        built = build.build(config, schedule, over)
-        if built.learner and built.learner.evaluator and built.learner.evaluator.environment.host:
-            raise ValueError(
-                f"plan_gpu cannot compile the calls to {built.learner.spec.name}, whose environments are on the host, "
-                "without a GPU; use --plan on a machine that has one."
-            )
-        _show_plan(config, built, gpu)
-
-
-def _show_plan(config: RecordedRun, built: build.Built, gpu: described_gpu.Gpu | None = None) -> None:
-    console = Console(quiet=config.run.quiet or not is_first())
-    built = built._replace(program=warm_start.begin(config, built))
-    console.print(run_title(config, built), highlight=False, soft_wrap=True)
-    if gpu is None:
-        console.print("compiling a generation, which train will find in the cache", highlight=False)
-        planned = loop.plan(built.program, config.run, built.mesh)
-        console.print(listings.plan_table(planned))
-    else:
-        console.print(f"compiling for the description of an {gpu.name}; nothing is run on a GPU", highlight=False)
-        found = gpu_plan.plan(built.program, config.run, built.mesh)
-        planned = found.memory
-        console.print(listings.plan_table(planned))
-        for line in listings.gpu_plan_lines(found, gpu.memory):
-            console.print(line, highlight=False, soft_wrap=True)
-    if message := remedy(planned):
-        raise ValueError(message)
 
 
 def _run(
@@ -394,6 +338,6 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
         _show_other_warning(message, category, *where, **more)
 
 
-_SHOWN = (CheckpointWarning, CallbackWarning, device_memory.MemoryWarning, running.ProgramWarning)
+_SHOWN = (CheckpointWarning, CallbackWarning, EventsWarning, device_memory.MemoryWarning, running.ProgramWarning)
 _SHOWN += (run_writer.AfterSaveWarning, HostWarning, IslandWarning)
 _show_other_warning = warnings.showwarning

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal
 
 import tyro
-from rich.console import Console
 
 from rookery.cli import listings
 from rookery.cli.islands import ReplayIsland, replay
@@ -24,6 +23,7 @@ from rookery.report.formatting import counted
 from rookery.storage import run_dir
 from rookery.storage.checkpoint import CheckpointError
 from rookery.storage.island_files import best_of
+from rookery.terminal import Terminal
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,8 @@ def evaluator(command: Evaluate) -> None:
     if command.goals is not None:
         goals = evaluate.evaluate_goals(command.run, command.goals, command.seed, command.checkpoint)
     generation, metrics = evaluate.evaluate(command.run, command.episodes, command.seed, command.checkpoint)
-    console = Console()
-    console.print(f"{command.run}, generation {generation}", highlight=False, soft_wrap=True)
+    console = Terminal()
+    console.print_line(f"{command.run}, generation {generation}")
     table = tables.repertoire_evaluation if "stored_fitness" in metrics else tables.member_evaluation
     console.print(table(metrics))
     for part in tables.evaluation_summary(metrics):
@@ -176,9 +176,9 @@ def evaluator(command: Evaluate) -> None:
     if "skill" in metrics:
         console.print(tables.skill_evaluation(metrics, int(metrics["best_member"])))
         if metrics["descriptor"].shape[1]:
-            console.print(f"skills     {draw_skills(command.run)}", highlight=False, soft_wrap=True)
+            console.print_line(f"skills     {draw_skills(command.run)}")
     if "cells" in metrics:
-        console.print(tables.coverage_line(metrics), highlight=False, soft_wrap=True)
+        console.print_line(tables.coverage_line(metrics))
     if goals is not None:
         console.print(tables.goal_evaluation(goals))
 
@@ -190,14 +190,14 @@ def _tournament(command: Evaluate) -> None:
 
     result = tournament(command.run, command.against, command.episodes, command.seed, command.checkpoint)
     opponents = "" if command.against is None else f" against {command.against}"
-    title, console = f"{command.run}, generation {result.generation}{opponents}", Console()
-    console.print(f"{title}, {counted(command.episodes, 'episode')} per pair", highlight=False, soft_wrap=True)
+    title, console = f"{command.run}, generation {result.generation}{opponents}", Terminal()
+    console.print_line(f"{title}, {counted(command.episodes, 'episode')} per pair")
     for part in tables.tournament(result):
         console.print(part)
     folder = run_dir.open_existing(command.run)
     picture = draw_tournament(result, folder.tournament_picture_file, folder.path.name + opponents)
-    console.print(f"table     {folder.tournament_file}", highlight=False, soft_wrap=True)
-    console.print(f"picture   {picture}", highlight=False, soft_wrap=True)
+    console.print_line(f"table     {folder.tournament_file}")
+    console.print_line(f"picture   {picture}")
 
 
 def render(command: Render) -> None:
@@ -211,11 +211,9 @@ def render(command: Render) -> None:
     returns = ", ".join(f"{name} {values[-1]:,.4g}" for name, values in played.returns.items())
     cell = f"cell {command.cell}" if command.cell not in (None, "best") else "the best"
     member = cell if played.member is None else f"member {played.member}"
-    console, steps = Console(), len(played.rewards) - 1
-    console.print(
-        f"{member}, generation {played.generation}: {steps} steps, {returns}", highlight=False, soft_wrap=True
-    )
-    console.print(f"picture   {path}", highlight=False, soft_wrap=True)
+    console, steps = Terminal(), len(played.rewards) - 1
+    console.print_line(f"{member}, generation {played.generation}: {steps} steps, {returns}")
+    console.print_line(f"picture   {path}")
 
 
 def compare(command: Compare) -> None:
@@ -226,10 +224,10 @@ def compare(command: Compare) -> None:
     if fresh is None and (command.checkpoint, command.seed) != ("last", 0):
         raise ValueError("--checkpoint and --seed have an effect only with --fresh; give --fresh, or leave them out.")
     comparison = comparing.compare(command.runs, command.picture, command.resamples, score=command.score, fresh=fresh)
-    console = Console()
+    console = Terminal()
     for part in comparing.tables(comparison):
         console.print(part)
-    console.print(f"picture   {command.picture}", highlight=False, soft_wrap=True)
+    console.print_line(f"picture   {command.picture}")
 
 
 def report(command: Report) -> None:
@@ -237,7 +235,7 @@ def report(command: Report) -> None:
     from rookery.report.page import check_runs, write_report
     from rookery.report.serve import server
 
-    console = Console()
+    console = Terminal()
     if isinstance(command.rollouts, int) and command.rollouts < 0:
         raise ValueError(f"rollouts must be at least 0, or all, got {command.rollouts}.")
     if command.serve and command.page is not None:
@@ -248,13 +246,13 @@ def report(command: Report) -> None:
     if not command.serve:
         for run in runs if count != 0 else ():
             roll_out(run)
-        console.print(f"report    {write_report(runs, command.page)}", highlight=False, soft_wrap=True)
+        console.print_line(f"report    {write_report(runs, command.page)}")
         return
     with server(runs, command.host, command.port) as listening, contextlib.suppress(KeyboardInterrupt):
         threading.Thread(target=listening.serve_forever, daemon=True).start()
         host, port = listening.server_address[:2]
         address = f"[{host!s}]" if ":" in str(host) else host
-        console.print(f"report    http://{address}:{port}/  (Ctrl-C ends it)", highlight=False, soft_wrap=True)
+        console.print_line(f"report    http://{address}:{port}/  (Ctrl-C ends it)")
         try:
             for run in runs if count != 0 else ():  # the page is served meanwhile and adds episodes when they are ready
                 roll_out(run)
@@ -263,14 +261,14 @@ def report(command: Report) -> None:
             listening.shutdown()
 
 
-def _roll_out(console: Console, count: int | None, seed: int, run: Path) -> None:
+def _roll_out(console: Terminal, count: int | None, seed: int, run: Path) -> None:
     """Record episodes of a run for its page; if that is not possible, print the reason and leave them out."""
     from rookery.deploy.episodes import add_episodes
 
     try:
         add_episodes(run, count, seed)
     except (ValueError, ImportError, OSError, CheckpointError) as error:
-        console.print(f"note      no episodes recorded: {error}", highlight=False, soft_wrap=True, markup=False)
+        console.print_line(f"note      no episodes recorded: {error}")
 
 
 def export(command: Export) -> None:
@@ -281,19 +279,19 @@ def export(command: Export) -> None:
     exported = export_export(command.run, command.to, **choice, checkpoint=command.checkpoint)
     chosen = {"cell": exported.cell, "member": exported.member, "skill": exported.skill}
     policy = ", ".join(f"{name} {value}" for name, value in chosen.items() if value is not None) or "the best"
-    console = Console()
-    console.print(f"{policy}, generation {exported.generation}", highlight=False, soft_wrap=True)
+    console = Terminal()
+    console.print_line(f"{policy}, generation {exported.generation}")
     for name, difference in exported.differences.items():
         agreement = f"equal actions on {exported.observations:,} observations, to within {difference:.1g}"
-        console.print(f"{name:17} {agreement}", highlight=False, soft_wrap=True)
+        console.print_line(f"{name:17} {agreement}")
     if exported.without_onnx:
-        console.print(f"no policy.onnx    {exported.without_onnx}", highlight=False, soft_wrap=True, markup=False)
-    console.print(f"policy            {exported.path}", highlight=False, soft_wrap=True)
+        console.print_line(f"no policy.onnx    {exported.without_onnx}")
+    console.print_line(f"policy            {exported.path}")
 
 
 def envs(command: Envs) -> None:
     """`rookery envs [NAME]`."""
-    console, word = Console(), command.name.lower()
+    console, word = Terminal(), command.name.lower()
     if is_custom(command.name) or command.name.startswith(SUITE_PREFIXES):
         console.print(listings.task_table(registry.describe_environment(registry.make(command.name))))
         return
@@ -306,14 +304,11 @@ def envs(command: Envs) -> None:
         if row["task"] == command.name or len(chosen) == 1:
             console.print(listings.task_table(row))
     if len(chosen) > 1:
-        console.print(
-            f"{len(chosen)} tasks (act d: discrete actions); `rookery envs NAME` describes one", highlight=False
-        )
+        console.print_line(f"{len(chosen)} tasks (act d: discrete actions); `rookery envs NAME` describes one")
     if not word or not chosen:
         console.print(
             "any environment of Gymnasium is gym: and its id, such as gym:Hopper-v5 or gym:my_package:MyEnv-v0; one of "
-            "EnvPool is envpool: and its name",
-            highlight=False,
+            "EnvPool is envpool: and its name"
         )
 
 
@@ -333,15 +328,9 @@ def execute(command: Command) -> None:
     """Execute a command of this module.
 
     Raises:
-      ValueError: an argument of the command is invalid, or a file of a run cannot be read or written.
+      ValueError: an argument of the command is invalid.
+      OSError: a file of a run cannot be read or written.
     """
-    try:
-        if isinstance(command, Evaluate | Render):
-            command = dataclasses.replace(command, run=best_of(command.run))
-        next(function for kind, function in COMMANDS.values() if type(command) is kind)(command)
-    except OSError as error:
-        if error.filename is None:
-            raise
-        raise ValueError(
-            f"{error.filename}: {error.strerror}; check its permissions and the free space of its disk."
-        ) from error
+    if isinstance(command, Evaluate | Render):
+        command = dataclasses.replace(command, run=best_of(command.run))
+    next(function for kind, function in COMMANDS.values() if type(command) is kind)(command)

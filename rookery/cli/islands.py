@@ -6,7 +6,6 @@ import functools
 from pathlib import Path
 
 import tyro
-from rich.console import Console
 
 from rookery import running
 from rookery.distributed.initialize import ProcessesConfig
@@ -17,6 +16,7 @@ from rookery.report.page import write_report
 from rookery.storage import events
 from rookery.storage.island_files import best_of, check_is_no_island, island_dir, islands_of
 from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing
+from rookery.terminal import Terminal
 from rookery.tracking import TrackingConfig, continued, trackers
 
 
@@ -151,15 +151,11 @@ def _live(run_dir: Path, _: Path) -> None:
 def replay(command: ReplayIsland) -> None:
     """`rookery replay-island RUN I`."""
     found = replay_island(command.run, command.island)
-    console = Console()
-    console.print(
+    console = Terminal()
+    console.print_line(
         f"island {found.island} of {command.run}, run again up to generation {found.generation} with "
-        f"{counted(found.imports, 'recorded import')}: equal bit by bit",
-        highlight=False,
-        soft_wrap=True,
+        f"{counted(found.imports, 'recorded import')}: equal bit by bit"
     )
-    console.print(f"state         {counted(found.leaves, 'array')}, {found.bytes:,} bytes", highlight=False)
-    console.print(
-        f"tables        {counted(found.rows, 'row')} of metrics.csv and lineage.csv, without times", highlight=False
-    )
-    console.print(f"publications  {counted(found.publications, 'checksum')}", highlight=False)
+    console.print_line(f"state         {counted(found.leaves, 'array')}, {found.bytes:,} bytes")
+    console.print_line(f"tables        {counted(found.rows, 'row')} of metrics.csv and lineage.csv, without times")
+    console.print_line(f"publications  {counted(found.publications, 'checksum')}")

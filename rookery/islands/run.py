@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 
 from rookery.distributed.signals import Interrupted, Requests
 from rookery.experiments.config_io import to_record
@@ -16,6 +15,7 @@ from rookery.islands.plan import Builder, CallbacksFn, IslandRun, as_recorded, c
 from rookery.islands.store import Store, StoreError
 from rookery.storage.island_files import island_dir, reached
 from rookery.storage.run_dir import RunFolder, create, open_existing
+from rookery.terminal import Terminal
 from rookery.training.run_writer import AfterSave
 
 
@@ -109,7 +109,7 @@ class Follower:
     def __init__(self, config: IslandRun, folder: RunFolder, after_exchange: Callable[[Path], None] | None):
         self._config, self._folder = config, folder
         self._after = AfterSave(after_exchange) if after_exchange is not None else None
-        self._console = Console(quiet=config.run.quiet)
+        self._console = Terminal(quiet=config.run.quiet)
         self._shown, self._line = 0, ""
 
     def __call__(self) -> None:
@@ -132,5 +132,5 @@ class Follower:
         line = f"islands at generation {generations} of {self._config.run.generations}"
         line += f"  best {found[best][1]:.4g} (island {best})"
         if line != self._line:  # the end prints again what an exchange in the last generation has printed
-            self._console.print(line, highlight=False, soft_wrap=True)
+            self._console.print_line(line)
         self._line = line

@@ -13,8 +13,9 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from rich import box, console, markup
+from rich import box, console
 from rich.table import Table
+from rich.text import Text
 
 from rookery.report.compare_notes import MIXED, notes
 from rookery.report.compare_records import Comparison, Pair, Row, Setting, ranked
@@ -104,7 +105,7 @@ def tables(comparison: Comparison) -> list[console.RenderableType]:
         rows, pairs = ranked(comparison.rows_on(environment)), comparison.pairs_on(environment)
         parts.append(_groups_table(environment, setting, rows))
         parts += [_pairs_table(environment, rows, pairs)] if pairs else []
-    parts += [markup.escape(f"note: {note}") for note in comparison.notes]
+    parts += [Text(f"note: {note}") for note in comparison.notes]
     return parts
 
 
@@ -177,7 +178,7 @@ def _groups_table(environment: str, setting: Setting, rows: Sequence[Row]) -> Ta
         name = "\n".join([row.group.name, *remarks])
         cells = [_cell(part) for part in (row.interquartile_mean, row.median, row.mean, row.optimality_gap)]
         steps = steps_text(row.env_steps)
-        out.add_row(str(place), markup.escape(name), str(len(row.scores)), steps, *cells)
+        out.add_row(str(place), Text(name), str(len(row.scores)), steps, *cells)
     return out
 
 
@@ -195,13 +196,13 @@ def _pairs_table(environment: str, rows: Sequence[Row], pairs: Sequence[Pair]) -
     for pair in pairs:
         value, low, high = pair.probability
         interval = f"{low:.2f} to {high:.2f}{' *' * pair.is_clear}" if pair.probability.has_interval else _NO_INTERVAL
-        first, second = (markup.escape(names[group.label]) for group in (pair.first, pair.second))
+        first, second = (Text(names[group.label]) for group in (pair.first, pair.second))
         out.add_row(first, second, f"{value:.2f}", interval)
     return out
 
 
 def _new_table(title: str, caption: str | None) -> Table:
-    out = Table(title=markup.escape(title), caption=caption, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    out = Table(title=Text(title), caption=caption, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     out.title_justify = out.caption_justify = "left"
     return out
 

@@ -314,8 +314,8 @@ class Checkpointer:
                 message = f"The checkpoint of generation {candidate} is damaged and was passed over: {damage}."
                 warnings.warn(message, CheckpointWarning, stacklevel=5)
         raise NoneComplete(
-            f"There is no complete checkpoint in {self.directory}; resume the run, restart it with `--overwrite`, "
-            "or restore a copy of the folder."
+            f"There is no complete checkpoint in {self.directory}; put a copy of the folder back, resume the run if it "
+            "was stopped before its first one, or restart it with `--overwrite`."
         )
 
     def _verified(self, generation: int) -> Manifest:

@@ -1,7 +1,6 @@
-"""The CSV tables and TensorBoard events that a run writes during training, and the reader of the tables."""
+"""The CSV tables that a run writes during training, beside its TensorBoard events, and the reader of the tables."""
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rookery.storage.run_dir import RunFolder, write_atomically
+from rookery.storage.tensorboard import Events
 
 _LONGEST_ROW = 2**16
 INTEGER_COLUMNS = ("generation", "member", "parent", "cell", "skill", "episode", "step", "opponent")
@@ -18,8 +18,6 @@ INTEGER_COLUMNS = ("generation", "member", "parent", "cell", "skill", "episode",
 
 class RunLog:
     """Appends one generation at a time and flushes, so that a killed run loses at most an incomplete last line.
-
-    A separate thread writes the TensorBoard events, which appear within about a second.
 
     Args:
       folder: the run directory; the caller holds its lock.
@@ -31,19 +29,11 @@ class RunLog:
     """
 
     def __init__(self, folder: RunFolder, resume_generation: int = 0):
-        import tensorboardX
-
         self._metrics = _Table(folder.metrics_file, resume_generation)
         self._lineage = _Table(folder.lineage_file, resume_generation)
         self._cells = _Table(folder.cells_file, resume_generation)
         self._elites = _last_elites(folder.cells_file)
-        # The suffix is needed since file names contain the time in seconds, and a file of the same name is overwritten.
-        self._events = tensorboardX.SummaryWriter(
-            str(folder.events),
-            purge_step=resume_generation if resume_generation > 0 else None,
-            flush_secs=1,
-            filename_suffix=f".{time.time_ns()}",
-        )
+        self._events = Events(folder.events, resume_generation)
 
     def write(self, generation: int, row: Mapping[str, float], members: Mapping[str, ArrayLike]) -> None:
         """Append a generation to `metrics.csv` and `lineage.csv`.
@@ -65,7 +55,8 @@ class RunLog:
             self._lineage.append(
                 {"generation": [generation] * population, "member": list(range(population)), **columns}
             )
-        self._write_events(generation, numbers, columns)
+        medians = {f"members/median_{name}": _median(values) for name, values in columns.items() if name != "parent"}
+        self._events.add(generation, numbers | medians)
 
     def write_cells(self, generation: int, fitness: ArrayLike) -> None:
         """Append to `cells.csv` the cells whose elite's fitness changed since the last call.
@@ -101,14 +92,11 @@ class RunLog:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write_events(self, generation: int, row: Mapping[str, float], columns: Mapping[str, Sequence[float]]) -> None:
-        for name, value in row.items():
-            if np.isfinite(value):  # tensorboardX prints a warning of its own for each other value
-                self._events.add_scalar(name, value, generation)
-        for name, values in columns.items():
-            finite = [value for value in values if np.isfinite(value)]
-            if name != "parent" and finite:
-                self._events.add_scalar(f"members/median_{name}", float(np.median(finite)), generation)
+
+def _median(values: Sequence[float]) -> float:
+    """The median of the finite values; NaN without any."""
+    finite = [value for value in values if math.isfinite(value)]
+    return float(np.median(finite)) if finite else math.nan
 
 
 def read_csv(path: Path) -> dict[str, np.ndarray]:

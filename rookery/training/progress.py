@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -16,6 +15,8 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+
+from rookery.terminal import Terminal
 
 _SHOWN = {"best_fitness": "best {:.4g}", "median_fitness": "median {:.4g}"}
 _AGENT = "return/"
@@ -39,9 +40,9 @@ class Reporter:
     """
 
     def __init__(
-        self, generations: int, first: int = 0, quiet: bool = False, console: Console | None = None, untrained: int = 0
+        self, generations: int, first: int = 0, quiet: bool = False, console: Terminal | None = None, untrained: int = 0
     ):
-        self.console = console or Console(quiet=quiet)
+        self.console = console or Terminal(quiet=quiet)
         self._generations, self._first, self._untrained = generations, first, untrained
         self._done, self._since = first, time.monotonic()  # finished generations, and when the last one finished
         self.seconds_compiling = 0.0
@@ -58,7 +59,7 @@ class Reporter:
         if self._display:
             self._display.start()
         else:
-            self.console.print(f"generation {self._first} of {self._generations}: compiling", highlight=False)
+            self.console.print_line(f"generation {self._first} of {self._generations}: compiling")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -87,7 +88,7 @@ class Reporter:
         elif time.monotonic() - self._shown > _PLAIN_INTERVAL:
             self._shown = time.monotonic()
             text = f"generation {self._done + 1} of {self._generations}: {share:.0%} trained, {clock(left)} left of it"
-            self.console.print(f"{text}, {clock(left + rest * total)} of the run", highlight=False, soft_wrap=True)
+            self.console.print_line(f"{text}, {clock(left + rest * total)} of the run")
 
     def update(self, generation: int, row: Mapping[str, float], seeds: np.ndarray | None = None) -> None:
         """Show the metrics of a finished generation.
@@ -122,7 +123,7 @@ class Reporter:
             self._move(generation, line=line, left=remaining)
         else:
             text = f"generation {generation} of {self._generations}  {line}  {remaining}"
-            self.console.print(text, highlight=False, soft_wrap=True)
+            self.console.print_line(text)
 
     def _move(self, completed: float, **fields: Any) -> None:
         """Move the bar; the finished generations are shown as whole numbers, although it moves within a generation."""
@@ -132,11 +133,11 @@ class Reporter:
 
     def message(self, text: str) -> None:
         """Print a line of text above the progress line."""
-        self.console.print(text, highlight=False, soft_wrap=True)
+        self.console.print_line(text)
 
 
 @contextmanager
-def bar(label: str, total: int, console: Console | None = None) -> Iterator[Callable[[int], None]]:
+def bar(label: str, total: int, console: Terminal | None = None) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on a terminal, and nothing elsewhere; yields a function that adds finished items.
 
     Args:
@@ -144,7 +145,7 @@ def bar(label: str, total: int, console: Console | None = None) -> Iterator[Call
       total: number of items.
       console: the console to print to; standard output by default.
     """
-    console = console or Console()
+    console = console or Terminal()
     columns = (SpinnerColumn(), TextColumn(label), MofNCompleteColumn(), BarColumn(bar_width=20), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as display:
         yield partial(display.advance, display.add_task(label, total=total))

@@ -9,7 +9,8 @@ import numpy as np
 from rookery.distributed import sync
 from rookery.populations.base import ProgramState
 from rookery.populations.stages import Work
-from rookery.storage.checkpoint import Checkpointer
+from rookery.storage.checkpoint import Checkpointer, CheckpointError
+from rookery.storage.events import read_journal
 from rookery.storage.run_dir import RunFolder
 
 DONE = "iterations"
@@ -36,7 +37,8 @@ def restore(
 ) -> StartPoint:
     """Restore the newest complete checkpoint of a run, or that of an interrupted generation, if it is newer.
 
-    A run that was killed before its first checkpoint starts from the beginning; only its computing time is lost.
+    A run that was killed before its first checkpoint starts from the beginning; only its computing time is lost. A run
+    whose checkpoints are missing does not, since its tables would be replaced.
 
     Args:
       folder: the run directory.
@@ -48,7 +50,8 @@ def restore(
       CheckpointWarning: a damaged checkpoint was skipped.
 
     Raises:
-      CheckpointError: there are checkpoints, but none is complete, or it does not match the template.
+      CheckpointError: there are checkpoints, but none is complete, or it does not match the template; or the journal
+        says that some were saved, and there are none.
     """
     newest = -1 if sync.of_first(checkpoints.empty) else 0
     interrupted = Checkpointer(folder.interrupted, read_only=True)
@@ -59,9 +62,26 @@ def restore(
         (state, unfinished), metadata, generation = interrupted.restore((template, work()))
         return StartPoint(state, generation, unfinished, metadata[DONE], interrupted.host_arrays(generation))
     if newest < 0:
+        saved = sync.of_first(_saved(folder) if sync.is_first() else 0)
+        if saved:
+            raise CheckpointError(
+                f"the journal of {folder.path} says that generation {saved} was saved, but there is no checkpoint, and "
+                "a new beginning would replace the run's tables; put a copy of its folder `checkpoints` back, or start "
+                "the run again with `--overwrite`."
+            )
         return StartPoint(None, 0)
     state, _, generation = checkpoints.restore(template)
     return StartPoint(state, generation, host=checkpoints.host_arrays(generation))
+
+
+def _saved(folder: RunFolder) -> int:
+    """The largest number of finished generations that the journal says were saved."""
+    saved = 0
+    for event in read_journal(folder):
+        ended = event["event"] == "ended" and str(event.get("why", "")).startswith(("finished", "interrupted"))
+        if event["event"] == "began" or ended:
+            saved = max(saved, int(event.get("generation", 0)))
+    return saved
 
 
 def _latest(checkpoints: Checkpointer) -> int:

@@ -1,8 +1,10 @@
 """Tables and TensorBoard events of a run: exact numbers, and no row lost or repeated by a resume."""
 
+import errno
 import json
 import struct
 import time
+import warnings
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -252,3 +254,32 @@ def test_cells_of_a_resumed_run_equal_those_of_an_uninterrupted_one(tmp_path, re
         file.write("9,0,1")  # killed in the middle of a line
     save_cells(stopped, {generation: values for generation, values in SAVED.items() if generation >= resume}, resume)
     assert stopped.cells_file.read_bytes() == uninterrupted.cells_file.read_bytes()
+
+
+def test_a_full_disk_ends_the_events_and_not_the_run(run, monkeypatch):
+    from tensorboardX.event_file_writer import EventsWriter
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with RunLog(run) as log:
+        log.write(0, {"best": 0.0}, {})
+        monkeypatch.setattr(EventsWriter, "write_event", full)
+        with pytest.warns(
+            UserWarning, match=r"no more TensorBoard events .*: No space left on device; the run continues"
+        ):
+            log.write(1, {"best": 1.0}, {})
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            log.write(2, {"best": 2.0}, {})
+    assert read_csv(run.metrics_file)["best"].tolist() == [0.0, 1.0, 2.0]
+    assert [event.step for event in events(run) if event.summary.value] == [0]
+
+
+def test_a_disk_that_is_full_from_the_start(run, monkeypatch):
+    monkeypatch.setattr(Path, "mkdir", lambda *_, **__: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left")))
+    with pytest.warns(UserWarning, match="No space left; the run continues"):
+        log = RunLog(run, 0)
+    log.write(0, {"best": 0.0}, {})
+    log.close()
+    assert read_csv(run.metrics_file)["best"].tolist() == [0.0]

@@ -1,6 +1,7 @@
 """The training loop, with a program of two lines in place of a population."""
 
 import csv
+import shutil
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -182,6 +183,8 @@ def test_a_run_killed_before_its_first_checkpoint_starts_from_the_beginning(tmp_
     uninterrupted = run(walks(), generations=4, run_dir=str(tmp_path / "run"), quiet=True)
     for path in (tmp_path / "run/checkpoints").glob("*.json"):
         path.unlink()  # what a kill before the first manifest leaves
+    journal = tmp_path / "run/journal.jsonl"
+    journal.write_text("".join(line for line in journal.read_text().splitlines(True) if '"ended"' not in line))
     capsys.readouterr()
     resumed = run(walks(), generations=4, run_dir=str(tmp_path / "run"), resume=True)
     tiny.assert_equal(resumed.state, uninterrupted.state)
@@ -189,6 +192,15 @@ def test_a_run_killed_before_its_first_checkpoint_starts_from_the_beginning(tmp_
         capsys.readouterr().out.split()
     )
     assert len(rows(tmp_path / "run/metrics.csv")) == 4
+
+
+def test_a_run_whose_checkpoints_are_missing_keeps_its_tables(tmp_path):
+    run(walks(), generations=4, run_dir=str(tmp_path / "run"), quiet=True)
+    tables = (tmp_path / "run/metrics.csv").read_text(), (tmp_path / "run/lineage.csv").read_text()
+    shutil.rmtree(tmp_path / "run/checkpoints")
+    with pytest.raises(CheckpointError, match=r"generation 4 was saved, but there is no checkpoint.* `--overwrite`"):
+        run(walks(), generations=8, run_dir=str(tmp_path / "run"), resume=True)
+    assert ((tmp_path / "run/metrics.csv").read_text(), (tmp_path / "run/lineage.csv").read_text()) == tables
 
 
 def test_a_diverged_population_stops_the_run_and_the_last_good_checkpoint_is_named(tmp_path):

@@ -1,0 +1,91 @@
+"""The complete settings of a run, and its plan: the memory that it needs, without training."""
+
+import dataclasses
+from pathlib import Path
+
+from rookery import factories
+from rookery.agents import backend
+from rookery.cli import islands, listings
+from rookery.cli.titles import run_title
+from rookery.distributed import described_gpu
+from rookery.distributed.initialize import ProcessesConfig
+from rookery.distributed.sync import is_first
+from rookery.envs import custom
+from rookery.experiments import build, warm_start, warm_start_settings
+from rookery.experiments.kinds import agent_of
+from rookery.experiments.lineage import Schedule, check_agent, lineage
+from rookery.experiments.settings import ProgramRun, RecordedRun
+from rookery.terminal import Terminal
+from rookery.training import gpu_plan, loop
+from rookery.training.memory_plan import remedy
+
+
+def complete(config: RecordedRun) -> tuple[RecordedRun, Schedule | None]:
+    """The config with its run directory and its absolute names, and the schedule that it replays."""
+    schedule, name = None, config.kind
+    if isinstance(config, ProgramRun):
+        run_dir = config.run.run_dir or f"runs/{name}-{factories.label(config.factory)}-{config.run.seed}"
+        run = dataclasses.replace(config.run, run_dir=run_dir)
+        return dataclasses.replace(config, factory=factories.canonical(config.factory), run=run), None
+    if config.replay_schedule is not None and config.cells is None:  # no kind with a repertoire has a schedule
+        schedule = lineage(config.replay_schedule).schedule()
+        check_agent(schedule, agent_of(name))
+        config, name = warm_start_settings.without_population_method(config), f"replay-{agent_of(name)}"
+    run_dir = config.run.run_dir or f"runs/{name}-{factories.label(config.environment.env)}-{config.run.seed}"
+    environment = dataclasses.replace(config.environment, env=custom.canonical(config.environment.env))
+    run = dataclasses.replace(config.run, run_dir=run_dir)
+    given = {name: getattr(config, name, None) for name in _OTHER_RUNS}
+    others = {name: str(Path(path).resolve()) for name, path in given.items() if path is not None}
+    return dataclasses.replace(config, environment=environment, run=run, **others), schedule
+
+
+_OTHER_RUNS = ("init_from", "replay_schedule")
+"""Settings that name the directory of another run, which a resumed run finds from any working directory."""
+
+
+def plan(config: RecordedRun) -> None:
+    """`rookery train KIND --plan`."""
+    config, schedule = complete(config)
+    config = islands.planned(config)
+    # `build` turns CPU cores into devices, so JAX must not be initialised before.
+    _show(config, build.build(config, schedule))
+
+
+def plan_gpu(name: str, config: RecordedRun, processes: ProcessesConfig) -> None:
+    """`rookery train KIND --plan-gpu NAME`."""
+    gpu, devices = described_gpu.find(name), config.environment.devices
+    if processes != ProcessesConfig():
+        raise ValueError("plan_gpu plans for the GPUs of one machine, in one process; leave the other processes out.")
+    if devices is not None and devices < 1:
+        raise ValueError(f"devices must be at least 1, got {devices}.")
+    described_gpu.prepare()
+    over = described_gpu.mesh(gpu, devices or 1)
+    config, schedule = complete(config)
+    config = islands.planned(config)
+    with backend.tracing_for("gpu"):
+        built = build.build(config, schedule, over)
+        if built.learner and built.learner.evaluator and built.learner.evaluator.environment.host:
+            raise ValueError(
+                f"plan_gpu cannot compile the calls to {built.learner.spec.name}, whose environments are on the host, "
+                "without a GPU; use --plan on a machine that has one."
+            )
+        _show(config, built, gpu)
+
+
+def _show(config: RecordedRun, built: build.Built, gpu: described_gpu.Gpu | None = None) -> None:
+    console = Terminal(quiet=config.run.quiet or not is_first())
+    built = built._replace(program=warm_start.begin(config, built))
+    console.print_line(run_title(config, built))
+    if gpu is None:
+        console.print_line("compiling a generation, which train will find in the cache")
+        planned = loop.plan(built.program, config.run, built.mesh)
+        console.print(listings.plan_table(planned))
+    else:
+        console.print_line(f"compiling for the description of an {gpu.name}; nothing is run on a GPU")
+        found = gpu_plan.plan(built.program, config.run, built.mesh)
+        planned = found.memory
+        console.print(listings.plan_table(planned))
+        for line in listings.gpu_plan_lines(found, gpu.memory):
+            console.print_line(line)
+    if message := remedy(planned):
+        raise ValueError(message)
