@@ -233,7 +233,8 @@ def main() -> None:
         print(f"error: {_as_typed(str(error), line)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("\nstopped without saving; rookery resume continues from what was saved before", file=sys.stderr)
+        trains = {*sys.argv[1:2]} <= {"train", "resume"}
+        print(f"\nstopped{_AFTER_INTERRUPT if trains else ''}", file=sys.stderr)
         group.abandon(130, "it was interrupted")
         sys.exit(130)
     except (ValueError, ImportError, MemoryError, OSError, HostError) as error:
@@ -245,6 +246,9 @@ def main() -> None:
     except Exception as error:
         group.fail(error)
         raise
+
+
+_AFTER_INTERRUPT = "; what was saved before is complete, and rookery resume continues from it"
 
 
 def _sentence(error: Exception) -> str:

@@ -188,6 +188,8 @@ def _tournament(command: Evaluate) -> None:
     from rookery.deploy.tournament import tournament
     from rookery.report.figures.tournament import draw_tournament
 
+    if command.goals is not None:
+        raise ValueError("goals has no effect with --tournament; leave one of them out.")
     result = tournament(command.run, command.against, command.episodes, command.seed, command.checkpoint)
     opponents = "" if command.against is None else f" against {command.against}"
     title, console = f"{command.run}, generation {result.generation}{opponents}", Terminal()
@@ -240,6 +242,8 @@ def report(command: Report) -> None:
         raise ValueError(f"rollouts must be at least 0, or all, got {command.rollouts}.")
     if command.serve and command.page is not None:
         raise ValueError(f"a page that is served is not written to {command.page}; leave out --page, or --serve.")
+    if not command.serve and (command.host, command.port) != (Report.host, Report.port):
+        raise ValueError("host and port have an effect only with --serve; give it, or leave them out.")
     runs = check_runs(command.runs, command.page, begun=not command.serve)
     count = None if command.rollouts == "all" else command.rollouts
     roll_out = partial(_roll_out, console, count, command.seed)

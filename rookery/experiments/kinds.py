@@ -60,8 +60,9 @@ class Method(NamedTuple):
 LONG_RUN = RunConfig(generations=500, checkpoint_every=25)
 """500 short generations: as many environment steps as the shorter runs of the papers."""
 BEST_FITNESS = RunConfig(best_by="best_fitness")
-SELECT_BY_STEPS = PbtConfig(exploit_interval=10_000)
-"""Select every 10,000 environment steps of a member: within one short generation its fitness hardly changes."""
+SELECT_BY_STEPS = PbtConfig(exploit_interval=3_000)
+"""Select every 3,000 environment steps of a member: `docs/evidence/learning.md` compares 750, 1,500, 3,000, 10,000 and
+30,000."""
 INHERIT_BUFFER = PbtConfig(inherit_buffer=True)
 """Stored transitions contain the skills of the agent that collected them, so a child needs its parent's buffer."""
 

@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ _TEMPORARY = ".rookery-tmp"
 # The files of a run. `create(overwrite=True)` deletes only these, and config.json first, so that an incompletely
 # deleted run cannot be resumed.
 _RUN_FILES = (
-    "config.json",
     "metrics.csv",
     "lineage.csv",
     "repertoire.csv",
@@ -50,6 +49,7 @@ _RUN_FILES = (
     f"checkpoints/*{_TEMPORARY}",
     f"interrupted/*{_TEMPORARY}",
     f"publications/*{_TEMPORARY}",
+    "config.json",  # deleted last: without it a folder is no run directory
 )
 
 
@@ -175,10 +175,12 @@ def check_new(path: str | os.PathLike[str], from_python: bool = False) -> None:
     """Check that a directory contains no run.
 
     Raises:
-      RunFolderError: it does; the message names the remedy, in Python or on the command line.
+      RunFolderError: it does, and the message names the remedy, in Python or on the command line; or other files have
+        the names of those of a run.
     """
     folder = RunFolder(path)
-    if any(any(folder.path.glob(pattern)) for pattern in _RUN_FILES):
+    if found := _files_of_a_run(folder):
+        _check_is_run(folder, found)
         remedy = f"continue it with `rookery resume {folder.path}`, replace it with `--overwrite`, or give a --run-dir"
         if from_python:
             remedy = "continue it with resume=True, replace it with overwrite=True, or give another run_dir"
@@ -210,6 +212,7 @@ def create(path: str | os.PathLike[str], config: Mapping[str, Any], overwrite: b
     try:
         if not overwrite:
             check_new(path, from_python=config.get("kind") == "python")
+        _check_is_run(folder, _files_of_a_run(folder))
         _delete_run(folder)
         write_atomically(folder.config_file, text)
         folder._load()
@@ -275,6 +278,21 @@ def sync_directory(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _files_of_a_run(folder: RunFolder) -> list[str]:
+    """The names of the files in a directory that a run would replace."""
+    return [str(path.relative_to(folder.path)) for pattern in _RUN_FILES for path in folder.path.glob(pattern)]
+
+
+def _check_is_run(folder: RunFolder, found: Sequence[str]) -> None:
+    """Check that files which are named as those of a run belong to one."""
+    if found and not folder.config_file.is_file():
+        named = ", ".join(found[:3]) + ", ..." * (len(found) > 3)
+        raise RunFolderError(
+            f"{folder.path} is no run directory, but contains {named}, which a run would replace; move them, or choose "
+            "another folder."
+        )
 
 
 def _delete_run(folder: RunFolder) -> None:

@@ -241,6 +241,15 @@ def test_training_goes_on_without_publications(copy, monkeypatch):
     assert any(event["event"] == "warned" and "was left out" in event["message"] for event in events)
 
 
+def test_generations_that_are_reached_change_nothing(whole, copy):
+    settings = (copy / "config.json").read_text()
+    code, out, error = call("resume", str(copy), "--generations", "1")
+    assert (code, error) == (0, "")
+    assert "is already reached by all islands; give a larger --generations to continue." in out
+    assert (copy / "config.json").read_text() == settings
+    assert contents(copy) == contents(whole)
+
+
 def test_islands_are_added(copy):
     assert call("resume", str(copy), "--islands", "3", "--quiet") == (0, "", "")
     assert [path.name for path in islands_of(copy)] == ["0", "1", "2"]

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import signal
 import socket
 import subprocess
@@ -68,15 +69,24 @@ def test_the_names_of_the_files(tmp_path):
     assert (run.checkpoints, run.events) == (tmp_path / "checkpoints", tmp_path / "events")
 
 
-@pytest.mark.parametrize("made", ["config.json", "metrics.csv", "checkpoints/generation_00000001.json"])
-def test_a_directory_with_a_run_is_rejected(tmp_path, made):
-    (tmp_path / made).parent.mkdir(exist_ok=True)
-    (tmp_path / made).write_text("precious")
+def test_a_directory_with_a_run_is_rejected(tmp_path):
+    made = tmp_path / "config.json"
+    made.write_text("precious")
     with pytest.raises(RunFolderError, match=r"already contains a run: .*`rookery resume .*`--overwrite`") as caught:
         create(tmp_path, CONFIG)
-    assert (tmp_path / made).read_text() == "precious"
+    assert made.read_text() == "precious"
     create(tmp_path, CONFIG, overwrite=True).release()
     assert caught.value.__traceback__, "it references the folder object, so the lock was released explicitly"
+
+
+@pytest.mark.parametrize("made", ["metrics.csv", "report.html", "checkpoints/generation_00000001.json"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_files_with_the_names_of_a_run_are_kept_where_there_is_none(tmp_path, made, overwrite):
+    (tmp_path / made).parent.mkdir(exist_ok=True)
+    (tmp_path / made).write_text("precious")
+    with pytest.raises(RunFolderError, match=f"is no run directory, but contains {re.escape(made)}, which a run would"):
+        create(tmp_path, CONFIG, overwrite=overwrite)
+    assert (tmp_path / made).read_text() == "precious"
 
 
 def test_a_directory_with_other_files_is_accepted(tmp_path):

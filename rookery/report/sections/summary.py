@@ -80,16 +80,23 @@ def _changed(config: Settings) -> list[tuple[str, object, object]]:
 
 
 def space(config: Settings) -> list[list[str]]:
-    """Each hyper-parameter, and its range or its value."""
-    return [[name, _describe(choice)] for name, choice in part(config, "space").items()]
+    """Each hyper-parameter, and its value or how the values of the members are chosen."""
+    kind, scheduled = KINDS.get(str(config.get("kind"))), part(part(config, SCHEDULE), "values")
+    usual = kind.default_space.defaults if kind is not None and kind.default_space is not None else ()
+    selects = "draw_hyper" not in config and part(config, "pbt").get("exploit") != "none"
 
+    def describe(name: str, choice: object) -> str:
+        # Runs started from Python record a range as a mapping, those of the command line as a list.
+        bounds = [choice.get("low"), choice.get("high")] if isinstance(choice, Mapping) else choice
+        if name in scheduled:
+            return "follows the replayed schedule"
+        if not (isinstance(bounds, list) and len(bounds) == 2):
+            return f"is {_text(choice)}"
+        if config.get("draw_hyper") is False and hasattr(usual, name):
+            return f"is {_text(float(getattr(usual, name)))}"
+        return f"{'evolves' if selects else 'is drawn once'} in [{', '.join(map(_text, bounds))}]"
 
-def _describe(choice: object) -> str:
-    # Runs started from Python record a range as a mapping, those of the command line as a list.
-    bounds = [choice.get("low"), choice.get("high")] if isinstance(choice, Mapping) else choice
-    if isinstance(bounds, list) and len(bounds) == 2:
-        return f"evolves in [{', '.join(map(_text, bounds))}]"
-    return f"is {_text(choice)}"
+    return [[name, describe(name, choice)] for name, choice in part(config, "space").items()]
 
 
 def command(config: Settings, journal: Sequence[Event]) -> str:

@@ -294,6 +294,20 @@ class TestSettings:
         ]
         assert summary.space({"space": None}) == summary.space({}) == []
 
+    def test_it_says_how_the_values_are_chosen(self):
+        space = {"discount": [0.9, 0.999], "tau": 0.005}
+        for settings, chosen in (
+            ({"kind": "pbt-sac", "pbt": {"exploit": "truncation"}}, "evolves in [0.9, 0.999]"),
+            ({"kind": "pbt-sac", "pbt": {"exploit": "none"}}, "is drawn once in [0.9, 0.999]"),
+            ({"kind": "sac", "draw_hyper": True}, "is drawn once in [0.9, 0.999]"),
+            ({"kind": "sac", "draw_hyper": False}, "is 0.99"),
+            (
+                {"kind": "sac", "draw_hyper": False, "schedule": {"values": {"discount": [0.9]}}},
+                "follows the replayed schedule",
+            ),
+        ):
+            assert summary.space({**settings, "space": space}) == [["discount", chosen], ["tau", "is 0.005"]]
+
     @pytest.mark.parametrize("kind", KINDS)
     def test_default_spaces_are_those_of_the_flags(self, kind):
         flags = typing.get_type_hints(KINDS[kind]).get("space")
