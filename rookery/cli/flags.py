@@ -75,8 +75,9 @@ def as_typed(message: str, flags: Flags, names: Mapping[str, str]) -> str:
 
 
 def check(words: Sequence[str], command: str, flags: Flags) -> None:
-    """Check for unknown flags and flags that are given twice, and for values that are empty, not finite or beyond 64
-    bits.
+    """Check for flags that a command does not have, and for values that are empty, not finite or beyond 64 bits.
+
+    Of a flag that is given twice the last value counts, except for `--option`, whose values belong together.
 
     Args:
       words: of the command line.
@@ -86,7 +87,7 @@ def check(words: Sequence[str], command: str, flags: Flags) -> None:
     Raises:
       FlagError: a flag or a value is invalid.
     """
-    before, given = "", set()
+    before = ""
     for word in words:
         flag, is_joined, value = word.partition("=") if word.startswith("--") else (before, "", word)
         flag = flag.replace("_", "-")
@@ -98,14 +99,9 @@ def check(words: Sequence[str], command: str, flags: Flags) -> None:
             raise FlagError(f"{flag} must be a finite number, got {value}.")
         if re.fullmatch(r"[+-]?\d+", value) and abs(int(value)) >= 2**63 and "int" in str(flags.get(flag, "")):
             raise FlagError(f"{flag} must be between -2^63 and 2^63, got {value}.")
-        if word.startswith("--"):
-            before, setting = flag, flag if flag in flags else re.sub("^--no-", "--", flag)
-            if setting in given:
-                raise FlagError(f"{setting} is given twice; give it once{_SEVERAL_OPTIONS.get(setting, '')}.")
-            given.add(setting)
-
-
-_SEVERAL_OPTIONS = {"--option": ", with all values: --option width=4 population=8"}
+        before = flag if word.startswith("--") else before
+    if sum(word.partition("=")[0] == "--option" for word in words) > 1:
+        raise FlagError("--option is given twice; give it once with all values: --option width=4 population=8.")
 
 
 def check_name(label: str, word: str, known: Sequence[str]) -> None:

@@ -41,8 +41,8 @@ class OffPolicyConfig(EvaluationConfig):
     batch_size: int = 256
     """Transitions per update (at least 1)."""
     buffer_size: int | None = None
-    """Transitions in each member's replay buffer (at least num_envs and batch_size); by default 1 million, as in the
-    papers. The command line's default is smaller if the buffers would exceed a sixth of the memory."""
+    """Transitions in each member's replay buffer (at least a step's and a batch's); by default 1 million, as in the
+    papers. The command line's default is smaller if all exceeded a sixth of the memory."""
     warmup_steps: int = 1_000
     """Environment steps of each member with uniformly random actions and no updates, at the start of the run: 1,000 in
     Fujimoto 2018 (10,000 for HalfCheetah and Ant) and in the code of Haarnoja 2018."""

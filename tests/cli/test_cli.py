@@ -470,8 +470,6 @@ INVALID = [
         ("evaluate . --against other", 1, "has an effect only with --tournament"),
         ("evaluate . --tournament --goals 3", 1, "--goals has no effect with --tournament"),
         ("report . --port 80", 1, "--host and port have an effect only with --serve"),
-        ("train sac --seeds 2 --seeds 3", 2, "--seeds is given twice; give it once."),
-        ("train sac --exact --no-exact", 2, "--exact is given twice; give it once."),
         ("train program mine.py:build --option a=1 --option b=2", 2, "with all values: --option width=4 population=8."),
         ("evaluate . --tournament", 1, "config.json is missing"),
         (

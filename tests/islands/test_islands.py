@@ -346,8 +346,10 @@ def test_the_lineage_crosses_islands(copy):
 def test_two_drivers_on_one_folder(copy):
     with open_existing(copy, write=True), pytest.raises(RunFolderError, match="is in use"):
         run_islands(config_of(copy), resume=True)
+    config = config_of(copy)
+    longer = dataclasses.replace(config, run=dataclasses.replace(config.run, generations=config.run.generations + 1))
     with open_existing(copy / "islands/0", write=True), pytest.raises(RunFolderError, match="islands/0 is in use"):
-        run_islands(dataclasses.replace(config_of(copy)), resume=True)
+        run_islands(longer, resume=True)
 
 
 @pytest.mark.parametrize(
