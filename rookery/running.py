@@ -24,9 +24,9 @@ from rookery.report.figures import curves
 from rookery.report.figures.repertoire import draw_repertoire
 from rookery.report.page import write_report
 from rookery.storage.run_dir import check_new, open_existing
-from rookery.terminal import Terminal
 from rookery.training import Callback, Required, loop
 from rookery.training.loop import Result
+from rookery.training.terminal import terminal
 
 
 class ProgramWarning(UserWarning):
@@ -113,7 +113,7 @@ def task_title(program: Program, name: str) -> str:
 
 def show(config: RunConfig, line: str) -> None:
     """Print a line, unless the run is quiet."""
-    Terminal(quiet=config.quiet or not is_first()).print_line(line)
+    terminal(quiet=config.quiet or not is_first()).print_line(line)
 
 
 def train(
@@ -153,7 +153,7 @@ def train(
 
 def _write_outputs(program: Program, config: RunConfig, result: Result) -> None:
     assert result.run_dir is not None
-    run_dir, console = result.run_dir, Terminal(quiet=config.quiet)
+    run_dir, console = result.run_dir, terminal(quiet=config.quiet)
     outputs: dict[str, Path | str | None] = {"run": run_dir, "curves": _attempt(curves.draw_curves, run_dir)}
     outputs["report"] = _attempt(lambda path: write_report([path]), run_dir)
     if program.table is not None:

@@ -48,8 +48,8 @@ ONLY_IN = {
     "mujoco": {f"envs/suites/playground/{name}.py" for name in ("loading", "picture", "brax_tasks")},
     "warp": {"envs/suites/playground/loading.py"},
     "rich": {
-        *("training/progress.py", "report/tables.py", "report/compare.py", "running.py", "islands/run.py"),
-        *("cli/commands.py", "cli/app.py", "cli/help.py", "cli/listings.py", "cli/islands.py"),
+        *("training/terminal.py", "training/progress.py", "report/tables.py", "report/compare.py"),
+        *("cli/commands.py", "cli/help.py", "cli/listings.py"),
     },
     "ray": {"islands/ray_engine.py"},
     "yaml": {"cli/config_file.py"},

@@ -23,7 +23,7 @@ from rookery.report.formatting import counted
 from rookery.storage import run_dir
 from rookery.storage.checkpoint import CheckpointError
 from rookery.storage.island_files import best_of
-from rookery.terminal import Terminal
+from rookery.training.terminal import Terminal, terminal
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def evaluator(command: Evaluate) -> None:
     if command.goals is not None:
         goals = evaluate.evaluate_goals(command.run, command.goals, command.seed, command.checkpoint)
     generation, metrics = evaluate.evaluate(command.run, command.episodes, command.seed, command.checkpoint)
-    console = Terminal()
+    console = terminal()
     console.print_line(f"{command.run}, generation {generation}")
     table = tables.repertoire_evaluation if "stored_fitness" in metrics else tables.member_evaluation
     console.print(table(metrics))
@@ -192,7 +192,7 @@ def _tournament(command: Evaluate) -> None:
         raise ValueError("goals has no effect with --tournament; leave one of them out.")
     result = tournament(command.run, command.against, command.episodes, command.seed, command.checkpoint)
     opponents = "" if command.against is None else f" against {command.against}"
-    title, console = f"{command.run}, generation {result.generation}{opponents}", Terminal()
+    title, console = f"{command.run}, generation {result.generation}{opponents}", terminal()
     console.print_line(f"{title}, {counted(command.episodes, 'episode')} per pair")
     for part in tables.tournament(result):
         console.print(part)
@@ -213,7 +213,7 @@ def render(command: Render) -> None:
     returns = ", ".join(f"{name} {values[-1]:,.4g}" for name, values in played.returns.items())
     cell = f"cell {command.cell}" if command.cell not in (None, "best") else "the best"
     member = cell if played.member is None else f"member {played.member}"
-    console, steps = Terminal(), len(played.rewards) - 1
+    console, steps = terminal(), len(played.rewards) - 1
     console.print_line(f"{member}, generation {played.generation}: {steps} steps, {returns}")
     console.print_line(f"picture   {path}")
 
@@ -226,7 +226,7 @@ def compare(command: Compare) -> None:
     if fresh is None and (command.checkpoint, command.seed) != ("last", 0):
         raise ValueError("--checkpoint and --seed have an effect only with --fresh; give --fresh, or leave them out.")
     comparison = comparing.compare(command.runs, command.picture, command.resamples, score=command.score, fresh=fresh)
-    console = Terminal()
+    console = terminal()
     for part in comparing.tables(comparison):
         console.print(part)
     console.print_line(f"picture   {command.picture}")
@@ -237,7 +237,7 @@ def report(command: Report) -> None:
     from rookery.report.page import check_runs, write_report
     from rookery.report.serve import server
 
-    console = Terminal()
+    console = terminal()
     if isinstance(command.rollouts, int) and command.rollouts < 0:
         raise ValueError(f"rollouts must be at least 0, or all, got {command.rollouts}.")
     if command.serve and command.page is not None:
@@ -283,7 +283,7 @@ def export(command: Export) -> None:
     exported = export_export(command.run, command.to, **choice, checkpoint=command.checkpoint)
     chosen = {"cell": exported.cell, "member": exported.member, "skill": exported.skill}
     policy = ", ".join(f"{name} {value}" for name, value in chosen.items() if value is not None) or "the best"
-    console = Terminal()
+    console = terminal()
     console.print_line(f"{policy}, generation {exported.generation}")
     for name, difference in exported.differences.items():
         agreement = f"equal actions on {exported.observations:,} observations, to within {difference:.1g}"
@@ -295,7 +295,7 @@ def export(command: Export) -> None:
 
 def envs(command: Envs) -> None:
     """`rookery envs [NAME]`."""
-    console, word = Terminal(), command.name.lower()
+    console, word = terminal(), command.name.lower()
     if is_custom(command.name) or command.name.startswith(SUITE_PREFIXES):
         console.print(listings.task_table(registry.describe_environment(registry.make(command.name))))
         return

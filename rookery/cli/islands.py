@@ -16,8 +16,8 @@ from rookery.report.page import write_report
 from rookery.storage import events
 from rookery.storage.island_files import best_of, check_is_no_island, island_dir, islands_of
 from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing
-from rookery.terminal import Terminal
 from rookery.tracking import TrackingConfig, continued, trackers
+from rookery.training.terminal import terminal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +151,7 @@ def _live(run_dir: Path, _: Path) -> None:
 def replay(command: ReplayIsland) -> None:
     """`rookery replay-island RUN I`."""
     found = replay_island(command.run, command.island)
-    console = Terminal()
+    console = terminal()
     console.print_line(
         f"island {found.island} of {command.run}, run again up to generation {found.generation} with "
         f"{counted(found.imports, 'recorded import')}: equal bit by bit"

@@ -15,9 +15,9 @@ from rookery.experiments import build, warm_start, warm_start_settings
 from rookery.experiments.kinds import agent_of
 from rookery.experiments.lineage import Schedule, check_agent, lineage
 from rookery.experiments.settings import ProgramRun, RecordedRun
-from rookery.terminal import Terminal
 from rookery.training import gpu_plan, loop
 from rookery.training.memory_plan import remedy
+from rookery.training.terminal import terminal
 
 
 def complete(config: RecordedRun) -> tuple[RecordedRun, Schedule | None]:
@@ -73,7 +73,7 @@ def plan_gpu(name: str, config: RecordedRun, processes: ProcessesConfig) -> None
 
 
 def _show(config: RecordedRun, built: build.Built, gpu: described_gpu.Gpu | None = None) -> None:
-    console = Terminal(quiet=config.run.quiet or not is_first())
+    console = terminal(quiet=config.run.quiet or not is_first())
     built = built._replace(program=warm_start.begin(config, built))
     console.print_line(run_title(config, built))
     if gpu is None:

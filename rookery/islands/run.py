@@ -15,8 +15,8 @@ from rookery.islands.plan import Builder, CallbacksFn, IslandRun, as_recorded, c
 from rookery.islands.store import Store, StoreError
 from rookery.storage.island_files import island_dir, reached
 from rookery.storage.run_dir import RunFolder, create, open_existing
-from rookery.terminal import Terminal
 from rookery.training.run_writer import AfterSave
+from rookery.training.terminal import terminal
 
 
 def run_islands(
@@ -75,7 +75,7 @@ def run_islands(
         least = min(generation for generation, _ in progress(folder, config.islands.islands))
         if resume and least >= config.run.generations:  # as a run without islands, it keeps its settings
             text = f"generation {least} is already reached by all islands; give a larger --generations to continue."
-            Terminal(quiet=config.run.quiet).print_line(text)
+            terminal(quiet=config.run.quiet).print_line(text)
             return [Outcome(number) for number in range(config.islands.islands)]
         if resume:
             folder.reconfigure(settings)
@@ -114,7 +114,7 @@ class Follower:
     def __init__(self, config: IslandRun, folder: RunFolder, after_exchange: Callable[[Path], None] | None):
         self._config, self._folder = config, folder
         self._after = AfterSave(after_exchange) if after_exchange is not None else None
-        self._console = Terminal(quiet=config.run.quiet)
+        self._console = terminal(quiet=config.run.quiet)
         self._shown, self._line = 0, ""
 
     def __call__(self) -> None:

@@ -210,7 +210,7 @@ def exploit(
     has_widths, perturb_key, resize_key = widths.evolves(bindings.learner, members.hyper), keys[1], keys[1]
     inherited_widths = trees.take(members.hyper.hidden_size, parents) if has_widths else None
     members = inherit(members, parents, donors, config.inherit_buffer, bindings.placement.move)
-    if has_widths:  # a migrant keeps the width of its parameters, whoever's hyper-parameters it gets
+    if has_widths:  # a migrant keeps the width of its parameters, also with the hyper-parameters of another member
         members = members._replace(hyper=members.hyper._replace(hidden_size=inherited_widths))
         perturb_key, resize_key = jax.random.split(keys[1])
     if config.perturb == "pb2":

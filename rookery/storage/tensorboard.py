@@ -1,10 +1,12 @@
 """The TensorBoard events of a run."""
 
 import contextlib
+import importlib
 import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +30,7 @@ class Events:
         from tensorboardX.event_file_writer import EventsWriter
 
         self._folder, self._writer = folder, None
+        self._events = importlib.import_module("tensorboardX.proto.event_pb2")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # The suffix is needed since names contain the time in seconds, and a file of the same name is overwritten.
@@ -35,21 +38,19 @@ class Events:
         except OSError as error:
             self._give_up(error)
         if first > 0:
-            from tensorboardX.proto.event_pb2 import SessionLog  # pyright: ignore[reportAttributeAccessIssue]
-
-            self._write(step=first, file_version="brain.Event:2")
-            self._write(step=first, session_log=SessionLog(status=SessionLog.START))
+            log = self._events.SessionLog
+            self._write(self._events.Event(step=first, file_version="brain.Event:2"))
+            self._write(self._events.Event(step=first, session_log=log(status=log.START)))
 
     def add(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write the scalars of a step that are finite."""
-        from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
         from tensorboardX.summary import scalar
 
-        summary = Summary()
+        event = self._events.Event(step=step)
         for name, value in scalars.items():
             if np.isfinite(value):  # TensorBoard draws no others
-                summary.value.extend(scalar(name, value).value)
-        self._write(step=step, summary=summary)
+                event.summary.value.extend(scalar(name, value).value)
+        self._write(event)
 
     def close(self) -> None:
         """Close the file."""
@@ -60,13 +61,12 @@ class Events:
                 self._give_up(error)
         self._writer = None
 
-    def _write(self, **parts: object) -> None:
-        from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
-
+    def _write(self, event: Any) -> None:
         if self._writer is None:
             return
+        event.wall_time = time.time()
         try:
-            self._writer.write_event(Event(wall_time=time.time(), **parts))
+            self._writer.write_event(event)
             self._writer.flush()
         except OSError as error:
             self._give_up(error)

@@ -16,7 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from rookery.terminal import Terminal
+from rookery.training.terminal import Terminal, terminal
 
 _SHOWN = {"best_fitness": "best {:.4g}", "median_fitness": "median {:.4g}"}
 _AGENT = "return/"
@@ -42,7 +42,7 @@ class Reporter:
     def __init__(
         self, generations: int, first: int = 0, quiet: bool = False, console: Terminal | None = None, untrained: int = 0
     ):
-        self.console = console or Terminal(quiet=quiet)
+        self.console = console or terminal(quiet=quiet)
         self._generations, self._first, self._untrained = generations, first, untrained
         self._done, self._since = first, time.monotonic()  # finished generations, and when the last one finished
         self.seconds_compiling = 0.0
@@ -145,7 +145,7 @@ def bar(label: str, total: int, console: Terminal | None = None) -> Iterator[Cal
       total: number of items.
       console: the console to print to; standard output by default.
     """
-    console = console or Terminal()
+    console = console or terminal()
     columns = (SpinnerColumn(), TextColumn(label), MofNCompleteColumn(), BarColumn(bar_width=20), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as display:
         yield partial(display.advance, display.add_task(label, total=total))

@@ -10,9 +10,9 @@ from rookery.populations.pbt import pbt
 from rookery.qd.centroids import grid
 from rookery.qd.me_pbt import me_pbt
 from rookery.qd.pbt_emitter import Shared
-from rookery.terminal import Terminal
 from rookery.training.loop import run
 from rookery.training.progress import Reporter
+from rookery.training.terminal import terminal
 from rookery.types import Evaluation
 from tests import walks
 
@@ -86,7 +86,7 @@ def test_a_run_whose_members_all_break_the_physics_continues():
 
 
 def test_broken_episodes_are_shown():
-    console = Terminal(file=StringIO(), width=200)
+    console = terminal(file=StringIO(), width=200)
     reporter = Reporter(3, console=console)
     row = {"seconds": 1.0, "steps_per_second": 10.0, "best_fitness": -1.0, "broken_episodes": 3.0, "diverged": 0.0}
     reporter.update(1, row)
