@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from rookery.training.progress import Reporter, bar
-from rookery.training.terminal import terminal
 
 ROW = {"steps_per_second": 12345.6, "seconds": 2.0, "best_fitness": 1047.6, "median_fitness": -0.01234, "diverged": 0.0}
 
 
 def display(terminal: bool, **more: float) -> str:
-    console = terminal(file=io.StringIO(), force_terminal=terminal, width=120, color_system=None)
+    console = Terminal(file=io.StringIO(), force_terminal=terminal, width=120, color_system=None)
     with Reporter(10, first=2, console=console) as reporter:
         reporter.compiled(3.21)
         reporter.update(3, ROW | more)
@@ -28,7 +27,7 @@ def test_plain_lines_if_the_output_is_no_terminal():
 
 def test_the_warm_up_gives_no_estimate():
     """A generation without updates takes less time than those that follow."""
-    console = terminal(file=io.StringIO(), width=120, color_system=None)
+    console = Terminal(file=io.StringIO(), width=120, color_system=None)
     with Reporter(10, console=console, untrained=1) as reporter:
         reporter.update(1, ROW)
         reporter.update(2, ROW)
@@ -57,7 +56,7 @@ def test_metrics_of_some_programs_are_shown_if_present():
     ],
 )
 def test_of_independent_members_the_median_is_shown_instead_of_the_best(fitness: list[float], expected: str):
-    console = terminal(file=io.StringIO(), width=120, color_system=None)
+    console = Terminal(file=io.StringIO(), width=120, color_system=None)
     with Reporter(10, first=2, console=console) as reporter:
         reporter.update(3, ROW, np.asarray(fitness, np.float32))
     assert isinstance(console.file, io.StringIO)
@@ -66,7 +65,7 @@ def test_of_independent_members_the_median_is_shown_instead_of_the_best(fitness:
 
 
 def test_quiet_prints_nothing():
-    console = terminal(file=io.StringIO(), quiet=True)
+    console = Terminal(file=io.StringIO(), quiet=True)
     with Reporter(10, quiet=True, console=console) as reporter:
         reporter.update(1, ROW)
     assert isinstance(console.file, io.StringIO)
@@ -75,7 +74,7 @@ def test_quiet_prints_nothing():
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_bar_counts_finished_items_on_a_terminal_only(terminal: bool):
-    console = terminal(file=io.StringIO(), force_terminal=terminal, width=120, color_system=None)
+    console = Terminal(file=io.StringIO(), force_terminal=terminal, width=120, color_system=None)
     with bar("updates", 12, console) as advance:
         advance(4)
         advance(5)
