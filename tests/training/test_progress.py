@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rookery.training.progress import Reporter, bar
+from rookery.training.terminal import Terminal
 
 ROW = {"steps_per_second": 12345.6, "seconds": 2.0, "best_fitness": 1047.6, "median_fitness": -0.01234, "diverged": 0.0}
 
