@@ -155,20 +155,19 @@ def iterate(
     bindings, member = rollout.parameterized(bindings, member)
     config, environment = bindings.config, auto_reset.auto_reset(bindings.environment, bank)
     explore_key, warmup_key, env_key, learn_key = jax.random.split(key, 4)
-    if not config.warmup_steps:
-        learning = True
-    elif learning is None:
-        learning = count >= config.warmup_iterations  # iterations, since environment steps could overflow int32
+    # Counted in iterations, since environment steps could overflow int32.
+    learns: Array | bool = (count >= config.warmup_iterations) if learning is None else learning
+    learns = learns if config.warmup_steps else True
 
     observation = rollout.normalize_features(member.normalizer, member.env_state.observation)
     action = rollout.explore(bindings.agent, member.state, member.hyper, observation, explore_key)
     if config.warmup_steps:
         uniform = jax.random.uniform(warmup_key, action.shape, minval=-1.0, maxval=1.0)
-        action = jnp.where(learning, action, uniform)
-    if environment.announce is not None and learning is not False:
-        learning &= member.buffer.size > 0  # it is empty after a restart: the transition of this step comes too late
+        action = jnp.where(learns, action, uniform)
+    if environment.announce is not None and learns is not False:
+        learns &= member.buffer.size > 0  # it is empty after a restart: the transition of this step comes too late
     first = (count - config.warmup_iterations) * config.updates
-    update = partial(_maybe_learn, bindings, key=learn_key, first=first, learning=learning)
+    update = partial(_maybe_learn, bindings, key=learn_key, first=first, learning=learns)
     advance = partial(rollout.advance, environment, action=action, key=env_key, keep=bindings.keep)
     if environment.announce is None:
         env_batch, rows, steps = advance(member.env_state)
@@ -182,7 +181,7 @@ def iterate(
         env_batch, rows, steps = advance(member.env_state._replace(state=announced))
         member = _store(bindings, member._replace(state=state), env_batch, rows, steps)
     member = member._replace(hyper=hyper)
-    return member, (jnp.asarray(learning, jnp.float32), metrics, jnp.mean(steps.reward), jnp.sum(steps.broken))
+    return member, (jnp.asarray(learns, jnp.float32), metrics, jnp.mean(steps.reward), jnp.sum(steps.broken))
 
 
 def _store(

@@ -170,6 +170,7 @@ def test_available_actions_are_reported_by_agents_of_different_action_sizes() ->
         agent: jnp.arange(size) == size - 1 for agent, size in zip(speaking.agents, sizes, strict=True)
     }
     mask = from_jaxmarl(speaking).reset(jax.random.key(0))[1].observation.action_mask
+    assert mask is not None
     assert mask.argmax(axis=1).tolist() == [size - 1 for size in sizes]
     assert mask.sum(axis=1).tolist() == [1] * len(sizes)
 

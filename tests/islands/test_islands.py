@@ -8,7 +8,7 @@ import re
 import shutil
 import warnings
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -490,15 +490,14 @@ def test_the_settings_of_older_runs_have_no_islands():
 @pytest.mark.parametrize("repertoire", [False, True])
 def test_an_exchange_on_two_devices_is_compiled_once(repertoire):
     mesh, learner, cells = make_mesh(2), walks.learner(repertoire), grid((4, 4), (-4, -4), (4, 4))
-    options = {"population_size": 4}
-    program = me_pbt(learner, cells, ga_population=4, **options) if repertoire else pbt(learner, **options)
+    program = me_pbt(learner, cells, population_size=4, ga_population=4) if repertoire else pbt(learner, None, 4)
     program = layout.place(program, mesh)
     migration = migration_of(program, mesh, 1.0, PbtConfig())
     compiled = programs.compile_program(program, mesh)
     state, keys = compiled.init(jax.random.key(0)), jax.random.split(jax.random.key(1), 4)
     compiling = []
 
-    def listen(event: str, _: float, **__: str) -> None:
+    def listen(event: str, _: float, **__: Any) -> None:
         compiling.extend([event] if "backend_compile" in event else [])
 
     counts, sizes = [], []
@@ -509,6 +508,7 @@ def test_an_exchange_on_two_devices_is_compiled_once(repertoire):
             before = len(compiling)
             found = migration.publish(state, key)
             counts.append(len(compiling) - before)
+            assert found is not None
             sizes.append(len(found.fitness))
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)

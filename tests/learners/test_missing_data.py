@@ -33,7 +33,8 @@ def drift(breaks: float) -> Environment:
         place = jnp.full((1,), 10.0)
         return place, base.first_step(place, place)
 
-    def step(place, action, key):
+    def step(state, action, key):
+        place = state
         place = jnp.where(jax.random.uniform(key) < breaks, jnp.nan, place + 0.1 * action)
         return place, base.next_step(place, jnp.zeros(()), jnp.asarray(False), place)
 

@@ -480,6 +480,6 @@ class TestWhatIsMissing:
         assert len(migrants)
         widths = state.members.hyper.hidden_size
         assert any(widths[parents[i]] != widths[i] for i in migrants)
-        for i in migrants:
+        for i in migrants.tolist():
             assert members.hyper.hidden_size[i] == widths[parents[i]]
             assert trees.same_numbers(trees.take(members.state, i), trees.take(state.members.state, parents[i]))

@@ -40,7 +40,7 @@ class Actions(NamedTuple):
 
     def are_valid(self, actions: np.ndarray) -> np.ndarray:
         """Whether an agent's outputs were finite, `[N]`, for N actions; a discrete policy signals others by -1."""
-        return actions >= 0 if self.discrete else np.isfinite(actions).all(axis=1)
+        return np.asarray(actions >= 0 if self.discrete else np.isfinite(actions).all(axis=1))
 
 
 def sizes(observed: Observations, acted: Actions, descriptor: int) -> Sizes:
