@@ -497,7 +497,8 @@ def test_an_exchange_on_two_devices_is_compiled_once(repertoire):
     state, keys = compiled.init(jax.random.key(0)), jax.random.split(jax.random.key(1), 4)
     compiling = []
 
-    def listen(event: str, _: float, **__: Any) -> None:
+    def listen(event: str, duration_secs: float, **more: Any) -> None:
+        del duration_secs, more
         compiling.extend([event] if "backend_compile" in event else [])
 
     counts, sizes = [], []

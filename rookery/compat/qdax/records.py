@@ -160,11 +160,11 @@ def observation_of(num_skills: int, obs: Array) -> Observation:
     return Observation(obs[..., :size], skill=obs[..., size:] if num_skills else None)
 
 
-def _add(state: buffers.BufferState, rows: types.Transition) -> buffers.BufferState:
-    """Write Rookery's transitions, with `extras` the truncation flags."""
+def _add(state: buffers.BufferState, rows: types.Transition, valid: Array | None = None) -> buffers.BufferState:
+    """Write Rookery's transitions, with `extras` the truncation flags; those that are not `valid` are left out."""
     dones, truncations = (flags.astype(jnp.float32) for flags in (rows.terminated | rows.extras, rows.extras))
     obs, next_obs = rows.observation.features, rows.next_observation.features
-    return buffers.add(state, Transition(obs, next_obs, rows.reward, dones, truncations, rows.action))
+    return buffers.add(state, Transition(obs, next_obs, rows.reward, dones, truncations, rows.action), valid)
 
 
 def _take(num_skills: int, state: buffers.BufferState, indices: Array) -> types.Transition:
