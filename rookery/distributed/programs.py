@@ -113,7 +113,7 @@ def _options(once: bool) -> dict[str, Any]:
 
 
 def _check(program: base.Program, over: Mesh) -> None:
-    if jax.config.read("jax_enable_x64"):
+    if jax.numpy.result_type(float) == "float64":
         raise ValueError(
             "jax_enable_x64 is on, but agents train in float32: unset JAX_ENABLE_X64, or in Python create and train "
             "them inside `with jax.enable_x64(False):`."
