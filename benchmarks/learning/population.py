@@ -39,8 +39,8 @@ CONTENDERS: Mapping[str, PbtConfig | bool] = {
     "defaults": False,  # independent members, hyper-parameters not drawn
     "random search": True,
     "PBT": PbtConfig(),
-    "PBT, every 3,000 steps": PbtConfig(exploit_interval=3_000),
-    "PBT, every 10,000 steps": PbtConfig(exploit_interval=10_000),  # as pbt-sac and pbt-td3 by default
+    "PBT, every 3,000 steps": PbtConfig(exploit_interval=3_000),  # as pbt-sac and pbt-td3 by default
+    "PBT, every 10,000 steps": PbtConfig(exploit_interval=10_000),
     "PBT, every 30,000 steps": PbtConfig(exploit_interval=30_000),
     "PB2": PbtConfig(perturb="pb2"),
     "MF-PBT": PbtConfig(exploit="multi-frequency", frequencies=(1, 5)),

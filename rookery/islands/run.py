@@ -72,12 +72,12 @@ def run_islands(
             Store(folder.publications).check()
         except StoreError as error:
             raise ValueError(str(error)) from error
-        least = min(generation for generation, _ in progress(folder, config.islands.islands))
-        if resume and least >= config.run.generations:  # as a run without islands, it keeps its settings
-            text = f"generation {least} is already reached by all islands; give a larger --generations to continue."
-            terminal(quiet=config.run.quiet).print_line(text)
-            return [Outcome(number) for number in range(config.islands.islands)]
         if resume:
+            least = min(generation for generation, _ in progress(folder, config.islands.islands))
+            if least >= config.run.generations:  # as a run without islands, it keeps its settings
+                text = f"generation {least} is already reached by all islands; give a larger --generations to continue."
+                terminal(quiet=config.run.quiet).print_line(text)
+                return [Outcome(number) for number in range(config.islands.islands)]
             folder.reconfigure(settings)
         shown = Follower(config, folder, after_exchange)
         with Requests() as requests:

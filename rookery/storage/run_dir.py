@@ -210,9 +210,10 @@ def create(path: str | os.PathLike[str], config: Mapping[str, Any], overwrite: b
         raise RunFolderError(f"{folder.path} contains the config.json of another program; choose another folder.")
     folder.acquire()
     try:
-        if not overwrite:
+        if overwrite:
+            _check_is_run(folder, _files_of_a_run(folder))
+        else:
             check_new(path, from_python=config.get("kind") == "python")
-        _check_is_run(folder, _files_of_a_run(folder))
         _delete_run(folder)
         write_atomically(folder.config_file, text)
         folder._load()

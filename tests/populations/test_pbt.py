@@ -1,5 +1,6 @@
 """Population Based Training: selection against values computed by hand, and the invariants of inheritance."""
 
+import dataclasses
 import importlib
 from functools import partial
 from typing import Any, ClassVar
@@ -428,18 +429,7 @@ class TestWhatIsMissing:
     """Evaluations that are not finite, generations without updates, and migrants of another width."""
 
     def bindings(self, space: Any = None, size: int = 4, warmup_steps: int = 8, **config: Any) -> tuple[Any, Any]:
-        env = rookery.make("point_room", episode_length=4)
-        learner = rookery.off_policy(
-            rookery.sac(env.spec, hidden_sizes=(8,)),
-            env,
-            num_envs=2,
-            steps_per_generation=8,
-            batch_size=4,
-            buffer_size=32,
-            warmup_steps=warmup_steps,
-            eval_episodes=1,
-            start_states=2,
-        )
+        learner = tiny.learner(config=dataclasses.replace(tiny.CONFIG, warmup_steps=warmup_steps))
         bound = pbt_module.bind(learner, space and space(learner), size, None, ONE_DEVICE, config, None)
         return bound, pbt_module.create(
             bound, jax.random.split(jax.random.key(0)), learner.start_states(jax.random.key(1))
@@ -456,7 +446,7 @@ class TestWhatIsMissing:
         assert found == [[1, 2, 3, 4], [nan] * 4, [2, 3, 4, nan], [4, 5, 6, 8]]
 
     def test_the_bandit_learns_nothing_from_generations_without_updates(self):
-        bound, state = self.bindings(warmup_steps=24, perturb="pb2")
+        bound, state = self.bindings(warmup_steps=3 * tiny.CONFIG.steps_per_generation, perturb="pb2")
         assert bound.learner.untrained_generations == 3
         shared, valid = state.shared, []
         for generation in range(5):
