@@ -96,8 +96,12 @@ class Peer(NamedTuple):
     compiled: harness.Compiled
 
 
-def qdax(settings: Settings) -> Peer:
+def qdax(settings: Settings, seeds: int | None = None) -> Peer:
     """Build and compile QDax's PGA-ME or DCRL-ME.
+
+    Args:
+      settings: of the method.
+      seeds: runs that one program advances together, of keys `[seeds]`; by default one run, of a key `[]`.
 
     Raises:
       SystemExit: QDax is not installed.
@@ -110,10 +114,12 @@ def qdax(settings: Settings) -> Peer:
     env = settings.environment
     emitter = _emitter(settings, env)
     method = MAPElites(partial(_score, settings, env), emitter, partial(default_qd_metrics, qd_offset=0.0))
-    begin = jax.jit(partial(_begin, settings, env, method))
-    compiled = harness.compile_program(
-        partial(_generation, method), jax.eval_shape(begin, jax.random.key(0)), donate=(0,)
-    )
+    begin, generation = partial(_begin, settings, env, method), partial(_generation, method)
+    key = jax.random.key(0)
+    if seeds is not None:
+        begin, generation, key = jax.vmap(begin), jax.vmap(generation), jax.random.split(key, seeds)
+    begin = jax.jit(begin)
+    compiled = harness.compile_program(generation, jax.eval_shape(begin, key), donate=(0,))
     return Peer(begin, compiled.call, compiled)
 
 

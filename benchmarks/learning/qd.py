@@ -10,11 +10,13 @@ elites are evaluated again in new episodes and put into an empty repertoire: `fr
 
 The scores of a finished run are kept in `benchmarks/results/curves/qd`, and these runs are not repeated, so the
 benchmark can be stopped and continued, and processes can share the tasks, contenders or seeds; `--only-report` makes
-the table and the figure of what there is. QDax's contenders need the environment of `benchmarks/peers.sh`.
+the table and the figure of what there is. QDax's contenders need the environment of `benchmarks/peers.sh`. On a GPU
+`--together` trains the seeds of a contender in one vectorized program: one run alone is too small for it.
 """
 
+import itertools
 import json
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +27,13 @@ import numpy as np
 import rookery
 from benchmarks import harness, peers_policy_gradient
 from benchmarks.peers_policy_gradient import Settings, cells, dcrl_settings
-from rookery.envs.base import EnvSpec
+from rookery.distributed import mesh
 from rookery.learners.base import EvaluationConfig
 from rookery.qd import repertoire as repertoires
 from rookery.qd.scoring import worst_return
 from rookery.report import statistics
 from rookery.report.figures import style
-from rookery.types import Array
+from rookery.types import Array, Key
 
 EPISODE_LENGTHS = {"point_trap": 200, "walker2d_uni": 250, "ant_omni": 100}
 EVALUATIONS = {"point_trap": 12_800, "walker2d_uni": 12_800, "ant_omni": 12_800}
@@ -52,22 +54,20 @@ def main() -> None:
     made.add_argument("--tasks", nargs="+", default=list(EVALUATIONS), choices=list(EVALUATIONS))
     made.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
     made.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    made.add_argument("--together", action="store_true", help="train the seeds of a contender in one program")
     options = harness.parse(made)
+    mesh.use_precision("float32")
     load, kept = harness.load(), Path("runs/qd-quick" if options.quick else options.curves)
     kept.mkdir(parents=True, exist_ok=True)
-    for seed in [] if options.only_report else options.seeds:
-        for task in options.tasks:
-            for contender in options.contenders:
-                path = kept / f"{task}-{contender}-{seed}.json"
-                if not path.exists():
-                    row = {
-                        "task": task,
-                        "contender": contender,
-                        "seed": seed,
-                        **train(contender, task, seed, options.quick),
-                    }
-                    path.write_text(json.dumps(row) + "\n")
-                    print(task, contender, seed, {name: round(row[f"fresh_{name}"], 2) for name in SCORES}, flush=True)
+    groups = [options.seeds] if options.together else [[seed] for seed in options.seeds]
+    for seeds, task, contender in itertools.product(groups, options.tasks, options.contenders):
+        paths = {seed: kept / f"{task}-{contender}-{seed}.json" for seed in seeds}
+        missing = [seed for seed, path in paths.items() if not path.exists()]
+        if missing and not options.only_report:
+            for seed, row in zip(missing, train(contender, task, missing, options.quick), strict=True):
+                described = {"task": task, "contender": contender, "seed": seed}
+                paths[seed].write_text(json.dumps({**described, **row}) + "\n")
+                print(*described.values(), {name: round(row[f"fresh_{name}"], 2) for name in SCORES}, flush=True)
     rows = [json.loads(path.read_text()) for path in sorted(kept.glob("*.json"))]
     rows = [row for row in rows if row["task"] in options.tasks and row["contender"] in options.contenders]
     harness.report("learning_qd", options, table(rows), load)
@@ -84,25 +84,45 @@ def settings_of(contender: str, task: str, quick: bool) -> tuple[Settings, int]:
     return settings, 128 if quick else EVALUATIONS[task]
 
 
-def train(contender: str, task: str, seed: int, quick: bool) -> dict[str, Any]:
-    """One run: the curves over evaluations, and the scores of its elites in new episodes."""
+def train(contender: str, task: str, seeds: Sequence[int], quick: bool) -> list[dict[str, Any]]:
+    """A run for each seed: the curves over evaluations, and the scores of its elites in new episodes."""
     settings, evaluations = settings_of(contender, task, quick)
     batch = MEMBERS + VARIATIONS if contender == "me-pbt" else settings.batch_size
     generations = evaluations // batch
-    learn = qdax_run if contender.startswith("qdax") else rookery_run
-    row = learn(contender, settings, seed, generations)
-    return {"evaluations": [batch * (i + 1) for i in range(generations)], **row}
-
-
-def rookery_run(contender: str, settings: Settings, seed: int, generations: int) -> dict[str, Any]:
-    """A run of Rookery."""
-    result = rookery.run(program(contender, settings, 1), seed=seed, generations=generations, quiet=True)
-    evaluated = jax.jit(program(contender, settings, FRESH).evaluate)(result.state, jax.random.key(10_000 + seed))
-    env = settings.environment
-    fresh = score(cells(settings, env), env.spec, evaluated["fitness"], evaluated["descriptor"])
+    learn = qdax_runs if contender.startswith("qdax") else rookery_run if len(seeds) == 1 else rookery_runs
+    rows = learn(contender, settings, seeds, generations)
     learning_steps = MEMBERS * MEMBER_STEPS * generations if contender == "me-pbt" else 0
+    common = {
+        "evaluations": [batch * (i + 1) for i in range(generations)],
+        "environment steps of learning": learning_steps,
+    }
+    return [{**common, **row} for row in rows]
+
+
+def rookery_run(contender: str, settings: Settings, seeds: Sequence[int], generations: int) -> list[dict[str, Any]]:
+    """A run of Rookery."""
+    result = rookery.run(program(contender, settings, 1), seed=seeds[0], generations=generations, quiet=True)
+    evaluated = jax.jit(program(contender, settings, FRESH).evaluate)(result.state, evaluation_key(seeds[0]))
+    fresh = scorer(settings)(evaluated["fitness"], evaluated["descriptor"])
     curves = {name: [float(metrics[name]) for metrics in result.history] for name in SCORES}
-    return {**curves, **fresh, "environment steps of learning": learning_steps}
+    return [{**curves, **{f"fresh_{name}": float(fresh[name]) for name in SCORES}}]
+
+
+def rookery_runs(contender: str, settings: Settings, seeds: Sequence[int], generations: int) -> list[dict[str, Any]]:
+    """Runs of Rookery in one vectorized program, with the keys of `rookery.run`."""
+    made, evaluate = program(contender, settings, 1), program(contender, settings, FRESH).evaluate
+    keys = jax.vmap(jax.random.split)(jnp.stack([jax.random.key(seed) for seed in seeds]))
+    step = jax.jit(
+        jax.vmap(lambda state, key, generation: made.step(state, jax.random.fold_in(key, generation)), (0, 0, None)),
+        donate_argnums=0,
+    )
+    state = jax.jit(jax.vmap(made.init))(keys[:, 0])
+    history = []
+    for generation in range(generations):
+        state, metrics = step(state, keys[:, 1], generation)
+        history.append({name: metrics[name] for name in SCORES})
+    evaluated = jax.jit(jax.vmap(evaluate))(state, jnp.stack([evaluation_key(seed) for seed in seeds]))
+    return of_seeds(history, jax.vmap(scorer(settings))(evaluated["fitness"], evaluated["descriptor"]))
 
 
 def program(contender: str, settings: Settings, episodes: int) -> rookery.Program:
@@ -128,29 +148,46 @@ def program(contender: str, settings: Settings, episodes: int) -> rookery.Progra
     return rookery.map_elites(scoring, archive, rookery.qd.iso_line(scoring, settings.batch_size))
 
 
-def qdax_run(_: str, settings: Settings, seed: int, generations: int) -> dict[str, Any]:
-    """A run of QDax, on the same task and evaluated alike."""
-    peer, env = peers_policy_gradient.qdax(settings), settings.environment
-    scored = partial(score, cells(settings, env), env.spec)
-    carry = peer.begin(jax.random.key(seed))
-    curves: dict[str, list[float]] = {name: [] for name in SCORES}
+def qdax_runs(_: str, settings: Settings, seeds: Sequence[int], generations: int) -> list[dict[str, Any]]:
+    """Runs of QDax in one vectorized program, on the same task and evaluated alike."""
+    peer, env = peers_policy_gradient.qdax(settings, len(seeds)), settings.environment
+    scores = jax.vmap(scorer(settings))
+    scored = jax.jit(lambda found: scores(found.fitnesses.reshape(len(seeds), -1), found.descriptors))
+    carry = peer.begin(jnp.stack([jax.random.key(seed) for seed in seeds]))
+    history = []
     for _ in range(generations):
         carry = peer.generation(carry)
-        found = scored(carry[0].fitnesses.reshape(-1), carry[0].descriptors)
-        for name in SCORES:
-            curves[name].append(found[f"fresh_{name}"])
-    evaluate = jax.jit(peers_policy_gradient.evaluator_of(settings, env, FRESH))
-    evaluated = evaluate(carry[0].genotypes, jax.random.key(10_000 + seed))
-    fitness = jnp.where(jnp.isfinite(carry[0].fitnesses.reshape(-1)), evaluated.fitness, -jnp.inf)
-    return {**curves, **scored(fitness, evaluated.descriptor), "environment steps of learning": 0}
+        history.append(scored(carry[0]))
+    repertoire, keys = carry[0], jnp.stack([evaluation_key(seed) for seed in seeds])
+    evaluated = jax.jit(jax.vmap(peers_policy_gradient.evaluator_of(settings, env, FRESH)))(repertoire.genotypes, keys)
+    filled = jnp.isfinite(repertoire.fitnesses.reshape(len(seeds), -1))
+    fitness = jnp.where(filled, evaluated.fitness, -jnp.inf)
+    return of_seeds(history, scores(fitness, evaluated.descriptor))
 
 
-def score(centroids: Array, spec: EnvSpec, fitness: Array, descriptor: Array) -> dict[str, float]:
-    """Scores of a new repertoire of evaluated policies; a non-finite fitness denotes an empty cell."""
-    empty = repertoires.empty((), centroids)
-    filled, _ = repertoires.add(empty, (), jnp.asarray(fitness, jnp.float32), jnp.asarray(descriptor, jnp.float32))
-    found = repertoires.metrics(filled, worst_return(spec))
-    return {f"fresh_{name}": float(found[name]) for name in SCORES}
+def evaluation_key(seed: int) -> Key:
+    """The key of a run's final evaluation."""
+    return jax.random.key(10_000 + seed)
+
+
+def scorer(settings: Settings) -> Callable[[Array, Array], dict[str, Array]]:
+    """Scores of policies in an empty repertoire, by their fitness `[C]`, not finite for none, and descriptors `[C, D]`."""
+    env = settings.environment
+    empty, worst = repertoires.empty((), cells(settings, env)), worst_return(env.spec)
+
+    def scores(fitness: Array, descriptor: Array) -> dict[str, Array]:
+        filled, _ = repertoires.add(empty, (), fitness.astype(jnp.float32), descriptor.astype(jnp.float32))
+        found = repertoires.metrics(filled, worst)
+        return {name: found[name] for name in SCORES}
+
+    return scores
+
+
+def of_seeds(history: list[dict[str, Array]], fresh: dict[str, Array]) -> list[dict[str, Any]]:
+    """One row of each seed: the scores of all generations, and those of the final evaluation, each `[seeds]`."""
+    curves = {name: np.asarray([scores[name] for scores in history]).T.tolist() for name in SCORES}
+    last = {f"fresh_{name}": np.asarray(fresh[name]).tolist() for name in SCORES}
+    return [{name: values[i] for name, values in (curves | last).items()} for i in range(len(last["fresh_coverage"]))]
 
 
 def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
