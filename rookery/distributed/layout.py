@@ -32,12 +32,50 @@ def population_map(over: Mesh, exact: bool = False) -> base.PopulationMap:
 
 def _map(over: Mesh, exact: bool, function: Callable, mapped: tuple, shared: tuple) -> Any:
     local = partial(_map_one_by_one if exact else base.vmap, function)
-    specs = (PartitionSpec(AXIS), PartitionSpec())
-    return jax.shard_map(local, mesh=over, in_specs=specs, out_specs=specs[0], check_vma=False)(mapped, shared)
+    return _shard_map(local, over, (PartitionSpec(AXIS), PartitionSpec()), PartitionSpec(AXIS))(mapped, shared)
 
 
 def _map_one_by_one(function: Callable, mapped: tuple, shared: tuple) -> Any:
     return jax.lax.map(lambda member: function(*member, *shared), mapped)
+
+
+def _shard_map(function: Callable, over: Mesh, specs: Sequence[PartitionSpec], out: PartitionSpec) -> Callable:
+    """`jax.shard_map` whose arguments may contain arrays without elements.
+
+    XLA's compiler crashes if they are arguments of a mapped function (seen with jaxlib 0.11.2), so they are created
+    inside it.
+
+    Args:
+      function: maps shards to shards.
+      over: a mesh with one axis.
+      specs: of each argument: divided along the axis or replicated.
+      out: of the results.
+    """
+
+    def mapped(*arguments: PyTree) -> PyTree:
+        shapes = tuple(
+            jax.tree.map(partial(_shard_shape, over, spec), argument)
+            for spec, argument in zip(specs, arguments, strict=True)
+        )
+
+        def local(*filled: PyTree) -> PyTree:
+            return function(*jax.tree.map(_fill, shapes, filled))
+
+        filled = jax.tree.map(lambda leaf: leaf if jnp.size(leaf) else None, arguments)
+        return jax.shard_map(local, mesh=over, in_specs=tuple(specs), out_specs=out, check_vma=False)(*filled)
+
+    return mapped
+
+
+def _shard_shape(over: Mesh, spec: PartitionSpec, leaf: Any) -> jax.ShapeDtypeStruct:
+    """The shape and dtype of one device's share of an array."""
+    whole = jax.typeof(leaf)
+    shape = (whole.shape[0] // over.devices.size, *whole.shape[1:]) if len(spec) else whole.shape
+    return jax.ShapeDtypeStruct(shape, whole.dtype)
+
+
+def _fill(shape: jax.ShapeDtypeStruct, leaf: Array | None) -> Array:
+    return jnp.zeros(shape.shape, shape.dtype) if leaf is None else leaf
 
 
 def placement(over: Mesh, exact: bool = False, cells: int = 0, divides_cells: bool = False) -> Placement:
@@ -100,13 +138,12 @@ def place(program: base.Program, over: Mesh) -> base.Program:
 def _everywhere(over: Mesh, function: Callable, *arguments: Any) -> Any:
     """Run a function on replicated arguments on every device, so that the compiler does not shard it."""
     replicated = PartitionSpec()
-    return jax.shard_map(function, mesh=over, in_specs=replicated, out_specs=replicated, check_vma=False)(*arguments)
+    return _shard_map(function, over, [replicated] * len(arguments), replicated)(*arguments)
 
 
 def _move(over: Mesh, tree: PyTree, sources: Array, in_place: bool = False) -> PyTree:
     spec, move_local = PartitionSpec(AXIS), partial(moved, rows=shares(AXIS).rows, in_place=in_place)
-    moving = jax.shard_map(move_local, mesh=over, in_specs=(spec, PartitionSpec()), out_specs=spec, check_vma=False)
-    return moving(tree, sources)
+    return _shard_map(move_local, over, (spec, PartitionSpec()), spec)(tree, sources)
 
 
 def rows(over: Mesh, divided: bool) -> Rows:
@@ -125,10 +162,8 @@ def rows(over: Mesh, divided: bool) -> Rows:
         )
     spec, replicated = PartitionSpec(AXIS), PartitionSpec()
     local_rows = shares(AXIS).rows
-    take = jax.shard_map(local_rows.take, mesh=over, in_specs=(spec, replicated), out_specs=replicated, check_vma=False)
-    put = jax.shard_map(
-        local_rows.put, mesh=over, in_specs=(spec, replicated, replicated), out_specs=spec, check_vma=False
-    )
+    take = _shard_map(local_rows.take, over, (spec, replicated), replicated)
+    put = _shard_map(local_rows.put, over, (spec, replicated, replicated), spec)
     return Rows(take, put)
 
 
@@ -216,7 +251,7 @@ def map_over(function: Callable[..., PyTree], axis: str, devices: Sequence[Any] 
         arguments, named = jax.tree.map(lambda leaf: leaf[0], (arguments, named))
         return jax.tree.map(lambda leaf: leaf[None], function(*arguments, **named))
 
-    mapped = jax.jit(jax.shard_map(on_one_device, mesh=over, in_specs=(spec, spec), out_specs=spec, check_vma=False))
+    mapped = jax.jit(_shard_map(on_one_device, over, (spec, spec), spec))
 
     def checked(*arguments: PyTree, **named: PyTree) -> PyTree:
         rows = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves((arguments, named))}

@@ -219,3 +219,30 @@ def test_the_flags_of_the_user_take_precedence(flags, level, monkeypatch):
     programs.compile_lowered(SimpleNamespace(compile=lambda **arguments: options.append(arguments["compiler_options"])))
     assert options[0].get("xla_backend_optimization_level") == level
     assert options[0]["xla_llvm_disable_expensive_passes"] is True
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_arrays_without_elements_are_mapped_and_are_no_arguments_of_the_mapped_function(exact):
+    spread = layout.population_map(make_mesh(2), exact)
+    members = {"params": jnp.arange(12.0).reshape(4, 3), "descriptor": jnp.zeros((4, 0))}
+    bank = (jnp.ones((5, 3)), jnp.zeros((5, 0)))
+
+    def add(member, *bank):
+        return {"params": member["params"] + bank[0][0], "descriptor": member["descriptor"] + bank[1][0]}
+
+    def mapped(members, bank):
+        return spread(add, (members,), bank)
+
+    found = jax.jit(mapped)(members, bank)
+    assert jnp.array_equal(found["params"], members["params"] + 1.0)
+    assert found["descriptor"].shape == (4, 0)
+    (call,) = [e for e in jax.make_jaxpr(mapped)(members, bank).eqns if e.primitive.name == "shard_map"]
+    assert all(argument.aval.size for argument in call.invars)
+
+
+def test_rows_without_elements_are_moved_between_devices():
+    move = layout.placement(make_mesh(2)).move
+    members = {"params": jnp.arange(4.0), "descriptor": jnp.zeros((4, 0))}
+    found = jax.jit(move)(members, jnp.asarray([2, 1, 2, 0]))
+    assert found["params"].tolist() == [2.0, 1.0, 2.0, 0.0]
+    assert found["descriptor"].shape == (4, 0)
