@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import tyro
 
 from rookery import running
-from rookery.cli import commands, config_file, flags, help, islands, parameters, planning
+from rookery.cli import commands, config_file, effects, flags, help, islands, parameters, planning
 from rookery.cli.options import RUNS, ProgramCommand
 from rookery.cli.titles import run_title
 from rookery.distributed import device_memory
@@ -261,6 +261,7 @@ def _sentence(error: Exception) -> str:
 
 def _join(command: Any) -> ProcessGroup:
     if isinstance(command, Train):  # before anything connects
+        effects.check(command.config)
         islands.has_islands(command.config, command.processes)
     elif isinstance(command, Resume) and command.processes.wanted:
         islands.check_resumed(command.run, command.processes)

@@ -467,6 +467,33 @@ INVALID = [
             1,
             "--best-by cannot be best_rating: ratings compare the members of one generation",
         ),
+        (
+            "train pbt-sac --migrate-every 2",
+            1,
+            "--migrate-every has an effect only with --islands; change that, or",
+        ),
+        (
+            "train pbt-sac --frequencies 1 2",
+            1,
+            "--frequencies has an effect only with --exploit multi-frequency;",
+        ),
+        (
+            "train pbt-sac --exploit tournament --best-count 1",
+            1,
+            "--best-count has an effect only with --exploit trun",
+        ),
+        ("train pbt-ppo --replace-count 1 --replace-fraction 0.5", 1, "has an effect only without --replace-count"),
+        (
+            "train pbt-td3 --perturb pb2 --resample-probability 0",
+            1,
+            "--resample-probability has an effect only with -",
+        ),
+        (
+            "train pbt-td3 --exploit none --exploit-interval 10",
+            1,
+            "has an effect only with another --exploit than",
+        ),
+        ("train pbt-ippo --no-identify", 1, "--identify has an effect only with --parameters shared"),
         ("evaluate . --against other", 1, "has an effect only with --tournament"),
         ("evaluate . --tournament --goals 3", 1, "--goals has no effect with --tournament"),
         ("report . --port 80", 1, "--host and port have an effect only with --serve"),
