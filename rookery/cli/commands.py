@@ -229,7 +229,7 @@ def compare(command: Compare) -> None:
     console = terminal()
     for part in comparing.tables(comparison):
         console.print(part)
-    console.print_line(f"picture   {command.picture}")
+    console.print_line(f"picture   {comparison.picture}")
 
 
 def report(command: Report) -> None:

@@ -232,8 +232,8 @@ def open_with_episodes(
       ValueError: `episodes` is below 1, or as `warm_start.open_origin`.
       CheckpointError: the run has no such complete checkpoint.
     """
-    if episodes < 1:
-        raise ValueError(f"eval_episodes must be at least 1, got {episodes}.")
+    if not 1 <= episodes < 2**31:  # as many as an array can have
+        raise ValueError(f"eval_episodes must be from 1 to {2**31 - 1}, got {episodes}.")
     config, built = warm_start.opened_on(folder, over, program)
     requested = _with_episodes(built.program, episodes)
     # Restored by the run's own program: what it stores of each evaluation can depend on the number of episodes.

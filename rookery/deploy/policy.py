@@ -203,7 +203,7 @@ def _parse_cell(cell: Cell) -> int | list[float]:
             return [float(number) for number in cell.split(",")]
         raise ValueError(f"cell must be best, a cell's index or a descriptor such as 0.2,0.8, got {cell!r}.")
     values = np.asarray(cell).tolist()
-    return values if isinstance(values, list) else int(values)
+    return [values] if isinstance(values, float) else values
 
 
 def _fitness(origin: Origin, member: int | None) -> float | tuple[float | None, ...] | None:

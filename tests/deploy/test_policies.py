@@ -18,6 +18,7 @@ from rookery import trees
 from rookery.agents.actor_critic import Memory
 from rookery.deploy import policy as policies
 from rookery.deploy import render
+from rookery.deploy.evaluate import evaluate
 from rookery.deploy.export import export
 from rookery.envs.wrappers.teams import identify
 from rookery.experiments import warm_start
@@ -70,6 +71,12 @@ def test_an_elite_is_rendered(map_elites_run: Path, origin: warm_start.Origin) -
     assert not np.array_equal(rendered.rewards, render.render(map_elites_run, seed=1).rewards)
 
 
+@pytest.mark.parametrize("episodes", [0, 2**31])
+def test_a_number_of_episodes_that_no_array_can_have_is_refused(map_elites_run, episodes):
+    with pytest.raises(ValueError, match=f"^eval_episodes must be from 1 to 2147483647, got {episodes}\\.$"):
+        evaluate(map_elites_run, episodes=episodes)
+
+
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
@@ -77,6 +84,7 @@ def test_an_elite_is_rendered(map_elites_run: Path, origin: warm_start.Origin) -
         ({"cell": "4"}, r"map_elites_run has 4 cells; choose one in 0\.\.3, got 4\.$"),
         ({"cell": -1}, r"map_elites_run has 4 cells; choose one in 0\.\.3, got -1\.$"),
         ({"cell": "0.5"}, r"^a descriptor of .*map_elites_run is 2 finite numbers, got '0\.5'; give as many\.$"),
+        ({"cell": 1.7}, r"^a descriptor of .*map_elites_run is 2 finite numbers, got 1\.7; give as many\.$"),
         ({"cell": "nan,0"}, r"map_elites_run is 2 finite numbers, got 'nan,0'; give as many\.$"),
         ({"cell": "near"}, r"^cell must be best, a cell's index or a descriptor such as 0\.2,0\.8, got 'near'\.$"),
         ({"member": 0}, r"map_elites_run has a repertoire; choose by cell, and leave member out\.$"),

@@ -468,6 +468,11 @@ class TestPicture:
         assert compare(paths, picture, resamples=50).picture == picture
         assert picture.read_bytes().startswith(PNG)
 
+    def test_a_picture_without_a_suffix_is_a_png_of_that_name(self, write, tmp_path):
+        picture = compare([write("a", [1.0])], tmp_path / "comparison", resamples=50).picture
+        assert picture == tmp_path / "comparison.png"
+        assert picture.read_bytes().startswith(PNG)
+
     def test_no_picture_by_default(self, write, tmp_path):
         assert compare([write("a", [1.0])]).picture is None
         assert not list(tmp_path.rglob("*.png"))

@@ -47,7 +47,8 @@ def new_figure(size: tuple[float, float], title: str = "", fontsize: int = 11) -
 
 
 def save_figure(figure: "Figure", path: Path) -> Path:
-    """Write a figure; returns the path."""
+    """Write a figure; returns the path, with the suffix of the format, which is PNG without one."""
+    path = path if path.suffix else path.with_suffix(".png")
     figure.savefig(path, dpi=130)
     return path
 
