@@ -14,11 +14,10 @@ from pathlib import Path
 
 import rookery
 
-TINY = (
-    "--env point_trap --episode-length 20 --num-envs 2 --hidden-sizes 4 --eval-episodes 2 --start-states 2 --devices 1"
-)
-OFF_POLICY = "--steps-per-generation 20 --batch-size 4 --buffer-size 32 --warmup-steps 4"
-TRAIN = f"train pbt-sac {TINY} {OFF_POLICY} --population 4 --exploit-interval 20 --generations 3"
+TINY = "--episode-length 20 --num-envs 2 --hidden-sizes 4 --eval-episodes 2 --start-states 2 --population 4"
+OFF_POLICY = "--steps-per-generation 20 --batch-size 4 --buffer-size 32 --warmup-steps 4 --exploit-interval 20"
+TRAIN = f"train pbt-sac --env point_trap {TINY} {OFF_POLICY} --generations 3"
+TRAIN_TEAMS = f"train pbt-ippo --env pursuit_discrete {TINY} --rollout-length 4 --fitness prey --generations 3"
 
 
 def command(words: str, folder: Path) -> str:
@@ -63,6 +62,7 @@ def main() -> None:
         assert command("--version", path).strip() == f"rookery {version}"
         assert "point_trap" in command("envs point", path)
         assert "generation 3 of 3" in command(f"{TRAIN} --run-dir first", path)
+        assert "generation 3 of 3" in command(f"{TRAIN_TEAMS} --run-dir teams", path)
         command("report first --rollouts 1", path)
         page = (path / "first" / "report.html").read_text()
         assert "pbt-sac" in page
