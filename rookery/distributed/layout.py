@@ -57,14 +57,20 @@ def _shard_map(function: Callable, over: Mesh, specs: Sequence[PartitionSpec], o
             jax.tree.map(partial(_shard_shape, over, spec), argument)
             for spec, argument in zip(specs, arguments, strict=True)
         )
-
-        def local(*filled: PyTree) -> PyTree:
-            return function(*jax.tree.map(_fill, shapes, filled))
-
         filled = jax.tree.map(lambda leaf: leaf if jnp.size(leaf) else None, arguments)
+        local = partial(_call_filled, function, shapes)
         return jax.shard_map(local, mesh=over, in_specs=tuple(specs), out_specs=out, check_vma=False)(*filled)
 
     return mapped
+
+
+def _call_filled(function: Callable, shapes: tuple, *filled: PyTree) -> PyTree:
+    """Call a function with zeros for the arguments' leaves that are None."""
+    return function(*jax.tree.map(_fill, shapes, filled))
+
+
+def _fill(shape: jax.ShapeDtypeStruct, leaf: Array | None) -> Array:
+    return jnp.zeros(shape.shape, shape.dtype) if leaf is None else leaf
 
 
 def _shard_shape(over: Mesh, spec: PartitionSpec, leaf: Any) -> jax.ShapeDtypeStruct:
@@ -72,10 +78,6 @@ def _shard_shape(over: Mesh, spec: PartitionSpec, leaf: Any) -> jax.ShapeDtypeSt
     whole = jax.typeof(leaf)
     shape = (whole.shape[0] // over.devices.size, *whole.shape[1:]) if len(spec) else whole.shape
     return jax.ShapeDtypeStruct(shape, whole.dtype)
-
-
-def _fill(shape: jax.ShapeDtypeStruct, leaf: Array | None) -> Array:
-    return jnp.zeros(shape.shape, shape.dtype) if leaf is None else leaf
 
 
 def placement(over: Mesh, exact: bool = False, cells: int = 0, divides_cells: bool = False) -> Placement:

@@ -1,6 +1,8 @@
 """What is Brax's own trouble: feet, contacts, backends, errors and noise."""
 
+import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from rookery.envs import registry
 from rookery.envs.suites.brax import adapter as brax
 from rookery.envs.suites.brax import feet as brax_feet
+from rookery.envs.suites.brax import patches
 from rookery.envs.suites.brax.rewards import RewardWeights
 
 FEET = {"hopper": [3], "walker2d": [3, 6], "halfcheetah": [3, 6], "ant": [2, 4, 6, 8], "humanoid": [4, 6]}
@@ -160,3 +163,27 @@ def test_loading_is_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
     assert list(tmp_path.iterdir()) == []
     info = capfd.readouterr()
     assert info.out == info.err == ""
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_sums_over_bodies_in_order_are_those_of_jax(shape: tuple[int, ...]) -> None:
+    data, bodies = jax.random.normal(jax.random.key(0), (7, *shape)), jnp.asarray([2, 0, -1, 2, 5, 2, 4])
+    both = [sums(data, bodies, 5) for sums in (patches._in_order, jax.ops.segment_sum)]
+    np.testing.assert_allclose(*both, atol=1e-6)
+    assert both[0].dtype == both[1].dtype
+    assert both[0].shape == both[1].shape == (5, *shape)
+
+
+@pytest.mark.parametrize("backend", ["spring", "positional"])
+def test_a_gpu_adds_no_forces_in_any_order(backend: str) -> None:
+    """What is still scattered is the torque of each actuator, to the one joint that it has."""
+    environment = registry.make("ant", backend=backend)
+    state, _ = jax.eval_shape(environment.reset, jax.random.key(0))
+    action, key = jnp.zeros(environment.spec.action_size), jax.random.key(0)
+    traced = jax.jit(environment.step).trace(state, action, key)
+    scattered = [re.findall(r"stablehlo\.scatter.*", text) for text in map(partial(lowered, traced), ("cuda", "cpu"))]
+    assert (len(scattered[0]), len(scattered[1]) > 4) == (1, True)
+
+
+def lowered(traced: Any, platform: str) -> str:
+    return traced.lower(lowering_platforms=(platform,)).as_text()

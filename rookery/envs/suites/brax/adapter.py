@@ -12,7 +12,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +23,7 @@ from rookery.envs.base import DescriptorSpec, Environment, EnvSpec, EnvState, St
 from rookery.envs.rendering import scene
 from rookery.envs.suites import third_party
 from rookery.envs.suites.brax import bodies as brax_bodies
-from rookery.envs.suites.brax import rewards
+from rookery.envs.suites.brax import patches, rewards
 from rookery.envs.wrappers import time_limit
 from rookery.features import feature_size, flatten_features, is_shape
 from rookery.types import Array, Key
@@ -140,6 +140,7 @@ def from_brax(
     if not all(hasattr(env, attribute) for attribute in ("reset", "step", "action_size")):
         raise ValueError(f"from_brax takes an environment of Brax, got {type(env).__name__}; for a task use make.")
     third_party.check_unwrapped("from_brax", env)
+    patches.apply()
     name = name or type(env).__name__.lower()
     read_descriptor = no_descriptor if descriptor is None else descriptor.function
     reset = jax.jit(partial(_reset_object, env, read_descriptor))
@@ -188,8 +189,7 @@ def load(name: str, backend: str, **options: Any) -> Any:
     if backend not in allowed:
         raise ValueError(f"Brax's {name} does not run on backend {backend!r}; use one of {list(allowed)}.")
     envs = _import_envs()
-    _patch_fluid()
-    _patch_model_loader()
+    patches.apply()
     with quiet_model_load():
         try:
             return envs.get_environment(name, backend=backend, **options)
@@ -208,26 +208,6 @@ def _import_envs() -> Any:
     except ImportError as error:
         raise ImportError(f"this task needs Brax, which cannot be imported ({error}); install it: {INSTALL}") from error
     return envs
-
-
-def _patch_fluid() -> None:
-    """Support the argument `a_min` of `clip`, which JAX removed and Brax's fluid forces (only the swimmer's) use."""
-    fluid: Any = importlib.import_module("brax.fluid")
-    fluid.jp = SimpleNamespace(**{**vars(jnp), "clip": _clip})
-
-
-def _patch_model_loader() -> None:
-    """Load models on this process's default device; MJX would use the first device of the first process."""
-    loader: Any = importlib.import_module("brax.io.mjcf")
-    loader.mjx = SimpleNamespace(**{**vars(importlib.import_module("mujoco.mjx")), "put_model": _put_model})
-
-
-def _put_model(model: Any) -> Any:
-    return importlib.import_module("mujoco.mjx").put_model(model, device=jnp.zeros(()).device)
-
-
-def _clip(array: Array, a_min: float | None = None, a_max: float | None = None) -> Array:
-    return jnp.clip(array, a_min, a_max)
 
 
 @contextlib.contextmanager
