@@ -20,7 +20,14 @@ ARITHMETIC = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "min": np.m
 ARITHMETIC |= {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal}
 ARITHMETIC |= {"ne": np.not_equal, "and": np.bitwise_and, "or": np.bitwise_or, "convert_element_type": np.asarray}
 MOVES = {"broadcast_in_dim", "reshape", "squeeze", "slice", "transpose", "rev", "copy", "dynamic_slice", "gather"}
-MOVES |= {"dynamic_update_slice", "concatenate", "select_n", "split", "expand_dims"}  # all that keys may go through
+MOVES |= {
+    "dynamic_update_slice",
+    "concatenate",
+    "select_n",
+    "split",
+    "unstack",
+    "expand_dims",
+}  # all that keys may go through
 
 
 class Unknown:
@@ -236,17 +243,25 @@ def _some(equation: Any, shape: Sequence[int], cases: list[list[tuple]]) -> Keys
 
 def _scan(equation: Any, given: list[Any], ledger: Ledger) -> list[Any]:
     params = equation.params
-    consts, carry = given[: params["num_consts"]], given[params["num_consts"] :][: params["num_carry"]]
-    rows = given[params["num_consts"] + params["num_carry"] :]
+    constant, carried = _scan_sizes(params)
+    consts, carry, rows = given[:constant], given[constant : constant + carried], given[constant + carried :]
     order = range(params["length"])
     stacked: list[list[Any]] = []
     for index in reversed(order) if params["reverse"] else order:
         outputs = _run(params["jaxpr"], [*consts, *carry, *(_row(value, index) for value in rows)], ledger)
-        carry = outputs[: params["num_carry"]]
-        stacked.append(outputs[params["num_carry"] :])
+        carry = outputs[:carried]
+        stacked.append(outputs[carried:])
     if params["reverse"]:
         stacked.reverse()
     return [*carry, *map(_stack, zip(*stacked, strict=True))]
+
+
+def _scan_sizes(params: Any) -> tuple[int, int]:
+    """The numbers of constants and of carried values; JAX 0.11 has trees of the arguments in place of them."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
 
 
 def _row(value: Any, index: int) -> Any:
