@@ -46,7 +46,7 @@ FRESH = 8
 """Episodes of the final evaluation of an elite."""
 SCORES = ("coverage", "qd_score", "max_fitness")
 REFERENCES = {"pga-me": "qdax-pga-me", "dcrl-me": "qdax-dcrl-me"}
-"""QDax's contender of the same method; all others are compared with MAP-Elites."""
+"""QDax's contender of the same method."""
 
 
 def main() -> None:
@@ -171,7 +171,7 @@ def evaluation_key(seed: int) -> Key:
 
 
 def scorer(settings: Settings) -> Callable[[Array, Array], dict[str, Array]]:
-    """Scores of policies in an empty repertoire, by their fitness `[C]`, not finite for none, and descriptors `[C, D]`."""
+    """Scores of policies in an empty repertoire, of fitness `[C]`, not finite for no policy, and descriptors `[C, D]`."""
     env = settings.environment
     empty, worst = repertoires.empty((), cells(settings, env)), worst_return(env.spec)
 
@@ -197,9 +197,9 @@ def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for task, contender in cases:
         mine = runs_of(rows, task, contender)
         if mine:
-            reference = REFERENCES.get(contender, "map-elites")
-            others = [] if contender == reference else runs_of(rows, task, reference)
-            lines.append(summary(task, contender, mine) | compared(task, mine, reference, others))
+            references = {"above MAP-Elites": "map-elites", "above QDax's": REFERENCES.get(contender, contender)}
+            pairs = {column: runs_of(rows, task, name) for column, name in references.items() if name != contender}
+            lines.append(summary(task, contender, mine) | compared(task, mine, pairs))
     return lines
 
 
@@ -207,13 +207,15 @@ def runs_of(rows: list[dict[str, Any]], task: str, contender: str) -> list[dict[
     return [row for row in rows if (row["task"], row["contender"]) == (task, contender)]
 
 
-def compared(task: str, rows: list[dict[str, Any]], name: str, others: list[dict[str, Any]]) -> dict[str, Any]:
-    """The probability that a run has a higher fresh QD score than one of a reference, with its interval."""
-    if not others:
-        return {}
-    ours, theirs = ({task: np.array([row["fresh_qd_score"] for row in side])} for side in (rows, others))
-    better = statistics.estimate(statistics.probability_of_improvement, ours, theirs).item()
-    return {"against": name, "higher": better.value, "higher low": better.low, "higher high": better.high}
+def compared(task: str, rows: list[dict[str, Any]], pairs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """For each column the probability that a run has a higher fresh QD score than one of others, with its interval."""
+    line = {}
+    for column, others in pairs.items():
+        if others:
+            ours, theirs = ({task: np.array([row["fresh_qd_score"] for row in side])} for side in (rows, others))
+            better = statistics.estimate(statistics.probability_of_improvement, ours, theirs).item()
+            line |= {column: better.value, f"{column} low": better.low, f"{column} high": better.high}
+    return line
 
 
 def summary(task: str, contender: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
