@@ -171,7 +171,7 @@ def evaluation_key(seed: int) -> Key:
 
 
 def scorer(settings: Settings) -> Callable[[Array, Array], dict[str, Array]]:
-    """Scores of policies in an empty repertoire, of fitness `[C]`, not finite for no policy, and descriptors `[C, D]`."""
+    """Scores of policies in an empty repertoire, of fitness `[C]`, not finite for none, and descriptors `[C, D]`."""
     env = settings.environment
     empty, worst = repertoires.empty((), cells(settings, env)), worst_return(env.spec)
 
