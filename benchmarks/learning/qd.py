@@ -192,9 +192,8 @@ def of_seeds(history: list[dict[str, Array]], fresh: dict[str, Array]) -> list[d
 
 def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The table: interquartile means over the seeds with intervals, as recorded and of new episodes."""
-    cases = dict.fromkeys((row["task"], name) for row in rows for name in CONTENDERS)
     lines = []
-    for task, contender in cases:
+    for task, contender in itertools.product(EVALUATIONS, CONTENDERS):
         mine = runs_of(rows, task, contender)
         if mine:
             references = {"above MAP-Elites": "map-elites", "above QDax's": REFERENCES.get(contender, contender)}
@@ -233,7 +232,7 @@ def summary(task: str, contender: str, rows: list[dict[str, Any]]) -> dict[str, 
 
 def draw(rows: list[dict[str, Any]], picture: str) -> None:
     """QD score and best return over evaluations: the interquartile mean over the runs of each contender."""
-    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    tasks = [task for task in EVALUATIONS if any(row["task"] == task for row in rows)]
     figure = style.new_figure((4.2 * len(tasks), 5.6))
     for j, task in enumerate(tasks):
         for i, (name, label) in enumerate((("qd_score", "QD score"), ("max_fitness", "best return"))):
@@ -244,7 +243,7 @@ def draw(rows: list[dict[str, Any]], picture: str) -> None:
             style.label_axes(axes, "evaluations", label if j == 0 else None)
             style.count_steps(axes)
             if i == j == 0:
-                axes.legend(frameon=False, fontsize=7)
+                axes.legend(frameon=False, fontsize=7, loc="lower right")
     style.save_figure(figure, Path(picture))
 
 
