@@ -168,10 +168,10 @@ def test_loading_is_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
 @pytest.mark.parametrize("shape", [(), (3,)])
 def test_sums_over_bodies_in_order_are_those_of_jax(shape: tuple[int, ...]) -> None:
     data, bodies = jax.random.normal(jax.random.key(0), (7, *shape)), jnp.asarray([2, 0, -1, 2, 5, 2, 4])
-    both = [sums(data, bodies, 5) for sums in (patches._in_order, jax.ops.segment_sum)]
-    np.testing.assert_allclose(*both, atol=1e-6)
-    assert both[0].dtype == both[1].dtype
-    assert both[0].shape == both[1].shape == (5, *shape)
+    ordered, scattered = (sums(data, bodies, 5) for sums in (patches._in_order, jax.ops.segment_sum))
+    np.testing.assert_allclose(ordered, scattered, atol=1e-6)
+    assert ordered.dtype == scattered.dtype
+    assert ordered.shape == scattered.shape == (5, *shape)
 
 
 @pytest.mark.parametrize("backend", ["spring", "positional"])

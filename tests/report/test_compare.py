@@ -470,6 +470,7 @@ class TestPicture:
 
     def test_a_picture_without_a_suffix_is_a_png_of_that_name(self, write, tmp_path):
         picture = compare([write("a", [1.0])], tmp_path / "comparison", resamples=50).picture
+        assert picture is not None
         assert picture == tmp_path / "comparison.png"
         assert picture.read_bytes().startswith(PNG)
 
