@@ -73,15 +73,15 @@ def plan_gpu(name: str, config: RecordedRun, processes: ProcessesConfig) -> None
 
 
 def _show(config: RecordedRun, built: build.Built, gpu: described_gpu.Gpu | None = None) -> None:
-    console, progress = terminal(quiet=not is_first()), terminal(quiet=config.run.quiet or not is_first())
+    console = terminal(quiet=config.run.quiet or not is_first())
     built = built._replace(program=warm_start.begin(config, built))
-    progress.print_line(run_title(config, built))
+    console.print_line(run_title(config, built))
     if gpu is None:
-        progress.print_line("compiling a generation, which train will find in the cache")
+        console.print_line("compiling a generation, which train will find in the cache")
         planned = loop.plan(built.program, config.run, built.mesh)
         console.print(listings.plan_table(planned))
     else:
-        progress.print_line(f"compiling for the description of an {gpu.name}; nothing is run on a GPU")
+        console.print_line(f"compiling for the description of an {gpu.name}; nothing is run on a GPU")
         found = gpu_plan.plan(built.program, config.run, built.mesh)
         planned = found.memory
         console.print(listings.plan_table(planned))

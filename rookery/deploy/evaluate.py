@@ -229,11 +229,13 @@ def open_with_episodes(
     """The run at a checkpoint, with the requested number of evaluation episodes; see `warm_start.opened_on`.
 
     Raises:
-      ValueError: `episodes` is below 1, or as `warm_start.open_origin`.
+      ValueError: `episodes` is below 1 or above 2**31 - 1, or as `warm_start.open_origin`.
       CheckpointError: the run has no such complete checkpoint.
     """
-    if not 1 <= episodes < 2**31:  # as many as an array can have
-        raise ValueError(f"eval_episodes must be from 1 to {2**31 - 1}, got {episodes}.")
+    if episodes < 1:
+        raise ValueError(f"eval_episodes must be at least 1, got {episodes}.")
+    if episodes >= 2**31:  # more than an array can have
+        raise ValueError(f"eval_episodes must be at most {2**31 - 1}, got {episodes}.")
     config, built = warm_start.opened_on(folder, over, program)
     requested = _with_episodes(built.program, episodes)
     # Restored by the run's own program: what it stores of each evaluation can depend on the number of episodes.

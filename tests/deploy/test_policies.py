@@ -71,10 +71,9 @@ def test_an_elite_is_rendered(map_elites_run: Path, origin: warm_start.Origin) -
     assert not np.array_equal(rendered.rewards, render.render(map_elites_run, seed=1).rewards)
 
 
-@pytest.mark.parametrize("episodes", [0, 2**31])
-def test_a_number_of_episodes_that_no_array_can_have_is_refused(map_elites_run, episodes):
-    with pytest.raises(ValueError, match=f"^eval_episodes must be from 1 to 2147483647, got {episodes}\\.$"):
-        evaluate(map_elites_run, episodes=episodes)
+def test_more_episodes_than_an_array_can_have_are_refused(map_elites_run):
+    with pytest.raises(ValueError, match=r"^eval_episodes must be at most 2147483647, got 2147483648\.$"):
+        evaluate(map_elites_run, episodes=2**31)
 
 
 @pytest.mark.parametrize(
