@@ -19,15 +19,9 @@ LARGEST = 4096  # elements of an integer array that is worth knowing
 ARITHMETIC = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 ARITHMETIC |= {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal}
 ARITHMETIC |= {"ne": np.not_equal, "and": np.bitwise_and, "or": np.bitwise_or, "convert_element_type": np.asarray}
+# All that keys may go through.
 MOVES = {"broadcast_in_dim", "reshape", "squeeze", "slice", "transpose", "rev", "copy", "dynamic_slice", "gather"}
-MOVES |= {
-    "dynamic_update_slice",
-    "concatenate",
-    "select_n",
-    "split",
-    "unstack",
-    "expand_dims",
-}  # all that keys may go through
+MOVES |= {"dynamic_update_slice", "concatenate", "select_n", "split", "unstack", "expand_dims"}
 
 
 class Unknown:
