@@ -110,6 +110,12 @@ def draw(state: BufferState, key: Key, shape: tuple[int, ...]) -> Array:
     return jax.random.randint(key, shape, 0, jnp.maximum(state.size, 1))
 
 
+def newest(state: BufferState, count: int) -> tuple[Array, Array]:
+    """Indices `[count]` of the newest rows, and `[count]` bool, whether as many were written; at most the capacity."""
+    age = jnp.arange(min(count, _capacity(state)))
+    return (state.position - 1 - age) % _capacity(state), age < state.size
+
+
 def take(state: BufferState, indices: Array) -> PyTree:
     """Return the rows at `indices`."""
     return trees.take(state.rows, indices)

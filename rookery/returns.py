@@ -57,6 +57,29 @@ def accumulate(
     return advantage, advantage
 
 
+def worst_value(reward_t: Array, terminated_t: Array, counts_t: Array, discount: Scalar) -> Array:
+    """A value that no policy is below, as far as rewards have shown: `-max |r|`, each as often as it can be received.
+
+    A step that breaks the physics has no reward. An agent must neither seek such steps nor depend on what its critic
+    expects there, so it learns them as terminations with this reward. A reward of 0 would be sought where rewards are
+    negative. Without these steps the critic is right about no state before them, and they are sought where it expects
+    too much (`docs/design.md` has the measurements).
+
+    Args:
+      reward_t: `[T, ...]`.
+      terminated_t: bool, of the same shape: an episode receives such a reward once, and others up to
+        `1 / (1 - discount)` times, at most 1,000.
+      counts_t: bool, of the same shape; rewards to leave out are False.
+      discount: `[]` or `[...]`, in [0, 1].
+
+    Returns:
+      `[...]`, at most 0.
+    """
+    discount = jnp.broadcast_to(discount, reward_t.shape[1:])
+    times = jnp.where(terminated_t, 1.0, (1.0 / jnp.maximum(1.0 - discount, 1e-3))[None])
+    return -jnp.max(jnp.where(counts_t, jnp.abs(reward_t) * times, 0.0), axis=0)
+
+
 def soft_value(twin_value: Array, log_prob: Array, alpha: Array) -> Array:
     """Soft value of a state (Haarnoja 2018, arXiv:1812.05905, Eq. 3), using the smaller of the twin critics.
 

@@ -110,11 +110,12 @@ class Evaluation(NamedTuple):
     """The results of evaluating one genotype by full episodes."""
 
     fitness: Array
-    """`[]`, mean return, or the fitness that the agent defines; NaN if an action was not finite."""
+    """`[]`, mean return, or the fitness that the agent defines; NaN if an action was not finite or the physics broke,
+    since an episode that breaks ends early with reward 0, which would be the best where rewards are negative."""
     descriptor: Array
     """`[D]`, mean or median over the episodes; D = 0 for a task without descriptor."""
     returns: Array
-    """`[N]`; in a team, the mean over its agents."""
+    """`[N]`, NaN where the physics broke; in a team, the mean over its agents."""
     lengths: Array
     """`[N]` int32, in steps."""
     broken: Array
@@ -122,7 +123,10 @@ class Evaluation(NamedTuple):
     episodes: Mapping[str, Array] = {}
     """Further values of each episode, name -> `[N, ...]`; never mutated."""
     roles: PyTree = ()
-    """`[I]`, mean return of each agent of a team; NaN for an agent whose action was not finite."""
+    """`[I]`, mean return of each agent of a team; NaN for an agent whose action was not finite, and for all if the
+    physics broke."""
+    is_finite: PyTree = True
+    """`[]` bool, or `[I]` for each agent of a team: whether every action was finite. If not, the agent has diverged."""
     transitions: PyTree = ()
     """`learners.evaluation.Recorded`, the transitions of its episodes; () where they are not recorded."""
     added: PyTree = ()

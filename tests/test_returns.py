@@ -1,5 +1,6 @@
 """Targets of value learning by hand."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -77,6 +78,22 @@ def test_only_after_a_termination_the_successors_value_has_no_effect(time: int, 
     values[time] += 10.0
     change = advantages(0.5, value_tp1=values) - advantages(0.5)
     assert change[time] == (5.0 if reaches else 0.0)
+
+
+def test_no_value_is_below_the_worst_one() -> None:
+    reward, terminated = (
+        jnp.asarray([[1.0], [-3.0], [20.0], [-100.0]]),
+        jnp.asarray([[False], [False], [True], [False]]),
+    )
+    counts = jnp.asarray([[True], [True], [True], [False]])  # the last is a reward of broken physics
+    worst = jax.jit(returns.worst_value)
+    assert worst(reward, terminated, counts, 0.5).tolist() == [-20.0]  # 3 up to twice, or 20 once
+    assert worst(reward, terminated, counts, 0.9).tolist() == [pytest.approx(-30.0)]
+    assert worst(reward, terminated, counts, 1.0).tolist() == [pytest.approx(-3000.0)]
+    assert worst(reward, terminated, jnp.zeros_like(counts), 0.9).tolist() == [0.0]
+    # What was stored as the worst value is a termination, so that the next one is the same.
+    again = worst(jnp.asarray([1.0, -30.0]), jnp.asarray([False, True]), jnp.ones(2, bool), 0.9)
+    assert float(again) == -30.0
 
 
 def test_environments_have_separate_advantages() -> None:

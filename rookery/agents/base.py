@@ -146,7 +146,10 @@ class KeepFn(Protocol):
 
 
 class ObserveFn(Protocol[StateT]):
-    """Update the state from the latest steps `[E, ...]`; called before these steps can be sampled for learning."""
+    """Update the state from the latest steps `[E, ...]`; called before these steps can be sampled for learning.
+
+    Steps that broke the physics (`Step.broken`) must not count.
+    """
 
     def __call__(self, state: StateT, steps: Step) -> StateT: ...
 

@@ -92,11 +92,12 @@ def init(skill: SkillSpec) -> Returns:
 
 
 def record(skill: SkillSpec, returns: Returns, steps: Step) -> Returns:
-    """Add the episodes that end in the steps `[E]`; unfinished episodes and non-finite returns are ignored."""
+    """Add the episodes that end in the steps `[E]`; unfinished and broken episodes, and non-finite returns, are
+    ignored."""
     chosen = steps.final_observation.skill
     assert steps.episode_return is not None
     assert chosen is not None
-    ended = steps.ended & jnp.isfinite(steps.episode_return)
+    ended = steps.ended & ~steps.broken & jnp.isfinite(steps.episode_return)
     value = jnp.where(ended, steps.episode_return, 0.0)
     weight = ended[:, None].astype(jnp.float32)
     if skill.kind == "one-hot":

@@ -154,7 +154,8 @@ class Step(NamedTuple):
     descriptor: Array
     """State descriptor of the true successor, `[D]`; D = 0 for a task without a descriptor."""
     broken: Array
-    """Whether the episode was terminated because the physics returned a non-finite number, `[]` bool."""
+    """Whether the episode was terminated because the physics returned a non-finite number, `[]` bool. Nothing learns
+    from such a step, and an evaluation that contains one has no finite fitness."""
     episode_return: Array | None = None
     """Sum of the episode's rewards so far, `[]`, in an environment with skills; None in others."""
     measures: Mapping[str, Array] | None = None
@@ -258,6 +259,8 @@ class Environment(NamedTuple):
     """The name and options that it was made from, recorded in the run directory."""
     parameterize: ParameterizeFn | None = None
     """None: the environment has no parameters."""
+    guarded: bool = False
+    """Whether a step that is not finite ends its episode as broken, see `guard_physics`, which learners add."""
 
 
 def announce_inside(environment: Environment, field: str) -> AnnounceFn | None:

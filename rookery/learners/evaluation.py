@@ -14,6 +14,7 @@ from rookery.envs import base as envs
 from rookery.envs import descriptors
 from rookery.envs.base import Environment, Step, Team
 from rookery.envs.wrappers import auto_reset, skills
+from rookery.envs.wrappers.time_limit import guard_physics
 from rookery.learners import widths
 from rookery.learners.base import (
     SUMMARIES,
@@ -68,7 +69,9 @@ class Recorded(NamedTuple):
     transitions: Transition
     """`[T N, ...]`, with the true successors."""
     valid: Array
-    """`[T N]` bool: False after the end of an episode, and in an episode in which the physics broke."""
+    """`[T N]` bool: False after the end of an episode."""
+    broken: Array
+    """`[T N]` bool: the physics broke in the step."""
 
 
 class LastStep(NamedTuple):
@@ -94,6 +97,7 @@ def evaluator(
         near = difflib.get_close_matches(objective, measures) or measures
         remedy = f"; did you mean {' or '.join(near)}?" if near else ", which has none; leave it out."
         raise ValueError(f"objective {objective!r} is no measure of {environment.spec.name}{remedy}")
+    environment = guard_physics(environment)
     return Evaluator(act, environment, config, whole_rounds(environment, config), intrinsic_reward)
 
 
@@ -173,8 +177,9 @@ def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key, rec
 
     Returns:
       The `Evaluation`; its fitness, the mean return or the mean sum of the objective, is NaN if any action was not
-      finite. `episodes` contains the descriptors `[N, D]` and the values that an intrinsic reward reports; for a team
-      also `return/<agent>`, `final_reward/<agent>`, `terminated/<agent>` and `truncated/<agent>`, `[N]` each.
+      finite or the physics broke in any episode. `episodes` contains the descriptors `[N, D]` and the values that an
+      intrinsic reward reports; for a team also `return/<agent>`, `final_reward/<agent>`, `terminated/<agent>` and
+      `truncated/<agent>`, `[N]` each. What is reported of an episode in which the physics broke is NaN.
     """
     environment, episodes = evaluator.environment, evaluator.episodes
     spec = environment.spec
@@ -204,21 +209,26 @@ def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key, rec
     loop = EpisodeLoop(step, episodes, spec.episode_length, together=environment.host is not None)
     end, recorded = run_episodes(loop, genotype, key, start, _empty_record(evaluator, bank) if record else ())
     reached = jax.vmap(kind.finish)(end.summary)
+    end = end._replace(returns=trees.where(end.broken, jnp.nan, end.returns))
+    counts = end.is_finite.all() & ~end.broken.any()
     evaluation = Evaluation(
-        fitness=jnp.where(end.is_finite.all(), jnp.mean(_scores(evaluator, end)), jnp.nan),
+        fitness=jnp.where(counts, jnp.mean(_scores(evaluator, end)), jnp.nan),
         descriptor=SUMMARIES[evaluator.config.eval_descriptor](reached, axis=0),
         returns=end.returns,
         lengths=end.lengths,
         broken=jnp.sum(end.broken),
         episodes={"descriptors": reached},
+        is_finite=end.is_finite,
     )
     if record:
-        evaluation = evaluation._replace(transitions=_finished_record(recorded, end.broken))
+        rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), recorded)
+        evaluation = evaluation._replace(transitions=rows)
     if spec.team:
         return _by_agents(evaluator, spec.team, end, evaluation)
     if evaluator.intrinsic_reward:
         fitness, reported = evaluator.intrinsic_reward.conclude(end.sums, end.returns, end.lengths)
-        fitness = evaluation.fitness if evaluator.config.objective else jnp.where(end.is_finite, fitness, jnp.nan)
+        fitness = evaluation.fitness if evaluator.config.objective else jnp.where(counts, fitness, jnp.nan)
+        reported = trees.where(end.broken, jax.tree.map(lambda _: jnp.nan, reported), reported)
         evaluation = evaluation._replace(fitness=fitness, episodes={**evaluation.episodes, **reported})
     return evaluation
 
@@ -228,29 +238,24 @@ def _empty_record(evaluator: Evaluator, bank: Bank) -> Recorded:
     shape = evaluator.environment.spec.episode_length, evaluator.episodes
     row = transition_row(evaluator.environment, bank)
     rows = jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), row)
-    return Recorded(rows, jnp.zeros(shape, bool))
-
-
-def _finished_record(record: Recorded, broken: Array) -> Recorded:
-    record = record._replace(valid=record.valid & ~broken[None])
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), record)
+    return Recorded(rows, *[jnp.zeros(shape, bool)] * 2)
 
 
 def _by_agents(evaluator: Evaluator, team: Team, end: Episodes, evaluation: Evaluation) -> Evaluation:
     """Add the results of each agent of a team, and compute the team's fitness."""
     values_by_name = {"return": end.returns, **end.last._asdict()}
     columns = {
-        f"{name}/{agent}": values[:, i].astype(jnp.float32)
+        f"{name}/{agent}": jnp.where(end.broken, jnp.nan, values[:, i].astype(jnp.float32))
         for name, values in values_by_name.items()
         for i, agent in enumerate(team.names)
     }
-    by_agent = jnp.mean(_scores(evaluator, end), axis=0)
+    by_agent, intact = jnp.mean(_scores(evaluator, end), axis=0), ~end.broken.any()
     fitness = jnp.mean(by_agent) if evaluator.role is None else by_agent[evaluator.role]
     return evaluation._replace(
-        fitness=jnp.where(end.is_finite.all(), fitness, jnp.nan),
+        fitness=jnp.where(end.is_finite.all() & intact, fitness, jnp.nan),
         returns=jnp.mean(end.returns, axis=1),
         episodes={**evaluation.episodes, **columns},
-        roles=jnp.where(end.is_finite, by_agent, jnp.nan),
+        roles=jnp.where(end.is_finite & intact, by_agent, jnp.nan),
     )
 
 
@@ -285,7 +290,7 @@ def _advance_episodes(
         last=last,
         objective=_accumulate_objective(evaluator, step, run),
     )
-    return advanced, Recorded(transition, active) if record else ()
+    return advanced, Recorded(transition, active, step.broken) if record else ()
 
 
 def _no_objective(evaluator: Evaluator, bank: Bank, zeros: Array) -> PyTree:

@@ -25,7 +25,7 @@ class GoalEpisodes(NamedTuple):
     at_start: Array
     """`[N]`, distance of the start state."""
     left: Array
-    """`[N]`, distance of the last state of the episode."""
+    """`[N]`, distance of the last state of the episode; NaN if the physics broke."""
 
 
 def check_goals(evaluator: Evaluator) -> DescriptorSpec:
@@ -89,7 +89,8 @@ def _advance(
     skill = jax.vmap(evaluator.intrinsic_reward.towards, in_axes=(None, 0, 0))(genotype.params, *pair)
     chosen = env_batch._replace(observation=seen._replace(skill=skill))
     env_batch, _, step, _ = act_once(evaluator, genotype, chosen, jax.random.fold_in(key, time))
-    place = jnp.where((active & ~step.broken)[:, None], step.descriptor, place)
+    reached = jnp.where(step.broken[:, None], jnp.nan, step.descriptor)
+    place = jnp.where(active[:, None], reached, place)
     return (env_batch, place, active & ~step.ended), None
 
 

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rookery import buffers, normalize, trees
+from rookery import buffers, normalize, returns, trees
 from rookery.agents import backend
 from rookery.agents.base import KeepFn, OffPolicyAgent, UpdateLayout
 from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.teams import check_alone
+from rookery.envs.wrappers.time_limit import guard_physics
 from rookery.factories import check_fields, config_from
 from rookery.learners import evaluation, grouped_updates, rollout
 from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
@@ -22,6 +23,8 @@ from rookery.types import Array, HyperT, Key, Metrics, PyTree, StateT, Transitio
 
 BUFFER_SIZE = 1_000_000
 """Default number of transitions in a replay buffer: Haarnoja 2018 and Fujimoto 2018."""
+DISCOUNT = 0.99
+"""Discount of the worst value for an agent whose hyper-parameters have none."""
 
 
 @dataclass(frozen=True)
@@ -148,8 +151,8 @@ def iterate(
 
     `learning` is False in the warm-up; by default it is computed from `count`.
 
-    Logs, `[]` each, whether it updated the agent (1 or 0), the agent's metrics averaged over the updates, the mean
-    reward of a step, and the number of steps in which the simulation produced non-finite numbers.
+    Logs, `[]` each, whether it updated the agent (1 or 0), the agent's metrics averaged over the updates, the sum of
+    the rewards, and the numbers of steps in which the simulation produced finite and non-finite numbers.
     """
     hyper = member.hyper
     bindings, member = rollout.parameterized(bindings, member)
@@ -181,21 +184,41 @@ def iterate(
         env_batch, rows, steps = advance(member.env_state._replace(state=announced))
         member = _store(bindings, member._replace(state=state), env_batch, rows, steps)
     member = member._replace(hyper=hyper)
-    return member, (jnp.asarray(learns, jnp.float32), metrics, jnp.mean(steps.reward), jnp.sum(steps.broken))
+    counts = jnp.sum(~steps.broken, dtype=jnp.float32), jnp.sum(steps.broken)
+    return member, (jnp.asarray(learns, jnp.float32), metrics, jnp.sum(steps.reward), *counts)
 
 
 def _store(
     bindings: OffPolicyBindings, member: Member, env_batch: rollout.EnvBatchState, rows: Transition, steps: envs.Step
 ) -> Member:
-    """Store the transitions of a step, and update the statistics of what was observed."""
+    """Store the transitions of a step, and update the statistics of what was observed.
+
+    A step that broke the physics is stored with the worst value. An agent with a reward of its own knows no value, so
+    for it such a step is left out.
+    """
     intrinsic_reward, valid = bindings.agent.intrinsic_reward, None
     if intrinsic_reward is not None:
         member = member._replace(state=intrinsic_reward.observe(member.state, steps))
-        valid = ~steps.broken  # such a step seems to lead to the origin, since its numbers are replaced by 0
+        valid = ~steps.broken
+    else:
+        rows = _with_worst_value(bindings, member, rows, steps.broken)
     member = member._replace(env_state=env_batch, buffer=bindings.buffer.add(member.buffer, rows, valid))
     if bindings.config.normalize_observations:
         member = member._replace(normalizer=normalize.update(member.normalizer, rows.observation.features))
     return member
+
+
+def _with_worst_value(bindings: OffPolicyBindings, member: Member, rows: Transition, broken: Array) -> Transition:
+    """The transitions of a step, with the worst value where the physics broke, see `returns.worst_value`.
+
+    It is that of these rewards and of the newest ones in the buffer, as many as a batch has.
+    """
+    indices, stored = buffers.newest(member.buffer, bindings.config.batch_size)
+    before = trees.take((member.buffer.rows.reward, member.buffer.rows.terminated), indices)
+    now = rows.reward, rows.terminated
+    known = jax.tree.map(lambda *parts: jnp.concatenate(parts), (*before, stored), (*now, ~broken))
+    discount = getattr(member.hyper, "discount", DISCOUNT)
+    return rows._replace(reward=jnp.where(broken, returns.worst_value(*known, discount), rows.reward))
 
 
 def _maybe_learn(
@@ -217,12 +240,12 @@ def summarize(log: tuple) -> Metrics:
 
     Returns:
       The agent's metrics, averaged over the updates, NaN without any; `reward`, the mean reward of an environment step;
-      `broken_steps`, the number of steps in which the simulation produced non-finite numbers.
+      `broken_steps`, the number of steps in which the simulation produced non-finite numbers, which count nowhere else.
     """
-    updated, metrics, reward, broken = log
+    updated, metrics, reward, finite, broken = log
     count = jnp.sum(updated)  # 0 in the warm-up
     averages = jax.tree.map(lambda values: jnp.where(count > 0, jnp.sum(values) / count, jnp.nan), metrics)
-    return {**averages, "reward": jnp.mean(reward), "broken_steps": jnp.sum(broken)}
+    return {**averages, "reward": jnp.sum(reward) / jnp.maximum(jnp.sum(finite), 1.0), "broken_steps": jnp.sum(broken)}
 
 
 def _skip(state: PyTree, metrics: PyTree) -> tuple[PyTree, PyTree]:
@@ -309,6 +332,7 @@ def off_policy(
     """
     config = config_from(OffPolicyConfig, config, options)
     rollout.check_arguments("off_policy", agent, environment)
+    environment = guard_physics(environment)
     if environment.announce is not None and not config.warmup_steps:  # updates come before the rows of their step
         config = dataclasses.replace(config, warmup_steps=1)
     spec = environment.spec

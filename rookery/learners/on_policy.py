@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rookery import normalize, trees
+from rookery import normalize, returns, trees
 from rookery.agents.base import OnPolicyAgent, RolloutExtras
 from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset, time_limit
@@ -132,7 +132,7 @@ def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, co
     """Run one rollout, then one update; the rollout's observations are normalised by the statistics from before it.
 
     See `iterations.IterateFn`. Logs the agent's metrics, the mean reward of an agent's step, and the number of steps in
-    which the simulation produced non-finite numbers, `[]` each.
+    which the simulation produced non-finite numbers, which have no part in the mean, `[]` each.
     """
     hyper = member.hyper
     bindings, member = rollout.parameterized(bindings, member)
@@ -153,7 +153,8 @@ def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, co
         env_state=actors,
         normalizer=_update_statistics(bindings, member.normalizer, rows.observation.features, counts),
     )
-    return member, (metrics, normalize.mean_of(counts, rows.reward), jnp.sum(broken))
+    reward = normalize.mean_of(trees.where(broken, False, counts), rows.reward)
+    return member, (metrics, reward, jnp.sum(broken))
 
 
 def summarize(log: tuple) -> Metrics:
@@ -194,10 +195,15 @@ def collect(
 
     Returns:
       The environments after the rollout; the transitions `[T, E, ...]` with extras `RolloutExtras`; and `[T, E]` bool,
-      whether the simulation produced non-finite numbers in the step.
+      whether the simulation produced non-finite numbers in the step, whose reward is then the worst value of the
+      rollout (`returns.worst_value`).
     """
     draws = jax.vmap(partial(_draw, bank, actors.env_batch.num_envs))(keys)
-    return jax.lax.scan(partial(_act, explore, environment, bank, discount), actors, draws)
+    actors, (rows, broken) = jax.lax.scan(partial(_act, explore, environment, bank, discount), actors, draws)
+    known = rows.reward, rows.terminated, trees.where(broken, False, rows.extras.counts)
+    worst = returns.worst_value(*(leaf.reshape(-1, *environment.spec.agents) for leaf in known), discount)
+    reward = trees.where(broken, jnp.broadcast_to(worst, rows.reward.shape), rows.reward)
+    return actors, (rows._replace(reward=reward), broken)
 
 
 def _draw(bank: Bank, num_envs: int, key: Key) -> tuple[Array, auto_reset.Draws]:
@@ -275,7 +281,7 @@ def on_policy(
     spec = environment.spec
     _check(agent, spec, config)
     rollout.check_sizes(agent, spec)
-    environment = with_carry(environment, agent.carry_sizes)
+    environment = with_carry(time_limit.guard_physics(environment), agent.carry_sizes)
     bindings = OnPolicyBindings(agent, environment, config)
     role = spec.team.names.index(config.fitness) if spec.team and config.fitness else None
     evaluator = evaluation.evaluator(agent.act, environment, config)._replace(role=role)

@@ -126,25 +126,21 @@ def member_keys(key: Key, population_size: int) -> Key:
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(population_size))
 
 
-def valid_fitness(fitness: Array, broken: Array) -> Array:
-    """The fitness used for selection: NaN where the physics broke in any episode of the evaluation.
-
-    A broken episode ends early with reward 0, so on a task with negative rewards a policy that breaks the physics would
-    otherwise be selected.
+def diverged(is_finite: Array, fitness: Array, broken: Array) -> Array:
+    """Whether members diverged: their learned state or an action is not finite, or their fitness is not although the
+    physics did not break.
 
     Args:
-      fitness: `[]` or `[P]`.
+      is_finite: bool of any shape, whether state and actions are finite.
+      fitness: of the same shape.
       broken: int32 of the same shape, the number of episodes in which the physics broke.
     """
-    return jnp.where(broken == 0, fitness, jnp.nan)
+    return ~is_finite | (~jnp.isfinite(fitness) & (broken == 0))
 
 
 def evaluation_metrics(evaluation: Evaluation) -> dict[str, Array]:
-    """The fields of an evaluation `[P, ...]` by name, with the entries of `episodes` merged in.
-
-    `fitness` is replaced by `valid_fitness`.
-    """
-    fields = evaluation._replace(fitness=valid_fitness(evaluation.fitness, evaluation.broken))._asdict()
+    """The fields of an evaluation `[P, ...]` by name, with the entries of `episodes` merged in."""
+    fields = evaluation._asdict()
     return {**fields, **fields.pop("episodes")}
 
 

@@ -118,7 +118,8 @@ def evaluate_member(learner: Learner, member: Member, work: WorkOfMember, bank: 
     """Evaluate a trained member and summarize its training. Fitness is NaN if its learned state is not finite."""
     evaluation = learner.evaluate(genotype(member), bank, work.evaluate_key)
     is_finite = trees.all_finite(member.state)
-    evaluation = evaluation._replace(fitness=jnp.where(is_finite, evaluation.fitness, jnp.nan))
+    fitness = jnp.where(is_finite, evaluation.fitness, jnp.nan)
+    evaluation = evaluation._replace(fitness=fitness, is_finite=jnp.all(evaluation.is_finite) & is_finite)
     return evaluation, divisible(learner.step).summarize(work.log)
 
 
@@ -136,8 +137,7 @@ def finish(bindings: PbtBindings, state: PbtState, work: Work) -> tuple[PbtState
     evaluation, learned = bindings.placement.map(
         partial(evaluate_member, bindings.learner), (members, work.members), (bank,)
     )
-    diverged = ~jnp.isfinite(evaluation.fitness)
-    evaluation = evaluation._replace(fitness=base.valid_fitness(evaluation.fitness, evaluation.broken))
+    diverged = base.diverged(evaluation.is_finite, evaluation.fitness, evaluation.broken)
     metrics = metrics_of(members.hyper, state.shared.parents, evaluation, learned, diverged)
     selected_by = evaluation.fitness
     if bindings.rating_opponents is not None:

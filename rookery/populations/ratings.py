@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from rookery import trees
 from rookery.factories import check_whole
 from rookery.learners.base import Bank, Learner, Member, genotype
-from rookery.populations.base import member_keys, valid_fitness
+from rookery.populations.base import member_keys
 from rookery.populations.selection import comparable
 from rookery.populations.sharding import Placement
 from rookery.types import Array, Genotype, Key, PyTree
@@ -97,8 +97,7 @@ def _return(learner: Learner, member: Genotype, key: Key, role: Array, opponent:
     assert learner.spec.team is not None
     is_own = jnp.arange(len(learner.spec.team.names)) == role
     params, normalizer = trees.where(is_own, played(member), opponent)
-    evaluation = learner.evaluate(Genotype(params, member.hyper, normalizer), bank, key)
-    return valid_fitness(evaluation.roles[role], evaluation.broken)
+    return learner.evaluate(Genotype(params, member.hyper, normalizer), bank, key).roles[role]
 
 
 def played(genotype: Genotype) -> PyTree:

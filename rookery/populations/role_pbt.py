@@ -14,7 +14,8 @@ import jax.numpy as jnp
 
 from rookery import hyperparams, trees
 from rookery.hyperparams import Space
-from rookery.learners.base import Bank, Learner, Member
+from rookery.learners.base import Bank, Learner, Member, genotype
+from rookery.learners.iterations import divisible
 from rookery.populations import base, pb2, ratings, rebuild
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.config import PbtConfig
@@ -34,7 +35,6 @@ from rookery.populations.pbt import (
     smoothed,
 )
 from rookery.populations.pbt import advance as pbt_advance
-from rookery.populations.pbt import evaluate_member as pbt_evaluate_member
 from rookery.populations.sharding import ONE_DEVICE, MoveFn, Placement, move_here
 from rookery.populations.stages import Work
 from rookery.types import Array, Evaluation, HyperT, Key, Metrics, PyTree, StateT
@@ -118,9 +118,11 @@ def advance(
 
 def evaluate_member(learner: Learner, member: Member, work: WorkOfMember, bank: Bank) -> tuple[Evaluation, Metrics]:
     """Evaluate a team; the fitness of a role is NaN if its learned state is not finite."""
-    evaluation, metrics = pbt_evaluate_member(learner, member, work, bank)
+    evaluation = learner.evaluate(genotype(member), bank, work.evaluate_key)
     is_finite = jax.vmap(trees.all_finite)(member.state)
-    return evaluation._replace(roles=jnp.where(is_finite, evaluation.roles, jnp.nan)), metrics
+    roles = jnp.where(is_finite, evaluation.roles, jnp.nan)
+    evaluation = evaluation._replace(roles=roles, is_finite=evaluation.is_finite & is_finite)
+    return evaluation, divisible(learner.step).summarize(work.log)
 
 
 def finish(bindings: RolePbtBindings, state: ProgramState, work: Work) -> tuple[ProgramState, Metrics]:
@@ -138,9 +140,9 @@ def finish(bindings: RolePbtBindings, state: ProgramState, work: Work) -> tuple[
     )
     inverse = jnp.argsort(places, axis=0)  # from the slots of the teams back to the slots of the roles
     members = permute_roles(state.members, inverse, one_role.placement.move)
-    valid = base.valid_fitness(evaluation.roles, evaluation.broken[:, None])
+    of_teams = base.diverged(evaluation.is_finite, evaluation.roles, evaluation.broken[:, None])
     take = partial(one_role.placement.everywhere, partial(jnp.take_along_axis, axis=0))
-    fitness, diverged = take(valid, inverse), ~jnp.isfinite(take(evaluation.roles, inverse))
+    fitness, diverged = take(evaluation.roles, inverse), take(of_teams, inverse)
     metrics = _metrics(members, state.shared.parents, evaluation, learned, (fitness, diverged))
     metrics |= {f"best_fitness/{name}": _best(fitness[:, i]) for i, name in enumerate(bindings.names)}
 
@@ -155,8 +157,8 @@ def finish(bindings: RolePbtBindings, state: ProgramState, work: Work) -> tuple[
         metrics[smoothed(one_role)] = means.reshape(-1)
     if one_role.config.exploit != "none":
         clear = partial(restart, one_role.learner, False)
-        needed = ~jnp.isfinite(evaluation.roles).all(axis=1)
-        members = one_role.placement.map(clear, (members, base.member_keys(restart_key, size), needed), (bank,))
+        needed = base.member_keys(restart_key, size), of_teams.any(axis=1)
+        members = one_role.placement.map(clear, (members, *needed), (bank,))
     parents = (parents * bindings.role_count + jnp.arange(bindings.role_count)[None]).astype(jnp.int32).reshape(-1)
     shared = shared._replace(generation=shared.generation + 1, parents=parents)
     return ProgramState(members, shared), metrics

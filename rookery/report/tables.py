@@ -325,12 +325,17 @@ def goal_evaluation(metrics: Metrics) -> Table:
     Args:
       metrics: of `deploy.evaluate.evaluate_goals`.
     """
-    at_start, left = (np.asarray(metrics[name], np.float64) for name in ("at_start", "left"))
+    intact = np.isfinite(metrics["left"])  # the physics broke in the others
+    at_start, left = (np.asarray(metrics[name], np.float64)[intact] for name in ("at_start", "left"))
+    if not intact.any():
+        return Table(title="the physics broke on the way to every goal", title_justify="left")
     rows = {
         "at the start": (at_start, f"{1.0:.3f}"),
         "left at the end": (left, f"{left.mean() / at_start.mean():.3f}"),
     }
-    table = Table(title=f"{counted(len(left), 'goal')}, member {int(metrics['best_member'])}", title_justify="left")
+    title = f"{counted(len(intact), 'goal')}, member {int(metrics['best_member'])}"
+    title += f"; without {counted(int(np.sum(~intact)), 'episode')} of broken physics" if not intact.all() else ""
+    table = Table(title=title, title_justify="left")
     for name in ("distance", "mean", "interquartile mean", "relative"):
         table.add_column(name, justify="left" if name == "distance" else "right")
     for label, (values, relative) in rows.items():

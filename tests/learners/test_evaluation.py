@@ -57,7 +57,10 @@ def test_recorded_transitions_are_those_of_steps_before_the_end(counted: Setup) 
     record = jax.jit(partial(evaluate, counted.learner.evaluator, record=True))
     found = record(genotype(counted.member), counted.bank, jax.random.key(0))
     assert_equal(found._replace(transitions=()), evaluated(counted))
-    rows, valid = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(LENGTH, 6, *leaf.shape[1:]), found.transitions)
+    rows, valid, broken = jax.tree.map(
+        lambda leaf: np.asarray(leaf).reshape(LENGTH, 6, *leaf.shape[1:]), found.transitions
+    )
+    assert not broken.any()
     assert valid.sum() == found.lengths.sum()
     assert valid.dtype == bool
     for episode, termination in enumerate(np.asarray(counted.bank[1].observation.features[:6, 0])):
@@ -71,7 +74,7 @@ def test_recorded_transitions_are_those_of_steps_before_the_end(counted: Setup) 
         assert rows.terminated[: len(steps), episode].tolist() == [step + 1 >= termination for step in steps]
 
 
-def test_a_broken_episode_has_no_transitions(counted: Setup) -> None:
+def test_the_record_marks_the_steps_that_broke_the_physics(counted: Setup) -> None:
     assert counted.learner.evaluator is not None
     environment = counted.learner.evaluator.environment
 
@@ -84,10 +87,13 @@ def test_a_broken_episode_has_no_transitions(counted: Setup) -> None:
     found = jax.jit(partial(evaluate, evaluator, record=True))(
         genotype(counted.member), counted.bank, jax.random.key(0)
     )
-    valid = np.asarray(found.transitions.valid).reshape(LENGTH, 6)
+    valid, marked = (np.asarray(leaf).reshape(LENGTH, 6) for leaf in found.transitions[1:])
     terminations = np.asarray(counted.bank[1].observation.features[:6, 0])
     assert int(found.broken) == np.sum(terminations == 3.0) > 0
-    assert valid.sum(axis=0).tolist() == [0 if length == 3.0 else min(length, LENGTH) for length in terminations]
+    assert valid.sum(axis=0).tolist() == [min(length, LENGTH) for length in terminations]
+    assert [np.flatnonzero(column).tolist() for column in (valid & marked).T] == [
+        [1] if length == 3.0 else [] for length in terminations
+    ]
 
 
 def test_a_mean_descriptor_is_the_mean_over_the_steps_of_the_episode(counted: Setup) -> None:

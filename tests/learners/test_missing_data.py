@@ -75,15 +75,6 @@ def test_an_evaluation_measures_no_distance_in_a_step_in_which_the_physics_broke
         assert (np.asarray(found.episodes["phi_step"]) > 0.0).all() == moves
 
 
-def test_an_agent_with_the_reward_of_the_task_learns_that_broken_physics_ends_the_episode() -> None:
-    env = drift(0.3)
-    learner = off_policy(sac(env.spec, SacConfig(hidden_sizes=(4,))), env, CONFIG)
-    member, bank = started(learner)
-    member, metrics = jax.jit(learner.step)(member, bank, jax.random.key(2), jnp.int32(0))
-    assert member.buffer.size == 16
-    assert member.buffer.rows.terminated[:16].sum() == metrics["broken_steps"]
-
-
 @pytest.mark.parametrize("on_the_host", [False, True])
 def test_a_restarted_member_learns_nothing_from_the_data_that_it_discarded(on_the_host: bool) -> None:
     env = drift(0.0)

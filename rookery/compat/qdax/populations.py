@@ -32,7 +32,7 @@ from rookery.envs.base import Step, first_step
 from rookery.learners import evaluation, rollout
 from rookery.learners.base import EvaluationConfig, Evaluator, Member, genotype
 from rookery.learners.off_policy import OffPolicyBindings, OffPolicyConfig, iterate
-from rookery.populations.base import member_keys, valid_fitness
+from rookery.populations.base import member_keys
 from rookery.populations.config import PbtConfig
 from rookery.populations.inheritance import inherit, perturb
 from rookery.populations.sharding import WHOLE, Shares, moved
@@ -148,8 +148,7 @@ def _evaluate(agent: OffPolicyAgent, env: Batch, states: PBTTrainingState, first
         return evaluation.evaluate(evaluator, genotype(member), start_states, typed_key(first.info["rng"][0]))
 
     result = jax.vmap(evaluate_member)(states.member(), first)
-    fitness = valid_fitness(result.fitness, result.broken)
-    return fitness, result.descriptor, result.returns, result.episodes["descriptors"]
+    return result.fitness, result.descriptor, result.returns, result.episodes["descriptors"]
 
 
 def _truncated(step: Step) -> Array:

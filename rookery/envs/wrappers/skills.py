@@ -29,6 +29,7 @@ from rookery.envs.base import (
     parameterize_inside,
 )
 from rookery.envs.rendering import scene
+from rookery.envs.wrappers.time_limit import guard_physics
 from rookery.factories import check_fields
 from rookery.types import Array, Key, PyTree
 
@@ -121,7 +122,7 @@ def skills(
     spec = environment.spec
     if spec.skill is not None:
         raise ValueError(f"{spec.name} has skills already; apply the skills wrapper only once.")
-    skill = SkillSpec(skill_kind, num_skills)
+    environment, skill = guard_physics(environment), SkillSpec(skill_kind, num_skills)
     draw, begin = partial(KINDS[skill_kind].draw, num_skills), partial(_start, with_previous)
     skill_of_turn = partial(_skill_of_turn, jnp.asarray(enumerate_skills(skill)))
     assign = partial(_assign, environment.assignment, partial(_choose, draw, skill_of_turn, balanced), begin)
@@ -135,6 +136,7 @@ def skills(
         announce=announce_inside(environment, "inner"),
         host=environment.host,
         parameterize=parameterize_inside(environment, wrap),
+        guarded=environment.guarded,
         settings={**environment.settings, "skills": vars(config)},
     )
 

@@ -117,13 +117,18 @@ def guard_physics(environment: Environment) -> Environment:
     """Terminate an episode in the step whose outputs are not finite.
 
     That step has `broken` set, reward and measures 0, and its non-finite numbers replaced by 0. The environment's state
-    keeps its non-finite numbers until the next reset.
+    keeps its non-finite numbers until the next reset. An environment that is guarded already, or that runs on the host,
+    where its numbers are checked, is returned unchanged. Learners, evaluations and `skills` guard their environments.
 
     Example:
       >>> env = rookery.envs.limit_episode(rookery.envs.guard_physics(rookery.make("point_room")), 10)
     """
+    if environment.guarded or environment.host is not None:
+        return environment
     return environment._replace(
-        step=partial(_guarded_step, environment), parameterize=parameterize_inside(environment, guard_physics)
+        step=partial(_guarded_step, environment),
+        parameterize=parameterize_inside(environment, guard_physics),
+        guarded=True,
     )
 
 
@@ -135,6 +140,7 @@ def _guarded_step(environment: Environment, state: EnvState, action: Array, key:
         observation=clean(step.observation),
         reward=jnp.where(broken, 0.0, step.reward),
         terminated=step.terminated | broken,
+        truncated=step.truncated & ~broken,
         final_observation=clean(step.final_observation),
         descriptor=clean(step.descriptor),
         broken=broken,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rookery import trees
+from rookery import returns, trees
 from rookery.agents.td3 import Td3State
 from rookery.learners.base import Member
 from rookery.learners.rollout import transition_row
@@ -160,7 +160,7 @@ def _actors(bindings: GradientBindings, state: Td3State, targets: Array | None, 
 
 
 def tell(bindings: GradientBindings, state: EmitterState, evaluation: Evaluation) -> tuple[EmitterState, Metrics]:
-    """Store the transitions of all evaluations.
+    """Store the transitions of all evaluations, with the worst value where the physics broke, as agents do.
 
     Returns:
       The state, and metrics `[]`: `stored`, the number of transitions in the replay buffer; `actor_fitness`, the mean
@@ -179,6 +179,10 @@ def _store(bindings: GradientBindings, training: Training, targets: Array, recor
     rows = recorded.transitions
     if bindings.conditions is not None:
         rows = conditions.rows(bindings.conditions, recorded, reached, targets)
-    flat, valid = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (rows, recorded.valid))
+    recorded = recorded._replace(transitions=rows)
+    flat, valid, broken = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), recorded)
+    known = flat.reward, flat.terminated, valid & ~broken
+    worst = returns.worst_value(*known, training.member.hyper.discount)
+    flat = flat._replace(reward=jnp.where(broken, worst, flat.reward))
     buffer = bindings.critics.buffer.add(training.member.buffer, flat, valid)
     return training._replace(member=training.member._replace(buffer=buffer))

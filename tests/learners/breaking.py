@@ -1,0 +1,48 @@
+"""An environment whose physics breaks where a policy makes it break."""
+
+import jax
+import jax.numpy as jnp
+
+import rookery
+from rookery.envs.base import Environment, EnvSpec, Team, descriptor_spec, first_step, next_step
+from rookery.envs.wrappers.time_limit import limit_episode
+from rookery.learners.base import Learner
+
+EDGE = 0.3
+
+
+def breaking(reward: float, length: int = 50, team: bool = False) -> Environment:
+    """A place on a line: every step has the same reward, and beyond the edge the physics breaks.
+
+    It is not guarded: learners do that. In a team two agents share the place, and the first moves it.
+    """
+    agents = (2,) if team else ()
+    spec = EnvSpec("breaking", 1, 1, length, descriptor=descriptor_spec("final x", "final", (-3.0,), (EDGE,)))
+    spec = spec._replace(team=Team(("left", "right"), (1, 1), (1, 1))) if team else spec
+
+    def features(place: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(place, (*agents, 1))
+
+    def reset(key):
+        place = jax.random.uniform(key, (1,), minval=-0.1, maxval=0.1)
+        return place, first_step(features(place), place)
+
+    def step(place, action, key):
+        del key
+        place = place + 0.2 * action.reshape(-1)[:1]
+        place = jnp.where(place > EDGE, jnp.nan, place)
+        got = jnp.where(jnp.isnan(place[0]), jnp.nan, reward)
+        return place, next_step(features(place), jnp.broadcast_to(got, agents), jnp.zeros(agents, bool), place)
+
+    return limit_episode(Environment(reset, step, spec), length)
+
+
+def learner_of(agent: str, reward: float) -> Learner:
+    """A small learner of an agent on the line."""
+    env = breaking(reward)
+    if agent == "ppo":
+        ppo = rookery.ppo(env.spec, hidden_sizes=(16,), minibatches=4, actor_epochs=4, critic_epochs=4)
+        return rookery.on_policy(ppo, env, num_envs=8, rollout_length=64, evaluate_every=2)
+    made = {"sac": rookery.sac, "td3": rookery.td3}[agent](env.spec, hidden_sizes=(16,))
+    sizes = {"num_envs": 10, "steps_per_generation": 500, "warmup_steps": 200, "buffer_size": 5000, "batch_size": 32}
+    return rookery.off_policy(made, env, **sizes, updates_per_step=0.5, eval_episodes=4, start_states=8)

@@ -1,0 +1,143 @@
+"""What broke the physics counts nowhere: not in training, not in evaluations, whatever the sign of the rewards."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rookery
+from rookery import hyperparams
+from rookery.envs.wrappers import auto_reset
+from rookery.learners.base import EvaluationConfig, genotype
+from rookery.learners.evaluation import evaluate, evaluator
+from rookery.learners.off_policy import OffPolicyConfig
+from rookery.learners.on_policy import OnPolicyConfig
+from rookery.types import Genotype, Observation
+from tests.learners.breaking import breaking, learner_of
+
+SHORT = OffPolicyConfig(
+    num_envs=8,
+    steps_per_generation=80,
+    warmup_steps=80,
+    batch_size=8,
+    buffer_size=200,
+    eval_episodes=4,
+    start_states=4,
+)
+
+
+def rightwards(params: jax.Array, observation: Observation) -> jax.Array:
+    """Move by the parameter."""
+    return jnp.broadcast_to(params, observation.features.shape)
+
+
+def evaluated(step: float, **config) -> rookery.types.Evaluation:
+    environment = breaking(-1.0, config.pop("length", 50), config.pop("team", False))
+    episodes = evaluator(rightwards, environment, EvaluationConfig(eval_episodes=4, start_states=4))
+    bank = jax.jit(partial(auto_reset.start_bank, environment, size=4))(jax.random.key(0))
+    return evaluate(episodes, Genotype(jnp.asarray(step), (), None), bank, jax.random.key(1))
+
+
+def test_an_evaluation_with_a_broken_episode_has_no_fitness_and_its_return_is_unknown() -> None:
+    # From -0.1 to 0.1 a step of 0.25 breaks within 8 steps; one of 0.01 reaches the edge in the first episodes only.
+    for step in (-0.5, 1.0, 0.12):
+        found = evaluated(step, length=12)
+        lengths = np.asarray(found.lengths)
+        broken = lengths < 12
+        assert (int(found.broken), bool(found.is_finite)) == (broken.sum(), True)
+        assert np.isnan(found.returns).tolist() == broken.tolist()
+        assert (np.asarray(found.returns)[~broken] == -12.0).all()
+        assert np.isnan(float(found.fitness)) == broken.any()
+        assert {-0.5: broken.sum() == 0, 1.0: broken.all(), 0.12: 0 < broken.sum() < 4}[step]
+
+
+def test_no_agent_of_a_team_has_a_fitness_where_the_physics_broke() -> None:
+    found = evaluated(1.0, team=True)
+    assert int(found.broken) == 4
+    for values in (found.fitness, found.roles, found.returns, found.episodes["return/right"]):
+        assert np.isnan(values).all()
+    assert np.asarray(found.is_finite).tolist() == [True, True]
+    assert np.asarray(evaluated(-1.0, team=True).roles).tolist() == [-50.0, -50.0]
+
+
+def test_a_sweep_does_not_pick_what_broke() -> None:
+    env = breaking(-1.0)
+    learner = rookery.off_policy(rookery.td3(env.spec, hidden_sizes=(4,)), env, SHORT)
+    train = jax.jit(jax.vmap(lambda key: rookery.learners.train(learner, key, generations=1)[1]))
+    found = train(jax.random.split(jax.random.key(0), 8))
+    broke = np.asarray(found.broken) > 0
+    assert broke.any()
+    assert np.isnan(found.fitness).tolist() == broke.tolist()
+    assert (np.asarray(found.fitness)[~broke] == -50.0).all()
+
+
+@pytest.mark.parametrize("reward", [-1.0, 1.0])
+def test_off_policy_a_broken_step_is_stored_with_the_worst_value_and_is_in_no_mean(reward: float) -> None:
+    env = breaking(reward)
+    learner = rookery.off_policy(rookery.sac(env.spec, hidden_sizes=(4,)), env, SHORT)
+    bank = learner.start_states(jax.random.key(0))
+    member = learner.init(jax.random.key(1), hyperparams.defaults(learner.space), bank)
+    member, metrics = jax.jit(learner.step)(member, bank, jax.random.key(2), jnp.int32(0))
+    rows, broken = member.buffer.rows, np.asarray(member.buffer.rows.terminated)[:80]
+    assert broken.sum() == metrics["broken_steps"] > 0
+    assert metrics["reward"] == reward
+    np.testing.assert_allclose(rows.reward[:80][broken], -100.0, rtol=1e-5)  # 1 / (1 - 0.99) times -1
+    assert (rows.reward[:80][~broken] == reward).all()
+    assert int(member.buffer.size) == 80
+
+
+@pytest.mark.parametrize("team", [False, True])
+def test_on_policy_a_broken_step_has_the_worst_value_and_is_in_no_mean(team: bool) -> None:
+    env = breaking(1.0, team=team)
+    agent = rookery.ppo(env.spec, hidden_sizes=(4,), minibatches=1, actor_epochs=1, critic_epochs=1)
+    seen = []
+
+    def update(state, hyper, batch, key, step):
+        seen.append((batch.reward, batch.terminated, hyper.discount))
+        return state, {"loss": jnp.max(jnp.abs(batch.reward))}
+
+    config = OnPolicyConfig(num_envs=4, rollout_length=16, evaluate_every=1, eval_episodes=2, start_states=2)
+    agent = agent._replace(update=update)
+    agent = rookery.agents.independent(agent, env.spec) if team else agent
+    learner = rookery.on_policy(agent, env, config)
+    bank = learner.start_states(jax.random.key(0))
+    member = learner.init(jax.random.key(1), hyperparams.defaults(learner.space), bank)
+    _, metrics = jax.jit(learner.step)(member, bank, jax.random.key(2), jnp.int32(0))
+    assert metrics["broken_steps"] > 0
+    assert metrics["reward"] == 1.0
+    discount = float(np.ravel(hyperparams.defaults(learner.space).discount)[0])
+    worst = [value for name, value in metrics.items() if name.startswith("loss")]
+    np.testing.assert_allclose(worst, 1.0 / (1.0 - discount), rtol=1e-4)
+
+
+# With a reward of 0 for the broken step, or without that step, PPO learns to break where rewards are -1; without it,
+# TD3 where they are 1. `benchmarks.learning.broken_physics` has all agents with both signs.
+@pytest.mark.parametrize(("agent", "reward"), [("ppo", -1.0), ("td3", 1.0)])
+def test_no_agent_learns_to_break_the_physics(agent: str, reward: float) -> None:
+    result = rookery.run(rookery.seeds(learner_of(agent, reward), population_size=4), generations=6, quiet=True)
+    broken = [float(np.sum(metrics["broken_steps"])) for metrics in result.history]
+    assert broken[0] > 20
+    assert broken[-1] < 0.5 * broken[0]
+    assert (result.history[-1]["fitness"] == 50.0 * reward).all()
+
+
+def test_a_member_whose_state_is_not_finite_has_diverged_although_its_return_looks_finite() -> None:
+    env = breaking(-1.0)
+    agent = rookery.td3(env.spec, hidden_sizes=(4,))
+    finite = agent._replace(act=lambda *_: jnp.zeros((1,)))
+    learner = rookery.off_policy(finite, env, SHORT)
+    program = rookery.pbt(learner, population_size=3, best_count=1, replace_count=1)
+    state = program.init(jax.random.key(0))
+    critic = jax.tree.map(lambda leaf: leaf.at[1].set(jnp.nan), state.members.state.critic.params)
+    learned = state.members.state._replace(critic=state.members.state.critic._replace(params=critic))
+    bank = learner.start_states(jax.random.key(1))
+    poisoned = jax.tree.map(lambda leaf: leaf[1], state.members._replace(state=learned))
+    assert float(learner.evaluate(genotype(poisoned), bank, jax.random.key(2)).fitness) == -50.0
+    after, metrics = jax.jit(program.step)(
+        state._replace(members=state.members._replace(state=learned)), jax.random.key(3)
+    )
+    assert np.isnan(metrics["fitness"]).tolist() == [False, True, False]
+    assert metrics["diverged"].tolist() == [False, True, False]
+    assert after.shared.parents[1] != 1
