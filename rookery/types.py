@@ -125,8 +125,6 @@ class Evaluation(NamedTuple):
     roles: PyTree = ()
     """`[I]`, mean return of each agent of a team; NaN for an agent whose action was not finite, and for all if the
     physics broke."""
-    is_finite: PyTree = True
-    """`[]` bool, or `[I]` for each agent of a team: whether every action was finite. If not, the agent has diverged."""
     transitions: PyTree = ()
     """`learners.evaluation.Recorded`, the transitions of its episodes; () where they are not recorded."""
     added: PyTree = ()

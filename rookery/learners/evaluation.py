@@ -218,7 +218,6 @@ def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key, rec
         lengths=end.lengths,
         broken=jnp.sum(end.broken),
         episodes={"descriptors": reached},
-        is_finite=end.is_finite,
     )
     if record:
         rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), recorded)
@@ -366,7 +365,12 @@ def _trace_step(
 def act_once(
     evaluator: Evaluator, genotype: Genotype, env_batch: EnvBatchState, key: Key
 ) -> tuple[EnvBatchState, Transition, Step, PyTree]:
-    """Step every episode once with the genotype's actions; also returns the transitions and the actions, `[N, ...]`."""
+    """Step every episode once with the genotype's actions; also returns the transitions and the actions, `[N, ...]`.
+
+    Where an action is not finite the environment takes 0, so that an agent that diverged does not seem to break the
+    physics, nor spoils the returns of its team.
+    """
     observation = normalize_features(genotype.normalizer, env_batch.observation)
     action = jax.vmap(evaluator.act, in_axes=(None, 0))(genotype.params, observation)
-    return *advance(evaluator.environment, env_batch, action, key), action
+    taken = jax.tree.map(lambda leaf: jnp.where(jnp.isfinite(leaf), leaf, jnp.zeros_like(leaf)), action)
+    return *advance(evaluator.environment, env_batch, taken, key), action

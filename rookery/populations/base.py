@@ -126,18 +126,6 @@ def member_keys(key: Key, population_size: int) -> Key:
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(population_size))
 
 
-def diverged(is_finite: Array, fitness: Array, broken: Array) -> Array:
-    """Whether members diverged: their learned state or an action is not finite, or their fitness is not although the
-    physics did not break.
-
-    Args:
-      is_finite: bool of any shape, whether state and actions are finite.
-      fitness: of the same shape.
-      broken: int32 of the same shape, the number of episodes in which the physics broke.
-    """
-    return ~is_finite | (~jnp.isfinite(fitness) & (broken == 0))
-
-
 def evaluation_metrics(evaluation: Evaluation) -> dict[str, Array]:
     """The fields of an evaluation `[P, ...]` by name, with the entries of `episodes` merged in."""
     fields = evaluation._asdict()

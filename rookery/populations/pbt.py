@@ -115,11 +115,12 @@ def train_member(
 
 
 def evaluate_member(learner: Learner, member: Member, work: WorkOfMember, bank: Bank) -> tuple[Evaluation, Metrics]:
-    """Evaluate a trained member and summarize its training. Fitness is NaN if its learned state is not finite."""
+    """Evaluate a trained member and summarize its training. If its learned state is not finite, fitness is
+    NaN, and not for broken physics."""
     evaluation = learner.evaluate(genotype(member), bank, work.evaluate_key)
     is_finite = trees.all_finite(member.state)
-    fitness = jnp.where(is_finite, evaluation.fitness, jnp.nan)
-    evaluation = evaluation._replace(fitness=fitness, is_finite=jnp.all(evaluation.is_finite) & is_finite)
+    fitness, broken = jnp.where(is_finite, evaluation.fitness, jnp.nan), jnp.where(is_finite, evaluation.broken, 0)
+    evaluation = evaluation._replace(fitness=fitness, broken=broken)
     return evaluation, divisible(learner.step).summarize(work.log)
 
 
@@ -137,7 +138,7 @@ def finish(bindings: PbtBindings, state: PbtState, work: Work) -> tuple[PbtState
     evaluation, learned = bindings.placement.map(
         partial(evaluate_member, bindings.learner), (members, work.members), (bank,)
     )
-    diverged = base.diverged(evaluation.is_finite, evaluation.fitness, evaluation.broken)
+    diverged = ~jnp.isfinite(evaluation.fitness) & (evaluation.broken == 0)
     metrics = metrics_of(members.hyper, state.shared.parents, evaluation, learned, diverged)
     selected_by = evaluation.fitness
     if bindings.rating_opponents is not None:

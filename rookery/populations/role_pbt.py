@@ -14,8 +14,7 @@ import jax.numpy as jnp
 
 from rookery import hyperparams, trees
 from rookery.hyperparams import Space
-from rookery.learners.base import Bank, Learner, Member, genotype
-from rookery.learners.iterations import divisible
+from rookery.learners.base import Bank, Learner, Member
 from rookery.populations import base, pb2, ratings, rebuild
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.config import PbtConfig
@@ -35,6 +34,7 @@ from rookery.populations.pbt import (
     smoothed,
 )
 from rookery.populations.pbt import advance as pbt_advance
+from rookery.populations.pbt import evaluate_member as pbt_evaluate_member
 from rookery.populations.sharding import ONE_DEVICE, MoveFn, Placement, move_here
 from rookery.populations.stages import Work
 from rookery.types import Array, Evaluation, HyperT, Key, Metrics, PyTree, StateT
@@ -118,11 +118,9 @@ def advance(
 
 def evaluate_member(learner: Learner, member: Member, work: WorkOfMember, bank: Bank) -> tuple[Evaluation, Metrics]:
     """Evaluate a team; the fitness of a role is NaN if its learned state is not finite."""
-    evaluation = learner.evaluate(genotype(member), bank, work.evaluate_key)
+    evaluation, metrics = pbt_evaluate_member(learner, member, work, bank)
     is_finite = jax.vmap(trees.all_finite)(member.state)
-    roles = jnp.where(is_finite, evaluation.roles, jnp.nan)
-    evaluation = evaluation._replace(roles=roles, is_finite=evaluation.is_finite & is_finite)
-    return evaluation, divisible(learner.step).summarize(work.log)
+    return evaluation._replace(roles=jnp.where(is_finite, evaluation.roles, jnp.nan)), metrics
 
 
 def finish(bindings: RolePbtBindings, state: ProgramState, work: Work) -> tuple[ProgramState, Metrics]:
@@ -140,7 +138,7 @@ def finish(bindings: RolePbtBindings, state: ProgramState, work: Work) -> tuple[
     )
     inverse = jnp.argsort(places, axis=0)  # from the slots of the teams back to the slots of the roles
     members = permute_roles(state.members, inverse, one_role.placement.move)
-    of_teams = base.diverged(evaluation.is_finite, evaluation.roles, evaluation.broken[:, None])
+    of_teams = ~jnp.isfinite(evaluation.roles) & (evaluation.broken == 0)[:, None]
     take = partial(one_role.placement.everywhere, partial(jnp.take_along_axis, axis=0))
     fitness, diverged = take(evaluation.roles, inverse), take(of_teams, inverse)
     metrics = _metrics(members, state.shared.parents, evaluation, learned, (fitness, diverged))

@@ -172,9 +172,8 @@ def evaluate_genotype(scoring: Scoring, genotype: PyTree, key: Key, bank: Bank, 
         score = partial(evaluate_episodes, scoring.evaluator, record=True)
     evaluated = score(genotype, bank, key)
     extras = checked_extras(evaluated.extras if scoring.extras is None else scoring.extras(evaluated))
-    is_finite = jnp.all(evaluated.is_finite) & trees.all_finite(genotype)
-    fitness = jnp.where(is_finite, evaluated.fitness, jnp.nan)
-    return evaluated._replace(fitness=fitness, is_finite=is_finite, extras=extras)
+    fitness = jnp.where(trees.all_finite(genotype), evaluated.fitness, jnp.nan)
+    return evaluated._replace(fitness=fitness, extras=extras)
 
 
 def _metrics(bindings: MapElitesBindings, repertoire: Repertoire, added: Added, evaluation: Evaluation) -> Metrics:

@@ -280,7 +280,7 @@ def tell(bindings: PbtEmitterBindings, state: EmitterState, evaluation: Evaluati
     of_members = jax.tree.map(lambda leaf: leaf[-bindings.population_size :], evaluation)
     is_finite = jax.vmap(trees.all_finite)(state.members.state)
     fitness = jnp.where(is_finite, of_members.fitness, jnp.nan)
-    diverged = base.diverged(is_finite & of_members.is_finite, fitness, of_members.broken)
+    diverged = ~is_finite | (~jnp.isfinite(fitness) & (of_members.broken == 0))
     metrics = {
         "fitness": fitness,
         "parent": state.shared.parents,

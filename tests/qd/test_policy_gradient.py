@@ -206,7 +206,10 @@ class TestConditions:
         reached = jnp.asarray([[1.0, 0.5], [4.0, -1.0]])  # scaled: (-0.5, 0.5) and (1, -1)
         targets = jnp.asarray([[-0.5, 0.4], [NAN, NAN]])
         found = conditions.rows(
-            Conditions(self.LIMITS, 0.1, 3, 0.5), Recorded(rows, jnp.ones((2, 2), bool)), reached, targets
+            Conditions(self.LIMITS, 0.1, 3, 0.5),
+            Recorded(rows, jnp.ones((2, 2), bool), jnp.zeros((2, 2), bool)),
+            reached,
+            targets,
         )
         np.testing.assert_allclose(found.reward, [[2.5 * math.exp(-1.0)] * 2, [2.5, 2.5]], rtol=1e-5)
         expected = np.asarray([[[-0.5, 0.4]] * 2, [[1.0, -1.0]] * 2], np.float32)
