@@ -115,9 +115,9 @@ def train_member(
 
 
 def evaluate_member(learner: Learner, member: Member, work: WorkOfMember, bank: Bank) -> tuple[Evaluation, Metrics]:
-    """Evaluate a trained member and summarize its training. Fitness is NaN if its learned state is not finite."""
+    """Evaluate a trained member and summarize its training. Fitness is NaN if what it learned is not finite."""
     evaluation = learner.evaluate(genotype(member), bank, work.evaluate_key)
-    is_finite = trees.all_finite(member.state)
+    is_finite = trees.all_finite((member.state, member.normalizer))
     evaluation = evaluation._replace(fitness=jnp.where(is_finite, evaluation.fitness, jnp.nan))
     return evaluation, divisible(learner.step).summarize(work.log)
 

@@ -269,7 +269,7 @@ def _restart(learner: Learner, member: Member, key: Key, needed: Array, cleared:
 
 
 def tell(bindings: PbtEmitterBindings, state: EmitterState, evaluation: Evaluation) -> tuple[EmitterState, Metrics]:
-    """Record the fitness of the members, the last rows of the batch; NaN if a member's learned state is not finite.
+    """Record the fitness of the members, the last rows of the batch; NaN if what a member learned is not finite.
 
     The fitness is also NaN if the physics broke in the evaluation; such a member has not diverged and keeps its buffer.
 
@@ -278,7 +278,7 @@ def tell(bindings: PbtEmitterBindings, state: EmitterState, evaluation: Evaluati
       training); and `revived` `[]`, the number of members that were replaced by an elite.
     """
     of_members = jax.tree.map(lambda leaf: leaf[-bindings.population_size :], evaluation)
-    is_finite = jax.vmap(trees.all_finite)(state.members.state)
+    is_finite = jax.vmap(trees.all_finite)((state.members.state, state.members.normalizer))
     fitness = jnp.where(is_finite, of_members.fitness, jnp.nan)
     diverged = ~is_finite | (~jnp.isfinite(fitness) & (of_members.broken == 0))
     metrics = {

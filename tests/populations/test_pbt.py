@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import rookery
-from rookery import hyperparams, trees
+from rookery import hyperparams, normalize, trees
 from rookery.agents.sac import SPACE
+from rookery.learners.base import genotype
+from rookery.learners.iterations import divisible
 from rookery.populations import base, pb2
 from rookery.populations.base import Program
 from rookery.populations.config import PbtConfig, check_population, counts
@@ -174,6 +176,22 @@ class TestProgram:
         state, metrics = step(state, jax.random.key(2))
         assert jnp.isfinite(metrics["fitness"]).all()
         assert state.members.buffer.size[1] == 40
+
+    @pytest.mark.parametrize("part", ["momentum", "squares"])
+    def test_a_member_diverged_if_anything_that_it_learned_is_not_finite(self, part):
+        learner, bank = walks.learner(), walks.learner().start_states(jax.random.key(0))
+        member = learner.init(jax.random.key(1), hyperparams.defaults(walks.SPACE), bank)
+        member = member._replace(normalizer=normalize.init(2))
+        infinite = jax.tree_util.tree_map_with_path(
+            lambda path, leaf: leaf + jnp.inf if part in jax.tree_util.keystr(path) else leaf, member
+        )
+        work = pbt_module.WorkOfMember(
+            jax.random.key(2), jax.random.key(3), divisible(learner.step).start(member, bank)
+        )
+        for given, finite in ((member, True), (infinite, False)):
+            assert jnp.isfinite(learner.evaluate(genotype(given), bank, jax.random.key(3)).fitness)
+            evaluation, _ = pbt_module.evaluate_member(learner, given, work, bank)
+            assert bool(jnp.isfinite(evaluation.fitness)) == finite
 
     def test_a_completely_diverged_population_replaces_no_member(self, step, start):
         broken = start
