@@ -59,9 +59,8 @@ def absurd_rows(value: float, batches: int, size: int, where: slice, share: floa
     """Statistics of normal rows, of which one, or a share, is absurd in some batches."""
     rows = np.random.default_rng(2).normal([0.0, 50.0], [1.0, 3.0], (batches, size, 2)).astype(np.float32)
     rows[where, : max(1, int(share * size))] = value
-    return jax.jit(lambda start: jax.lax.scan(lambda s, r: (normalize.update(s, r), None), start, rows)[0])(
-        normalize.init(2)
-    )
+    updated = jax.jit(lambda start, rows: jax.lax.scan(lambda s, r: (normalize.update(s, r), None), start, rows)[0])
+    return updated(normalize.init(2), jnp.asarray(rows))
 
 
 @pytest.mark.parametrize("value", [1e20, -3e38, 1e9])

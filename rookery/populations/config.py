@@ -32,8 +32,9 @@ class PbtConfig:
     """multi-frequency: number of selections between two evolutions of each sub-population (two or more values, each at
     least 1)."""
     perturb: Literal["perturb", "resample", "pb2"] = "perturb"
-    """perturb: multiply each inherited hyper-parameter by a factor on its scale, or resample it with
-    resample_probability; resample: always sample from the space; pb2: proposals of a Gaussian-process bandit (PB2)."""
+    """perturb: multiply each inherited hyper-parameter by a factor on its scale (in an interval across 0, shift it), or
+    resample it with resample_probability; resample: always sample from the space; pb2: proposals of a Gaussian-process
+    bandit (PB2)."""
     perturb_factors: tuple[float, float] = (0.8, 1.25)
     """The two factors of perturb (above 0)."""
     resample_probability: float = 0.25
