@@ -120,7 +120,7 @@ class TestProgram:
         assert 0 < result.history[0]["rejected"] < 24
         assert trees.all_finite(repertoire_of(result.state).genotypes)
 
-    def test_bounds_apply_to_floating_point_leaves_only(self):
+    def test_bounds_apply_to_all_numbers(self):
         def init(key):
             return {"x": init_genotype(key), "choice": jax.random.randint(key, (), 0, 9), "flag": jnp.asarray(True)}
 
@@ -129,9 +129,27 @@ class TestProgram:
 
         genotypes = repertoire_of(run(program_of(score, init=init), 3).state).genotypes
         assert genotypes["choice"].dtype == jnp.int32
-        assert int(genotypes["choice"].max()) > 1, "an index is no parameter, and passes whole"
+        assert set(genotypes["choice"].tolist()) <= {-1, 0, 1}
         assert genotypes["flag"].dtype == bool
         assert float(abs(genotypes["x"]).max()) <= 1.0
+
+    @pytest.mark.parametrize("kind", ["int32", "uint8"])
+    def test_a_search_over_whole_numbers_spreads(self, kind):
+        def score(genotype, key):
+            return -jnp.abs(genotype.astype(jnp.float32) - 3.0).sum(), genotype[:2].astype(jnp.float32)
+
+        def init(key):
+            return jax.random.randint(key, (6,), 0, 2).astype(kind)
+
+        searched = function_scoring(score, init, (0.0, 0.0), (9.0, 9.0), bounds=(-0.5, 9.5))
+        result = run(map_elites(searched, grid((10, 10), (0.0, 0.0), (9.0, 9.0)), iso_line(searched, 32)), 60)
+        genotypes = repertoire_of(result.state).genotypes
+        assert genotypes.dtype == kind
+        assert result.history[-1]["coverage"] > 3 * result.history[0]["coverage"]
+        assert result.history[-1]["max_fitness"] > result.history[0]["max_fitness"]
+        nothing_between = searched._replace(bounds=(0.2, 0.8))
+        with pytest.raises(ValueError, match=r"whole numbers of type \w+, but the bounds \(0\.2, 0\.8\) have none"):
+            run(map_elites(nothing_between, GRID, iso_line(nothing_between, 4)), 1)
 
     @pytest.mark.parametrize("shape", [(64, 3), (0, 2), (64,)])
     def test_centroids_that_do_not_fit(self, shape):
