@@ -181,7 +181,7 @@ def advance(
 def propose(
     bindings: PbtEmitterBindings, state: EmitterState, work: Work, repertoire: Repertoire
 ) -> tuple[EmitterState, PyTree, Metrics]:
-    """Propose variations of elites (initial genotypes in the first generation), followed by the trained members."""
+    """Propose variations of elites (initial genotypes while there are none), followed by the trained members."""
     (_, log), (bank, vary_key) = work
     learned = bindings.placement.map(divisible(bindings.learner.step).summarize, (log,), ())
     _, variations, _ = bindings.variations.ask(EmitterState((), ()), repertoire, bank, vary_key)
