@@ -234,8 +234,8 @@ def _proposal(
 
 def timing_of(bindings: PbtBindings) -> Timing:
     """The generations in which the population selects."""
-    learner = bindings.learner
-    return timing(bindings.config, learner.steps_per_generation, learner.untrained_generations)
+    learner, size = bindings.learner, bindings.population_size
+    return timing(bindings.config, size, learner.steps_per_generation, learner.untrained_generations)
 
 
 def select(config: PbtConfig, when: Timing, fitness: Array, generation: Array, key: Key) -> Array:

@@ -88,7 +88,8 @@ def counts(config: MePbtConfig, population_size: int) -> Counts:
     """The fractions as numbers of members, each rounded to the nearest.
 
     Raises:
-      ValueError: `population_size` is below 1, or best, replaced and sampled members together exceed the population.
+      ValueError: `population_size` is below 1, no member would be replaced, or best, replaced and sampled members
+        together exceed the population.
       TypeError: `population_size` is no whole number.
     """
     check_whole(population_size=population_size)
@@ -100,6 +101,11 @@ def counts(config: MePbtConfig, population_size: int) -> Counts:
         sampled=rounded(config.sample_fraction, population_size),
     )
     best, replaced, sampled = rounded_counts
+    if replaced + sampled < 1:
+        raise ValueError(
+            f"replace_fraction {config.replace_fraction:g} and sample_fraction {config.sample_fraction:g} of a "
+            f"population of {population_size} replace nobody; raise them, or enlarge the population."
+        )
     needed = replaced + sampled + (best if replaced else 0)
     if needed > population_size:
         raise ValueError(
