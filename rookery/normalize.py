@@ -14,7 +14,8 @@ class RunningStatistics(NamedTuple):
     """Statistics of all rows processed so far (Chan 1979: parallel variance)."""
 
     count: Array  # pyright: ignore[reportIncompatibleMethodOverride]
-    """`[]` float32, number of rows; it stays at 2^23 times those of an update, beyond which float32 cannot count."""
+    """`[]` float32, number of rows; it stays at 2^20 times those of an update, beyond which float32 loses their
+    squares: then the oldest rows lose weight."""
     mean: Array
     """`[O]`."""
     squares: Array
@@ -29,26 +30,56 @@ def init(size: int) -> RunningStatistics:
 def update(statistics: RunningStatistics, rows: Array, counts: Array | bool = True) -> RunningStatistics:
     """Update with `rows` `[B, O]` where `counts` (`[B]` bool) is True; rows that are not finite are ignored.
 
-    When the count has reached its limit the oldest rows lose weight.
+    A number that is absurd beside those seen so far counts as one at the limit, see `_limit`: a few rows can neither
+    overflow the squares nor hide a feature for the rest of a run, and a feature whose scale changes is followed within
+    some updates. When the count has reached its limit the oldest rows lose weight.
     """
     chex.assert_shape(rows, (None, statistics.mean.shape[0]))
     valid = counts & jnp.isfinite(rows).all(axis=1)
-    rows = jnp.where(valid[:, None], as_floats(rows), 0.0)
+    rows = jnp.where(valid[:, None], jnp.clip(as_floats(rows), -_LARGEST, _LARGEST), 0.0)
     added = jnp.sum(valid.astype(jnp.float32))
-    count = jnp.maximum(statistics.count + added, 1.0)
+    # The first rows themselves may be absurd: they are forgotten where that shows beside the rows that follow.
+    absurd = jnp.abs(statistics.mean) > _MOST_SPREADS * (1.0 + jnp.max(jnp.abs(rows), axis=0))
+    kept = ~(absurd & (added > 0) & (statistics.count <= 8.0 * added))
+    seen = jnp.where(kept, statistics.count, 0.0)
+    mean, squares = jnp.where(kept, statistics.mean, 0.0), jnp.where(kept, statistics.squares, 0.0)
+
+    distance = jnp.where(valid[:, None], jnp.abs(rows - mean[None]), jnp.inf)
+    limit = _limit(seen, mean, squares, distance, added)
+    rows = jnp.where(valid[:, None], jnp.clip(rows, (mean - limit)[None], (mean + limit)[None]), 0.0)
+    count = jnp.maximum(seen + added, 1.0)
     batch_mean = jnp.sum(rows, axis=0) / jnp.maximum(added, 1.0)
     batch_squares = jnp.sum(jnp.where(valid[:, None], (rows - batch_mean[None]) ** 2, 0.0), axis=0)
-    delta = batch_mean - statistics.mean
-    total, squares = statistics.count + added, delta**2 * (statistics.count * added / count)
-    kept = jnp.minimum(total, _MOST_UPDATES * rows.shape[0])
+    delta = batch_mean - mean
+    between = delta**2 * (seen * added / count)
+    total = jnp.minimum(statistics.count + added, _MOST_UPDATES * rows.shape[0])
     return RunningStatistics(
-        count=kept,
-        mean=statistics.mean + delta * (added / count),
-        squares=(statistics.squares + batch_squares + squares) * (kept / jnp.maximum(total, 1.0)),
+        count=total,
+        mean=mean + delta * (added / count),
+        squares=(squares + batch_squares + between) * (total / jnp.maximum(seen + added, 1.0)),
     )
 
 
-_MOST_UPDATES = 2.0**23
+_MOST_UPDATES = 2.0**20
+_MOST_SPREADS = 1e3
+_LARGEST = 1e12  # its square, times the largest count, is a float32
+
+
+def _limit(seen: Array, mean: Array, squares: Array, distance: Array, added: Array) -> Array:
+    """The largest distance from the mean that counts, `[O]`, given that of the new rows, `[B, O]`, inf where masked.
+
+    It is the usual distance times the root of the number of rows, with 100 more, at most times 1,000: after those 100,
+    one row about doubles the variance at most, and of a feature that is not constant numbers beyond a thousand standard
+    deviations are less than one in a million (Chebyshev). The usual distance is the largest of three: the standard
+    deviation so far, with one row more at distance 10, so that a constant feature can change; the harmonic mean of the
+    new distances, after the first update with one more of 0: rows that agree on a new scale raise it, and single absurd
+    ones do not; and a distance that float32 resolves beside the mean.
+    """
+    so_far = jnp.sqrt((squares + 100.0) / (seen + 1.0))
+    one = jnp.minimum(seen, 1.0)
+    harmonic = (added + one) / jnp.maximum(one + jnp.sum(1.0 / (1.0 + distance), axis=0), _SMALL) - 1.0
+    usual = jnp.maximum(jnp.maximum(so_far, harmonic), 2.0**-20 * jnp.abs(mean))
+    return jnp.minimum(jnp.sqrt(seen + added + 100.0), _MOST_SPREADS) * usual
 
 
 def mean_of(counts: Array, values: Array) -> Array:

@@ -14,7 +14,8 @@ from rookery.agents import ppo_settings
 from rookery.agents.diayn import space as diayn_space
 from rookery.agents.sac import SPACE as SAC_SPACE
 from rookery.agents.td3 import SPACE as TD3_SPACE
-from rookery.hyperparams import LogUniform, OneMinusLog, Uniform, choose, describe
+from rookery.hyperparams import Domain, LogUniform, OneMinusLog, Uniform, choose, describe
+from rookery.learners.widths import LogInteger
 
 MEMBERS = 2_000
 FACTORS = (0.8, 1.25)
@@ -181,6 +182,50 @@ def test_a_fresh_draw_does_not_depend_on_the_factor_that_was_drawn_beside_it() -
     assert [float(x) for x in one] == [float(x) for x in other]
 
 
+@pytest.mark.parametrize("at", [0.0, 0.5, 1.0, None])
+@pytest.mark.parametrize(
+    "domain",
+    [
+        Uniform(-1.0, 1.0),
+        Uniform(-0.1, 5.0),
+        Uniform(0.0, 1.0),
+        Uniform(-2.0, 0.0),
+        Uniform(1e-9, 3.0),
+        Uniform(-5.0, -1.0),
+        LogUniform(1e-5, 1e-1),
+        LogUniform(1e-37, 1e-35),
+        OneMinusLog(0.0, 0.999999),
+        LogInteger(1.0, 64.0),
+    ],
+    ids=str,
+)
+def test_perturbations_without_resampling_reach_the_whole_interval(domain: Domain, at: float | None) -> None:
+    start = jnp.clip(0.0, domain.low, domain.high) if at is None else domain.at(jnp.float32(at))
+    space = hyperparams.space(Knobs(), {"noise": domain})
+
+    def walk(hyper: Knobs, key: jax.Array) -> tuple[Knobs, Any]:
+        hyper = hyperparams.perturb(space, hyper, key, FACTORS, 0.0)
+        return hyper, hyper.noise
+
+    first = hyperparams.defaults(space)._replace(noise=jnp.asarray(start, jnp.float32))
+    walks = jax.vmap(lambda key: jax.lax.scan(walk, first, jax.random.split(key, 1_000))[1])
+    values = np.asarray(jax.jit(walks)(keys(7, 64)))
+    assert (values != np.asarray(start)).any(axis=1).all(), "no value is a trap"
+    assert (values >= np.float32(domain.low)).all()
+    assert (values <= np.float32(domain.high)).all()
+    fractions = np.asarray(domain.fraction(jnp.asarray(values)))
+    few = domain.is_whole or domain.high < 0.0  # steps of a quarter skip some tenths of these
+    assert len(np.unique(np.clip(10 * fractions, 0, 9.999).astype(int))) >= (7 if few else 10)
+
+
+@pytest.mark.parametrize("low", [-1.0, -100.0, -0.01])
+def test_an_interval_across_0_is_perturbed_by_shares_of_it(low: float) -> None:
+    domain = Uniform(low, 1.0)
+    for value in (0.0, 0.5, 0.9 * low):
+        shifts = [float(domain.scale(jnp.float32(value), jnp.float32(factor)) - value) for factor in FACTORS]
+        np.testing.assert_allclose(np.divide(shifts, 1.0 - low), [-0.0558, 0.0558], rtol=5e-3)
+
+
 def test_clip_changes_only_values_outside_the_bounds() -> None:
     clipped = hyperparams.clip(SPACE, Knobs(*(jnp.float32(x) for x in (-1.0, 1e-3, 1.5, 70.0))))
     np.testing.assert_allclose(list(map(float, clipped)), [0.0, 1e-3, 0.999, 70.0], rtol=1e-7)
@@ -191,13 +236,19 @@ def test_clip_changes_only_values_outside_the_bounds() -> None:
     [
         ({"discont": OneMinusLog(0.9, 0.99)}, r"^'discont' is no hyper-parameter here; did you mean discount\?$"),
         ({"zzz": Uniform(0, 1)}, r"^'zzz' is no .* did you mean noise or rate or discount or fixed\?$"),
-        ({"noise": Uniform(1.0, 1.0)}, r"^the interval of noise is empty: \[1\.0, 1\.0\]; give low < high\.$"),
-        ({"noise": Uniform(2.0, 1.0)}, r"^the interval of noise is empty: \[2\.0, 1\.0\]; give low < high\.$"),
+        ({"noise": Uniform(1.0, 1.0)}, r"^the interval of noise is empty: \[1\.0, 1\.0\]; give low < high, in"),
+        ({"noise": Uniform(2.0, 1.0)}, r"^the interval of noise is empty: \[2\.0, 1\.0\]; give low < high, in"),
         ({"noise": Uniform(math.nan, 1.0)}, r"^the interval of noise is empty: \[nan, 1\.0\]"),
         ({"noise": Uniform(0.0, math.inf)}, r"^the interval of noise is empty: \[0\.0, inf\]"),
-        ({"rate": LogUniform(0.0, 1.0)}, r"^rate is drawn on a logarithmic scale and needs a lower bound .* got 0\.0"),
-        ({"rate": LogUniform(-1.0, 1.0)}, r"^rate is drawn on a logarithmic scale .* above 0, got -1\.0\.$"),
-        ({"discount": OneMinusLog(0.9, 1.0)}, r"^discount has the scale log\(1 - x\) .* below 1, got 1\.0\.$"),
+        (
+            {"rate": LogUniform(0.0, 1.0)},
+            r"^rate is drawn on a logarithmic scale and needs a lower bound .* got 0\.0\.$",
+        ),
+        ({"rate": LogUniform(-1.0, 1.0)}, r"^rate is drawn on a logarithmic scale .* above 0 .*, got -1\.0\.$"),
+        ({"discount": OneMinusLog(0.9, 1.0)}, r"^discount has the scale log\(1 - x\) .* below 1 .*, got 1\.0;"),
+        ({"noise": Uniform(1e6, 1e6 + 0.01)}, r"^the interval of noise is empty: .* numbers that differ in float32\.$"),
+        ({"noise": Uniform(-3e38, 3e38)}, r"^the interval of noise is empty"),
+        ({"rate": LogUniform(1e-40, 1.0)}, r"^rate is drawn .* above 0 \(at least 1\.2e-38\), got 1e-40\.$"),
     ],
 )
 def test_invalid_spaces_are_errors(domains: dict, message: str) -> None:
@@ -258,6 +309,13 @@ class TestChoose:
         drawn = hyperparams.sample(made, jax.random.key(0))
         assert (drawn.rate, drawn.discount) == (np.float32(1e-3), np.float32(0.95))
 
+    @pytest.mark.parametrize("name", ["discount", "gae_lambda"])
+    def test_a_constant_of_1_is_valid_on_the_scale_of_discounts(self, name: str) -> None:
+        assert getattr(hyperparams.choose(ppo_settings.SPACE, **{name: 1}).defaults, name) == 1.0
+        assert ppo_settings.SPACE.fields[name].range == "[0, 1]"
+        domains = hyperparams.choose(ppo_settings.SPACE, **{name: Uniform(0.5, 1.0)}).domains
+        assert domains[name] == Uniform(0.5, 1.0)
+
     def test_the_order_of_choices_changes_no_draw(self) -> None:
         one = hyperparams.choose(DECLARED, rate=(1e-4, 1e-2), fixed=(1.0, 9.0))
         other = hyperparams.choose(hyperparams.choose(DECLARED, fixed=(1.0, 9.0), rate="fixed"), rate=(1e-4, 1e-2))
@@ -268,12 +326,14 @@ class TestChoose:
         ("choice", "message"),
         [
             ({"rat": 1.0}, r"^'rat' is no hyper-parameter here; did you mean rate\?$"),
-            ({"discount": 1.2}, r"^discount must lie in \[0, 1\), got 1\.2\.$"),
-            ({"discount": 1}, r"^discount must lie in \[0, 1\), got 1\.$"),
-            ({"discount": (0.9, 1.2)}, r"needs an upper bound below 1, got 1\.2"),
-            ({"discount": (-0.5, 0.9)}, r"^discount must lie in \[0, 1\), got -0\.5\.$"),
+            ({"discount": 1.2}, r"^discount must lie in \[0, 1\], got 1\.2\.$"),
+            ({"discount": (0.9, 1.0)}, r"at most 0\.999999\), got 1\.0; the constant 1 is valid\.$"),
+            ({"discount": (0.9, 0.9999999)}, r"^discount has the scale log\(1 - x\) .* got 0\.9999999; "),
+            ({"noise": 1e39}, r"^noise must lie in \[0, inf\), got 1e\+39\.$"),
+            ({"discount": (0.9, 1.2)}, r"needs an upper bound below 1 .*, got 1\.2"),
+            ({"discount": (-0.5, 0.9)}, r"^discount must lie in \[0, 1\], got -0\.5\.$"),
             ({"rate": -1e-3}, r"^rate must lie in \(0, inf\), got -0\.001\.$"),
-            ({"rate": (-1.0, 1.0)}, r"needs a lower bound above 0, got -1\.0"),
+            ({"rate": (-1.0, 1.0)}, r"needs a lower bound above 0 .*, got -1\.0"),
             ({"rate": Uniform(-1.0, 1.0)}, r"^rate must lie in \(0, inf\), got -1\.$"),
             ({"noise": (-0.1, 0.1)}, r"^noise must lie in \[0, inf\), got -0\.1\.$"),
             ({"fixed": (1.0, 200.0)}, r"^fixed must lie in \(0, 100\], got 200\.$"),

@@ -68,6 +68,8 @@ class RunConfig:
     best_by: str | None = None
     """Column of metrics.csv to maximise: whenever it reaches a new maximum, that generation is saved as the best
     checkpoint and kept in addition to the most recent ones."""
+    patience: int = 100
+    """Generations for which a repertoire may be empty (at least 1)."""
     overwrite: bool = False
     """Replace a run that is already in the run directory; its files are deleted."""
     quiet: bool = False
@@ -80,7 +82,7 @@ class RunConfig:
         check_fields(self)
         if not 0 <= self.seed < 2**32:  # the seeds of which JAX makes different keys
             raise ValueError(f"seed must be from 0 to {2**32 - 1}, got {self.seed}.")
-        for name in ("generations", "checkpoint_every", "keep"):
+        for name in ("generations", "checkpoint_every", "keep", "patience"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
 

@@ -239,7 +239,8 @@ class Builder:
           journal: the exchanges; it is not written.
         """
         seed = seed_of(self._config.run.seed, number)
-        config = RunConfig(seed, generations, str(run_dir), generations, 1, quiet=True)
+        patience = self._config.run.patience
+        config = RunConfig(seed, generations, str(run_dir), generations, 1, patience=patience, quiet=True)
         sharing = Sharing(self.exchange(number, journal, replays=True), Requests(), self.compiler)
         program, record = self.built.program, self.record(number)
         return result_of(turns(program, config, self.built.mesh, False, record, sharing))

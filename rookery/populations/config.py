@@ -20,10 +20,9 @@ class PbtConfig:
     and inherits from it if that is better; multi-frequency: sub-populations that evolve at different intervals
     (MF-PBT); none: no selection (random search)."""
     replace_fraction: float = 0.25
-    """truncation: share of the population replaced at each selection, in [0, 1]; if it rounds to 0 members, no member
-    is replaced."""
+    """truncation: share of the population replaced at each selection, in [0, 1]; at least one member."""
     replace_count: int | None = None
-    """truncation: number of members replaced at each selection, instead of replace_fraction (0 to P)."""
+    """truncation: number of members replaced at each selection, instead of replace_fraction (1 to P)."""
     best_fraction: float = 0.25
     """truncation: share of the population that parents are drawn from, in [0, 1]; at least one member."""
     best_count: int | None = None
@@ -32,8 +31,9 @@ class PbtConfig:
     """multi-frequency: number of selections between two evolutions of each sub-population (two or more values, each at
     least 1)."""
     perturb: Literal["perturb", "resample", "pb2"] = "perturb"
-    """perturb: multiply each inherited hyper-parameter by a factor on its scale, or resample it with
-    resample_probability; resample: always sample from the space; pb2: proposals of a Gaussian-process bandit (PB2)."""
+    """perturb: multiply each inherited hyper-parameter by a factor on its scale (in an interval across 0, shift it), or
+    resample it with resample_probability; resample: always sample from the space; pb2: proposals of a Gaussian-process
+    bandit (PB2)."""
     perturb_factors: tuple[float, float] = (0.8, 1.25)
     """The two factors of perturb (above 0)."""
     resample_probability: float = 0.25
@@ -57,7 +57,7 @@ class PbtConfig:
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}.")
         for name, least in (
-            ("replace_count", 0),
+            ("replace_count", 1),
             ("best_count", 1),
             ("exploit_interval", 0),
             ("burn_in", 0),
@@ -79,6 +79,8 @@ class Timing(NamedTuple):
     """Generations at the start without selection."""
     every: int
     """Generations between two selections, at least 1."""
+    replaced: int | None = None
+    """Members that each selection replaces, if no fitnesses are equal; None if it depends on the fitnesses."""
 
     @property
     def first(self) -> int:
@@ -86,22 +88,26 @@ class Timing(NamedTuple):
         return -(-(self.burn_in + 1) // self.every) * self.every
 
     def __str__(self) -> str:
-        """A clause for the summary of a run, such as "selects in every generation"."""
+        """A clause for the summary of a run, such as "selects in every generation, replaces 2 members"."""
+        members = "" if self.replaced is None else f", replaces {self.replaced} member{'s' * (self.replaced > 1)}"
         if self.every == 1:
-            return "selects in every generation" + (f" from generation {self.first} on" if self.first > 1 else "")
-        return f"selects every {self.every} generations, first in generation {self.first}"
+            later = f" from generation {self.first} on" if self.first > 1 else ""
+            return f"selects in every generation{later}{members}"
+        return f"selects every {self.every} generations, first in generation {self.first}{members}"
 
 
-def timing(config: PbtConfig, steps_per_generation: int, untrained_generations: int) -> Timing:
+def timing(config: PbtConfig, population_size: int, steps_per_generation: int, untrained_generations: int) -> Timing:
     """Compute the generations in which a population selects.
 
     Args:
       config: the configuration of the population.
+      population_size: P.
       steps_per_generation: environment steps of one member.
       untrained_generations: generations at the start of the run in which no member makes an update.
     """
     burn_in = untrained_generations if config.burn_in is None else config.burn_in
-    return Timing(burn_in, max(1, -(-config.exploit_interval // steps_per_generation)))
+    replaced = counts(config, population_size)[1] if config.exploit == "truncation" else None
+    return Timing(burn_in, max(1, -(-config.exploit_interval // steps_per_generation)), replaced)
 
 
 def check_population(config: PbtConfig, population_size: int) -> None:
@@ -114,10 +120,13 @@ def check_population(config: PbtConfig, population_size: int) -> None:
     check_whole(population_size=population_size)
     if population_size < 1:
         raise ValueError(f"population_size must be at least 1, got {population_size}.")
+    if config.exploit != "none" and population_size < 2:
+        raise ValueError(
+            f"exploit {config.exploit} needs a population of at least 2 members, got {population_size}; enlarge the "
+            "population, or give exploit none."
+        )
     if config.exploit == "truncation":
         counts(config, population_size)
-    if config.exploit == "tournament" and population_size < 2:
-        raise ValueError(f"a tournament needs a population of at least 2 members, got {population_size}.")
     count = len(config.frequencies)
     if config.exploit == "multi-frequency" and (population_size % count or population_size < 4 * count):
         raise ValueError(
@@ -133,12 +142,17 @@ def counts(config: PbtConfig, population_size: int) -> tuple[int, int]:
     A fraction is rounded to the nearest count; at least one member can be a parent.
 
     Raises:
-      ValueError: the two counts together exceed the population.
+      ValueError: no member would be replaced, or the two counts together exceed the population.
     """
     best, replaced = config.best_count, config.replace_count
     best = rounded(config.best_fraction, population_size) if best is None else best
     replaced = rounded(config.replace_fraction, population_size) if replaced is None else replaced
-    if max(best, replaced) > population_size or (replaced and best + replaced > population_size):
+    if replaced < 1:
+        raise ValueError(
+            f"replace_fraction {config.replace_fraction:g} of a population of {population_size} replaces nobody; raise "
+            "it, give replace_count 1, or exploit none."
+        )
+    if max(best, replaced) > population_size or best + replaced > population_size:
         raise ValueError(
             f"{best} best and {replaced} replaced members together exceed the population of {population_size}; "
             "lower best_fraction or replace_fraction (or their counts)."

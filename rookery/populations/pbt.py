@@ -115,10 +115,10 @@ def train_member(
 
 
 def evaluate_member(learner: Learner, member: Member, work: WorkOfMember, bank: Bank) -> tuple[Evaluation, Metrics]:
-    """Evaluate a trained member and summarize its training. If its learned state is not finite, fitness is
-    NaN, and not for broken physics."""
+    """Evaluate a trained member and summarize its training. If what it learned is not finite, fitness is NaN,
+    and not for broken physics."""
     evaluation = learner.evaluate(genotype(member), bank, work.evaluate_key)
-    is_finite = trees.all_finite(member.state)
+    is_finite = trees.all_finite((member.state, member.normalizer))
     fitness, broken = jnp.where(is_finite, evaluation.fitness, jnp.nan), jnp.where(is_finite, evaluation.broken, 0)
     evaluation = evaluation._replace(fitness=fitness, broken=broken)
     return evaluation, divisible(learner.step).summarize(work.log)
@@ -235,8 +235,8 @@ def _proposal(
 
 def timing_of(bindings: PbtBindings) -> Timing:
     """The generations in which the population selects."""
-    learner = bindings.learner
-    return timing(bindings.config, learner.steps_per_generation, learner.untrained_generations)
+    learner, size = bindings.learner, bindings.population_size
+    return timing(bindings.config, size, learner.steps_per_generation, learner.untrained_generations)
 
 
 def select(config: PbtConfig, when: Timing, fitness: Array, generation: Array, key: Key) -> Array:

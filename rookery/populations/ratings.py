@@ -123,7 +123,7 @@ def rate(placement: Placement, learner: Learner, members: Member, opponents: int
       `[I, P]`; NaN for a member whose learned state is not finite, or that has no finite return.
     """
     draw_key, evaluate_key = jax.random.split(key)
-    is_finite = placement.map(_finite_roles, (members.state,), ())  # [P, I]
+    is_finite = placement.map(_finite_roles, ((members.state, members.normalizer),), ())  # [P, I]
     slots = placement.everywhere(_draw, draw_key, is_finite)[:opponents]
     policies = genotype(members)
     drawn = placement.take(played(policies), slots)
@@ -131,8 +131,8 @@ def rate(placement: Placement, learner: Learner, members: Member, opponents: int
     return placement.everywhere(_rate_finite, returns, is_finite)
 
 
-def _finite_roles(state: PyTree) -> Array:
-    return jax.vmap(trees.all_finite)(state)
+def _finite_roles(learned: PyTree) -> Array:
+    return jax.vmap(trees.all_finite)(learned)
 
 
 def _draw(key: Key, is_finite: Array) -> Array:

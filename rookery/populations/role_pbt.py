@@ -117,9 +117,9 @@ def advance(
 
 
 def evaluate_member(learner: Learner, member: Member, work: WorkOfMember, bank: Bank) -> tuple[Evaluation, Metrics]:
-    """Evaluate a team; the fitness of a role is NaN if its learned state is not finite."""
+    """Evaluate a team; the fitness of a role is NaN if what it learned is not finite."""
     evaluation, metrics = pbt_evaluate_member(learner, member, work, bank)
-    is_finite = jax.vmap(trees.all_finite)(member.state)
+    is_finite = jax.vmap(trees.all_finite)((member.state, member.normalizer))
     return evaluation._replace(roles=jnp.where(is_finite, evaluation.roles, jnp.nan)), metrics
 
 

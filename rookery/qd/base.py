@@ -40,7 +40,7 @@ class Scoring(NamedTuple, Generic[GenotypeT]):
     steps: int
     """Maximum number of environment steps of an evaluation; 1 for a function."""
     bounds: tuple[float, float] | None = None
-    """Lower and upper bound to which a genotype's floating-point numbers are clipped."""
+    """Lower and upper bound to which the numbers of a genotype are clipped, whole ones to those inside."""
     evaluator: Evaluator | None = None
     """The policy, environment and settings that `evaluate` uses; None if it runs no episodes of an environment."""
     settings: Settings = NO_SETTINGS

@@ -32,7 +32,8 @@ def grid(shape: tuple[int, ...], lower: Sequence[float], upper: Sequence[float])
       `[C, D]` float32, C the product of `shape`; the last dimension varies fastest.
 
     Raises:
-      ValueError: `shape` does not have D entries, or has one below 1, or the limits do not increase.
+      ValueError: `shape` does not have D entries, or has one below 1, or the limits do not increase, or the cells are
+        narrower than float32 resolves at the size of the limits.
 
     Example:
       >>> rookery.qd.grid((2, 2), lower=(0.0, 0.0), upper=(1.0, 1.0)).shape
@@ -48,7 +49,7 @@ def grid(shape: tuple[int, ...], lower: Sequence[float], upper: Sequence[float])
         start + (end - start) * (np.arange(size) + 0.5) / size
         for size, start, end in zip(shape, low, high, strict=True)
     ]
-    return jnp.asarray(np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, len(low)), jnp.float32)
+    return _distinct(np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, len(low)), low, high)
 
 
 def cvt(
@@ -78,8 +79,8 @@ def cvt(
     Deviation: the paper initialises with random samples; samples that are far apart halve the spread of cell sizes.
 
     Raises:
-      ValueError: `cells` is below 1, there are fewer samples than cells, `iterations` is below 0, or the limits do not
-        increase.
+      ValueError: `cells` is below 1, there are fewer samples than cells, `iterations` is below 0, the limits do not
+        increase, or the cells are narrower than float32 resolves at the size of the limits.
     """
     low, high = _limits(lower, upper)
     if cells < 1:
@@ -91,7 +92,23 @@ def cvt(
     span = jnp.asarray(high - low, jnp.float32)
     centroids = _lloyd(key, span, iterations, cells=cells, num_samples=num_samples)
     start, end = jnp.asarray(low[None], jnp.float32), jnp.asarray(high[None], jnp.float32)
-    return jnp.clip(start + centroids, start, end)  # rounding of the sum can exceed the upper limit
+    return _distinct(jnp.clip(start + centroids, start, end), low, high)  # rounding of the sum can exceed the upper limit
+
+
+def _distinct(centroids: np.ndarray | Array, low: np.ndarray, high: np.ndarray) -> Array:
+    """The centroids `[C, D]` as float32.
+
+    Raises:
+      ValueError: some are equal then, so that their cells could never be filled.
+    """
+    found = jnp.asarray(centroids, jnp.float32)
+    different = len(np.unique(np.asarray(found), axis=0))
+    if different < len(found):
+        raise ValueError(
+            f"{len(found)} cells between {low.tolist()} and {high.tolist()} are narrower than float32 resolves: only "
+            f"{different} centroids differ; use fewer cells, or a descriptor that is measured from its lower limit."
+        )
+    return found
 
 
 @jax.jit

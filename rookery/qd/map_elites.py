@@ -4,6 +4,7 @@ Source: Mouret 2015, "Illuminating search spaces by mapping elites" (arXiv:1504.
 training loop, checkpoints, resume, logs and progress work as for any other method.
 """
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -153,13 +154,24 @@ def limits_of(scoring: Scoring) -> tuple[Array, Array]:
 
 
 def _bounded(genotypes: PyTree, bounds: tuple[float, float] | None) -> PyTree:
-    """Clip floating-point leaves to the bounds; leaves of other types never vary and are left unchanged."""
+    """Clip numbers to the bounds, whole numbers to those inside; truth values are left unchanged."""
     if bounds is None:
         return genotypes
-    lower, upper = bounds
-    return jax.tree.map(
-        lambda leaf: jnp.clip(leaf, lower, upper) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, genotypes
-    )
+
+    def clip(leaf: Array) -> Array:
+        lower, upper = bounds
+        if jnp.issubdtype(leaf.dtype, jnp.integer):
+            lower, upper = (
+                math.ceil(max(lower, jnp.iinfo(leaf.dtype).min)),
+                math.floor(min(upper, jnp.iinfo(leaf.dtype).max)),
+            )
+            if lower > upper:
+                raise ValueError(
+                    f"the genotype has whole numbers of type {leaf.dtype}, but the bounds {bounds} have none."
+                )
+        return leaf if leaf.dtype == bool else jnp.clip(leaf, lower, upper)
+
+    return jax.tree.map(clip, genotypes)
 
 
 def evaluate_genotype(scoring: Scoring, genotype: PyTree, key: Key, bank: Bank, record: bool = False) -> Evaluation:

@@ -88,7 +88,8 @@ def counts(config: MePbtConfig, population_size: int) -> Counts:
     """The fractions as numbers of members, each rounded to the nearest.
 
     Raises:
-      ValueError: `population_size` is below 1, or best, replaced and sampled members together exceed the population.
+      ValueError: `population_size` is below 1, no member would be replaced, or best, replaced and sampled members
+        together exceed the population.
       TypeError: `population_size` is no whole number.
     """
     check_whole(population_size=population_size)
@@ -100,6 +101,11 @@ def counts(config: MePbtConfig, population_size: int) -> Counts:
         sampled=rounded(config.sample_fraction, population_size),
     )
     best, replaced, sampled = rounded_counts
+    if replaced + sampled < 1:
+        raise ValueError(
+            f"replace_fraction {config.replace_fraction:g} and sample_fraction {config.sample_fraction:g} of a "
+            f"population of {population_size} replace nobody; raise them, or enlarge the population."
+        )
     needed = replaced + sampled + (best if replaced else 0)
     if needed > population_size:
         raise ValueError(
@@ -181,7 +187,7 @@ def advance(
 def propose(
     bindings: PbtEmitterBindings, state: EmitterState, work: Work, repertoire: Repertoire
 ) -> tuple[EmitterState, PyTree, Metrics]:
-    """Propose variations of elites (initial genotypes in the first generation), followed by the trained members."""
+    """Propose variations of elites (initial genotypes while there are none), followed by the trained members."""
     (_, log), (bank, vary_key) = work
     learned = bindings.placement.map(divisible(bindings.learner.step).summarize, (log,), ())
     _, variations, _ = bindings.variations.ask(EmitterState((), ()), repertoire, bank, vary_key)
@@ -269,7 +275,7 @@ def _restart(learner: Learner, member: Member, key: Key, needed: Array, cleared:
 
 
 def tell(bindings: PbtEmitterBindings, state: EmitterState, evaluation: Evaluation) -> tuple[EmitterState, Metrics]:
-    """Record the fitness of the members, the last rows of the batch; NaN if a member's learned state is not finite.
+    """Record the fitness of the members, the last rows of the batch; NaN if what a member learned is not finite.
 
     The fitness is also NaN if the physics broke in the evaluation; such a member has not diverged and keeps its buffer.
 
@@ -278,7 +284,7 @@ def tell(bindings: PbtEmitterBindings, state: EmitterState, evaluation: Evaluati
       training); and `revived` `[]`, the number of members that were replaced by an elite.
     """
     of_members = jax.tree.map(lambda leaf: leaf[-bindings.population_size :], evaluation)
-    is_finite = jax.vmap(trees.all_finite)(state.members.state)
+    is_finite = jax.vmap(trees.all_finite)((state.members.state, state.members.normalizer))
     fitness = jnp.where(is_finite, of_members.fitness, jnp.nan)
     diverged = ~is_finite | (~jnp.isfinite(fitness) & (of_members.broken == 0))
     metrics = {

@@ -44,12 +44,13 @@ def function_scoring(
     Args:
       score: one genotype and a key -> its fitness `[]`, higher is better, its descriptor `[D]`, and, if it returns
         three results, name -> further values, which are stored with an elite (`Repertoire.extras`).
-      init: a key -> an initial genotype.
+      init: a key -> an initial genotype, of floating-point numbers, or of whole numbers (an integer type), which stay
+        whole.
       lower: `[D]`, the lower limits of the descriptor. A genotype with a descriptor outside of the limits competes for
         the nearest cell, and is counted in the metric `outside`.
       upper: `[D]`, the upper limits of the descriptor.
       qd_offset: the fitness that counts as 0 in the QD score.
-      bounds: lower and upper bound to which every floating-point number of a genotype is clipped.
+      bounds: lower and upper bound to which every number of a genotype is clipped.
       name: the name of the task, recorded with a saved repertoire.
 
     Returns:

@@ -21,7 +21,8 @@ class VariationConfig:
     """
 
     iso_sigma: float = 0.005
-    """Standard deviation of the Gaussian noise added to every parameter of a child (at least 0)."""
+    """Standard deviation of the Gaussian noise added to every parameter of a child (at least 0); whole numbers need a
+    larger one, such as 0.5."""
     line_sigma: float = 0.05
     """Standard deviation of the step along the line between the parents, in units of their distance (at least 0)."""
 
@@ -47,36 +48,56 @@ def iso_line(first: _Tree, second: _Tree, key: Key, config: VariationConfig | Si
     (arXiv:1804.03906), Eq. 1. The step along the line is one number for the whole tree.
 
     Args:
-      first: x1, a tree; leaves that are not floating-point numbers are copied from it to the child.
+      first: x1, a tree of floating-point and whole numbers and truth values. The change of the last two is rounded at
+        random to one of the whole numbers around it, so that it is right in the mean; a number that would leave the
+        range of its type remains that of x1.
       second: x2, a tree of the same structure.
       key: consumed.
       config: the standard deviations.
 
     Returns:
       The child, a tree of the same structure.
+
+    Raises:
+      TypeError: a leaf is of another type, such as a random key.
     """
     line_key, iso_key = jax.random.split(key)
     step = config.line_sigma * jax.random.normal(line_key)
     leaves, structure = jax.tree.flatten(first)
     children = [
-        _leaf(a, b, step.astype(a.dtype), jax.random.fold_in(iso_key, index), config.iso_sigma)
-        if jnp.issubdtype(a.dtype, jnp.floating)
-        else a
+        _vary(a, b, step, jax.random.fold_in(iso_key, index), config.iso_sigma)
         for index, (a, b) in enumerate(zip(leaves, jax.tree.leaves(second), strict=True))
     ]
     return jax.tree.unflatten(structure, children)
 
 
-def _leaf(first: Array, second: Array, step: Array, key: Key, iso_sigma: Scalar) -> Array:
-    noise = jax.random.normal(key, first.shape, first.dtype)
-    return first + iso_sigma * noise + step * (second - first)
+def _vary(first: Array, second: Array, step: Array, key: Key, iso_sigma: Scalar) -> Array:
+    if jnp.issubdtype(first.dtype, jnp.floating):
+        noise = jax.random.normal(key, first.shape, first.dtype)
+        return first + iso_sigma * noise + step.astype(first.dtype) * (second - first)
+    if first.dtype != bool and not jnp.issubdtype(first.dtype, jnp.integer):
+        raise TypeError(
+            f"iso_line varies floating-point numbers, whole numbers and truth values, but the genotype has a leaf of "
+            f"type {first.dtype}; leave it out of the genotype."
+        )
+    noise_key, round_key = jax.random.split(key)
+    start, end = first.astype(jnp.float32), second.astype(jnp.float32)
+    change = iso_sigma * jax.random.normal(noise_key, first.shape) + step * (end - start)
+    change = jnp.floor(change + jax.random.uniform(round_key, first.shape))
+    if first.dtype == bool:
+        return start + change > 0.5
+    limits = jnp.iinfo(first.dtype)
+    least, most = (float(limit - limit // 2**24) for limit in (limits.min, limits.max))  # which float32 has
+    inside = (start + change >= least) & (start + change <= most)
+    return jnp.where(inside, first + change.astype(jnp.int32).astype(first.dtype), first)
 
 
 def child(first: _Tree, second: PyTree, key: Key, config: VariationConfig) -> _Tree:
     """Create one child by iso+line; hyper-parameters and observation statistics are copied from the first parent.
 
     Args:
-      first: a `Genotype`, of which only the parameters vary, or any other tree, of which all leaves vary.
+      first: a `Genotype`, of which only the parameters vary, or any other tree, of which all leaves vary, see
+        `iso_line`.
       second: a genotype of the same structure.
       key: consumed.
       config: the standard deviations.

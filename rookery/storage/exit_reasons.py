@@ -30,8 +30,8 @@ def lost(generation: int, of_a_repertoire: bool, checkpoints: Checkpointer | Non
     """
     if of_a_repertoire:
         return (
-            f"nothing was finite in generation {generation}, and the repertoire is empty: every fitness, descriptor "
-            "or genotype contained a non-finite number; check the fitness and descriptor functions."
+            f"nothing was finite in {generation} generations, and the repertoire is empty: every fitness, descriptor "
+            "or genotype contained a non-finite number; check the fitness and descriptor functions, or raise patience."
         )
     message = f"no member is finite any more in generation {generation}"
     newest = None

@@ -92,8 +92,9 @@ class Loop(NamedTuple):
             seeds = metrics["fitness"] if self.program.independent and self.program.population_size > 1 else None
             self.reporter.update(generation + 1, row, seeds)
             called = self.callbacks(generation + 1, self.config.generations, row, metrics, self.writers.run_dir)
-            if _nothing_is_finite(metrics):
-                of_a_repertoire = self.program.table is not None
+            of_a_repertoire = self.program.table is not None
+            patience = self.config.patience if of_a_repertoire else 1
+            if _nothing_is_finite(metrics) and generation + 1 >= patience:
                 raise Diverged(lost(generation + 1, of_a_repertoire, self.writers.checkpoints, self.writers.run_dir))
             left = time.monotonic() if self.exchange else 0.0
             state = self.exchange(generation + 1, state) if self.exchange else state

@@ -112,7 +112,7 @@ def run(
       TypeError: both `config` and `options` are given, or a callback cannot be called.
       ValueError: the configuration is invalid, the run directory cannot be used, or a continued run has another seed.
       Interrupted: Ctrl-C or SIGTERM stopped the run; its progress is saved.
-      Diverged: no member has finite values any more.
+      Diverged: no member has finite values any more, or a repertoire was empty for `patience` generations.
       CheckpointError: a checkpoint could not be written or read.
       CallbackError: a `Required` callback failed; the progress is saved.
       HostError: an environment on the host failed; the progress is saved.
@@ -173,6 +173,8 @@ def turns(
       The result of `run`.
     """
     after_save, callbacks = options.get("after_save"), options.get("callbacks", ())
+    if program.table is None and config.patience != RunConfig.patience:
+        raise ValueError("patience has an effect only on a repertoire, which this run does not have; leave it out.")
     template, host = programs.template(program, over), host_episodes(program)
     _check_alike(config, resume, over, template, number_required(callbacks))
     first_key, run_key = jax.random.split(jax.random.key(config.seed))
@@ -200,7 +202,8 @@ def turns(
                 best.recall(folder, checkpoints)
         first = start.generation
         untrained = program.learner.untrained_generations if program.learner else 0
-        reporter = Reporter(config.generations, first, config.quiet or not sync.is_first(), untrained=untrained)
+        quiet = config.quiet or not sync.is_first()
+        reporter = Reporter(config.generations, first, quiet, untrained=untrained, patience=config.patience)
         if resume and start.state is None:
             reporter.message(f"{config.run_dir} has no complete checkpoint, so the run starts from the beginning.")
         stack.enter_context(reporter)
@@ -323,5 +326,5 @@ def _make(program: Program, config: RunConfig, resume: bool, record: Mapping[str
     return create(str(config.run_dir), record_of_new(program, config, record), config.overwrite)
 
 
-_KEPT = ("seed", "generations", "checkpoint_every", "keep", "best_by")
+_KEPT = ("seed", "generations", "checkpoint_every", "keep", "best_by", "patience")
 """Fields of `RunConfig` that a run keeps when it is continued, unless others are given."""

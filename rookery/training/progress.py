@@ -37,13 +37,20 @@ class Reporter:
       quiet: print nothing.
       console: the console to print to; standard output by default.
       untrained: generations at the start of the run without an update, whose time says nothing of the others'.
+      patience: generations for which a repertoire may stay empty.
     """
 
     def __init__(
-        self, generations: int, first: int = 0, quiet: bool = False, console: Terminal | None = None, untrained: int = 0
+        self,
+        generations: int,
+        first: int = 0,
+        quiet: bool = False,
+        console: Terminal | None = None,
+        untrained: int = 0,
+        patience: int = 1,
     ):
         self.console = console or terminal(quiet=quiet)
-        self._generations, self._first, self._untrained = generations, first, untrained
+        self._generations, self._first, self._untrained, self._patience = generations, first, untrained, patience
         self._done, self._since = first, time.monotonic()  # finished generations, and when the last one finished
         self.seconds_compiling = 0.0
         self._shown = self._since  # time of the last plain line
@@ -105,7 +112,9 @@ class Reporter:
         left = (self._generations - generation) * seconds  # an average would include the first one's compilation
         parts = [f"{row['steps_per_second']:,.0f} steps/s"]
         shown = _SHOWN_OF_A_REPERTOIRE if "coverage" in row else _SHOWN
-        if seeds is None:
+        if row.get("coverage") == 0.0:
+            parts.append(f"repertoire empty for {generation} of at most {self._patience} generations")
+        elif seeds is None:
             parts += [text.format(row[name]) for name, text in shown.items() if name in row]
         elif np.isfinite(seeds).any():
             lower, median, upper = np.quantile(seeds[np.isfinite(seeds)], [0.25, 0.5, 0.75])

@@ -191,7 +191,7 @@ def test_a_generation_traces_an_update_once():
 
 
 def test_the_donated_state_is_deleted():
-    program = pbt(tiny.learner(), population_size=2, replace_count=0)
+    program = pbt(tiny.learner(), population_size=2)
     compiled = programs.compile_program(program, make_mesh(1))
     state = compiled.init(jax.random.key(0))
     after, _ = compiled.step(state, jax.random.key(1))

@@ -27,19 +27,55 @@ from tests import pixel_walk, tiny, walks
 @pytest.mark.parametrize(
     ("interval", "burn_in", "steps", "untrained", "expected", "words"),
     [
-        (0, None, 1_000, 0, Timing(0, 1), "selects in every generation"),
-        (10_000, None, 1_000, 1, Timing(1, 10), "selects every 10 generations, first in generation 10"),
-        (10_000, None, 12_500, 0, Timing(0, 1), "selects in every generation"),
-        (10_000, None, 10_000, 1, Timing(1, 1), "selects in every generation from generation 2 on"),
-        (10_000, 25, 1_000, 1, Timing(25, 10), "selects every 10 generations, first in generation 30"),
-        (10_001, 0, 5_000, 3, Timing(0, 3), "selects every 3 generations, first in generation 3"),
+        (0, None, 1_000, 0, Timing(0, 1, 2), "selects in every generation, replaces 2 members"),
+        (
+            10_000,
+            None,
+            1_000,
+            1,
+            Timing(1, 10, 2),
+            "selects every 10 generations, first in generation 10, replaces 2 members",
+        ),
+        (10_000, None, 12_500, 0, Timing(0, 1, 2), "selects in every generation, replaces 2 members"),
+        (
+            10_000,
+            None,
+            10_000,
+            1,
+            Timing(1, 1, 2),
+            "selects in every generation from generation 2 on, replaces 2 members",
+        ),
+        (
+            10_000,
+            25,
+            1_000,
+            1,
+            Timing(25, 10, 2),
+            "selects every 10 generations, first in generation 30, replaces 2 members",
+        ),
+        (
+            10_001,
+            0,
+            5_000,
+            3,
+            Timing(0, 3, 2),
+            "selects every 3 generations, first in generation 3, replaces 2 members",
+        ),
     ],
 )
 def test_first_selection_and_interval(interval, burn_in, steps, untrained, expected, words):
-    result = timing(PbtConfig(exploit_interval=interval, burn_in=burn_in), steps, untrained)
+    result = timing(PbtConfig(exploit_interval=interval, burn_in=burn_in), 8, steps, untrained)
     assert result == expected
     assert type(result) is Timing
     assert str(result) == words
+
+
+def test_the_first_line_says_how_many_members_are_replaced():
+    said = {exploit: str(timing(PbtConfig(exploit=exploit), 4, 1, 0)) for exploit in ("truncation", "tournament")}
+    assert said == {
+        "truncation": "selects in every generation, replaces 1 member",
+        "tournament": "selects in every generation",
+    }
 
 
 @pytest.mark.parametrize(("warmup", "untrained"), [(0, 0), (975, 0), (1_000, 1), (1_025, 1), (2_500, 2)])
@@ -137,8 +173,8 @@ def test_populations_of_off_policy_agents_select_every_three_thousand_steps(kind
     config = configure(kind)
     assert isinstance(config, PbtRun)
     assert isinstance(config.learner, OffPolicyConfig)
-    found = timing(config.pbt, config.learner.steps_per_generation, config.learner.untrained_generations)
-    assert found == Timing(1, 3)
+    found = timing(config.pbt, 8, config.learner.steps_per_generation, config.learner.untrained_generations)
+    assert found == Timing(1, 3, 2)
 
 
 def test_a_run_recorded_without_an_exploit_interval_selects_in_every_generation():
@@ -147,7 +183,7 @@ def test_a_run_recorded_without_an_exploit_interval_selects_in_every_generation(
     record["pbt"]["burn_in"] = 0
     config = from_record(record)
     assert isinstance(config, PbtRun)
-    assert timing(config.pbt, 1_000, 1) == Timing(0, 1)
+    assert timing(config.pbt, 8, 1_000, 1) == Timing(0, 1, 2)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import rookery
-from rookery import hyperparams, trees
+from rookery import hyperparams, normalize, trees
 from rookery.agents.sac import SPACE
+from rookery.learners.base import genotype
+from rookery.learners.iterations import divisible
 from rookery.populations import base, pb2
 from rookery.populations.base import Program
 from rookery.populations.config import PbtConfig, check_population, counts
@@ -27,9 +29,7 @@ pbt_module = importlib.import_module("rookery.populations.pbt")  # the package h
 
 
 class TestCounts:
-    @pytest.mark.parametrize(
-        ("fraction", "size", "expected"), [(0.0, 10, 0), (0.04, 10, 0), (0.05, 10, 1), (0.25, 10, 3), (0.2, 16, 3)]
-    )
+    @pytest.mark.parametrize(("fraction", "size", "expected"), [(0.05, 10, 1), (0.25, 10, 3), (0.2, 16, 3)])
     def test_a_fraction_rounds_to_the_nearest_count(self, fraction, size, expected):
         assert counts(PbtConfig(replace_fraction=fraction, best_fraction=0.1), size)[1] == expected
 
@@ -48,7 +48,7 @@ class TestCounts:
         [
             ({"replace_fraction": 1.5}, "replace_fraction must lie in"),
             ({"best_count": 0}, "best_count must be at least 1"),
-            ({"replace_count": -1}, "replace_count must be at least 0"),
+            ({"replace_count": 0}, "replace_count must be at least 1"),
             ({"burn_in": -1}, "burn_in must be at least 0"),
             ({"perturb_factors": (0.0, 1.2)}, "perturb_factors must be above 0"),
             ({"smooth": 0}, "smooth must be at least 1"),
@@ -68,7 +68,11 @@ class TestCounts:
     @pytest.mark.parametrize(
         ("options", "size", "message"),
         [
-            ({"exploit": "tournament"}, 1, "a tournament needs a population of at least 2 members, got 1"),
+            ({"exploit": "tournament"}, 1, "exploit tournament needs a population of at least 2 members, got 1"),
+            ({}, 1, "exploit truncation needs a population of at least 2 members, got 1; .* or give exploit none"),
+            ({"exploit": "multi-frequency"}, 1, "exploit multi-frequency needs a population of at least 2"),
+            ({"replace_fraction": 0.05}, 8, "replace_fraction 0.05 of a population of 8 replaces nobody; .* give replace_count 1"),
+            ({"replace_fraction": 0.0}, 100, "replace_fraction 0 of a population of 100 replaces nobody"),
             ({"exploit": "multi-frequency"}, 12, "4 frequencies need .* a multiple of 4 from 16 on, got .* 12"),
             ({"exploit": "multi-frequency", "frequencies": (1, 3)}, 9, "a multiple of 2 from 8 on, got .* 9"),
             ({"best_count": 9}, 8, "9 best and 2 replaced members together exceed the population of 8"),
@@ -175,6 +179,22 @@ class TestProgram:
         assert jnp.isfinite(metrics["fitness"]).all()
         assert state.members.buffer.size[1] == 40
 
+    @pytest.mark.parametrize("part", ["momentum", "squares"])
+    def test_a_member_diverged_if_anything_that_it_learned_is_not_finite(self, part):
+        learner, bank = walks.learner(), walks.learner().start_states(jax.random.key(0))
+        member = learner.init(jax.random.key(1), hyperparams.defaults(walks.SPACE), bank)
+        member = member._replace(normalizer=normalize.init(2))
+        infinite = jax.tree_util.tree_map_with_path(
+            lambda path, leaf: leaf + jnp.inf if part in jax.tree_util.keystr(path) else leaf, member
+        )
+        work = pbt_module.WorkOfMember(
+            jax.random.key(2), jax.random.key(3), divisible(learner.step).start(member, bank)
+        )
+        for given, finite in ((member, True), (infinite, False)):
+            assert jnp.isfinite(learner.evaluate(genotype(given), bank, jax.random.key(3)).fitness)
+            evaluation, _ = pbt_module.evaluate_member(learner, given, work, bank)
+            assert bool(jnp.isfinite(evaluation.fitness)) == finite
+
     def test_a_completely_diverged_population_replaces_no_member(self, step, start):
         broken = start
         for member in range(4):
@@ -243,7 +263,7 @@ class TestInherit:
         tiny.assert_equal(members.hyper, trees.take(start.members.hyper, jnp.asarray([0, 0, 2, 0])))
 
     def test_an_inherited_buffer_of_a_diverged_member_is_its_parents(self, small_learner, start):
-        program = pbt(small_learner, population_size=4, best_count=1, replace_count=0, inherit_buffer=True)
+        program = pbt(small_learner, population_size=4, best_count=1, burn_in=9, inherit_buffer=True)
         state, _ = jax.jit(program.step)(poison(start, 1), jax.random.key(1))
         assert state.members.buffer.size.tolist() == [40] * 4
         parent = int(state.shared.parents[1])
@@ -336,7 +356,7 @@ class TestStrategies:
         np.testing.assert_allclose(second["smoothed_fitness"], expected, rtol=1e-5)
 
     def test_smoothing_does_not_hide_a_divergence(self):
-        program = pbt(walks.learner(), population_size=4, best_count=1, replace_count=0, smooth=3)
+        program = pbt(walks.learner(), population_size=4, best_count=1, burn_in=9, smooth=3)
         state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
         state, _ = step(state, jax.random.key(1))
         state, metrics = step(walks.poison(state, 2), jax.random.key(2))

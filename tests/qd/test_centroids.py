@@ -39,6 +39,18 @@ class TestGrid:
         assert index.tolist() == (place[:, 0] * 8 + place[:, 1]).tolist()
 
     @pytest.mark.parametrize(
+        ("shape", "lower", "upper"),
+        [((64,), (1e6,), (1e6 + 1,)), ((2, 64), (0.0, -1e6 - 1), (1.0, -1e6)), ((2,), (1e9,), (1e9 + 1,))],
+    )
+    def test_cells_narrower_than_float32_resolves_are_errors(self, shape, lower, upper):
+        message = r"cells between \[.*\] are narrower than float32 resolves: only \d+ centroids differ; use fewer"
+        with pytest.raises(ValueError, match=message):
+            grid(shape, lower, upper)
+        with pytest.raises(ValueError, match=message):
+            cvt(jax.random.key(0), int(np.prod(shape)), lower, upper, 1_000, 2)
+        assert len(grid((4,) * len(lower), (1e3,) * len(lower), (1e3 + 1,) * len(lower))) == 4 ** len(lower)
+
+    @pytest.mark.parametrize(
         ("shape", "lower", "upper", "sentence"),
         [
             ((2,), (0.0, 0.0), (1.0, 1.0), r"^a grid of 2 dimensions needs as many sizes, got \(2,\)\.$"),

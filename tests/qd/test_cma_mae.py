@@ -152,8 +152,13 @@ class TestEmitter:
         after, _ = emitter.tell(asked, evaluation([0.0, -1.0, -2.0, -1.0, 1.0, -3.0, -INF, 0.0]))
         assert after.shared.restarts.tolist() == [True, False]
         assert after.shared.distributions.updates.tolist() == [0, 1], "no parent, no update"
-        kept, _, _ = emitter.ask(after, elites, (), jax.random.key(2))
-        assert jnp.array_equal(kept.shared.distributions.mean, after.shared.distributions.mean), "there is no elite"
+        for seed in (2, 3):  # there is no elite
+            anew, _, _ = emitter.ask(after, elites, (), jax.random.key(seed))
+            moved = anew.shared.distributions.mean != after.shared.distributions.mean
+            assert moved.tolist() == [[True, True], [False, False]]
+            assert anew.shared.distributions.sigma.tolist() == after.shared.distributions.sigma.at[0].set(0.1).tolist()
+        again, _, _ = emitter.ask(after, elites, (), jax.random.key(2))
+        assert not jnp.array_equal(again.shared.distributions.mean, anew.shared.distributions.mean)
         one = elites._replace(genotypes=elites.genotypes.at[3].set(0.7), fitnesses=elites.fitnesses.at[3].set(1.0))
         begun, _, _ = emitter.ask(after, one, (), jax.random.key(2))
         np.testing.assert_allclose(begun.shared.distributions.mean[0], 0.7)

@@ -174,7 +174,7 @@ class TestIsoLine:
         _, proposals, _ = emitter.ask(EmitterState((), ()), repertoire, (), KEY)
         noise = np.asarray(proposals["x"] - repertoire.genotypes["x"][:1])
         assert 0 < abs(noise).max() < 0.06, "no line between twins, and nothing of an empty cell's zeros"
-        assert (proposals["number"] == 4).all()
+        assert (abs(proposals["number"] - 4) <= 1).all()
 
     def test_both_parents_come_from_all_occupied_cells(self):
         emitter = compiled(iso_line(FUNCTION, 400, VariationConfig(0.0, 0.0)))

@@ -17,7 +17,10 @@ from rookery.experiments.lineage import lineage
 from rookery.learners import evaluation
 from rookery.learners.base import EvaluationConfig
 from rookery.qd import centroids, scoring
+from rookery.qd.archives import dominated_novelty
 from rookery.qd.centroids import grid
+from rookery.qd.cma.config import CmaMaeConfig
+from rookery.qd.cma.emitter import cma_mae
 from rookery.qd.emitters import iso_line, mix
 from rookery.qd.map_elites import map_elites, repertoire_of
 from rookery.qd.pbt_emitter import FROM_REPERTOIRE, MePbtConfig, pbt_emitter
@@ -47,6 +50,12 @@ def half_bowl(x, key):
 
 def luck(x, key):
     return jax.random.normal(key), x[:2]
+
+
+def seldom_feasible(x, key):
+    """Fitness is finite in 3 % of the space."""
+    fitness, descriptor = bowl(x, key)
+    return jnp.where(x[2] < 0.84, NAN, fitness), descriptor
 
 
 def nothing(x, key):
@@ -105,9 +114,36 @@ class TestProgram:
         assert (repertoire.genotypes[:, 0] >= 0).all()
         assert jnp.isfinite(repertoire.fitnesses[repertoire.occupied]).all()
 
-    def test_a_first_generation_without_a_finite_fitness_stops_the_run(self):
-        with pytest.raises(Diverged, match="nothing was finite in generation 1, and the repertoire is empty"):
-            run(program_of(nothing), 2)
+    @pytest.mark.parametrize("patience", [1, 3])
+    def test_an_empty_repertoire_ends_the_run_after_the_patience(self, patience, capsys):
+        with pytest.raises(Diverged, match=rf"nothing was finite in {patience} generations, and .* raise patience\.$"):
+            rookery.run(program_of(nothing), generations=5, patience=patience)
+        lines = [line for line in capsys.readouterr().out.splitlines() if "steps/s" in line]
+        assert len(lines) == patience
+        assert f"repertoire empty for {patience} of at most {patience} generations" in lines[-1]
+
+    @pytest.mark.parametrize("kind", ["iso_line", "cma_mae", "dominated novelty", "mix"])
+    def test_an_empty_repertoire_proposes_initial_genotypes_until_one_is_feasible(self, kind, tmp_path):
+        searched = function_scoring(seldom_feasible, init_genotype, (-1.0, -1.0), (1.0, 1.0), bounds=(-1.0, 1.0))
+        emitters = {
+            "cma_mae": lambda: cma_mae(searched, 4, CmaMaeConfig(emitters=2, initial_sigma=1e-4)),
+            "mix": lambda: mix([iso_line(searched, 2), iso_line(searched, 2)]),
+        }
+        cells = dominated_novelty(GRID) if kind == "dominated novelty" else GRID
+        program = map_elites(searched, cells, emitters.get(kind, lambda: iso_line(searched, 4))())
+        whole = run(program, 40, seed=2)
+        coverage = [metrics["coverage"] for metrics in whole.history]
+        assert coverage[:2] == [0.0, 0.0]
+        assert coverage[-1] > 0.0
+        if kind != "mix":  # a stop within the time without an elite
+            directory = str(tmp_path / "run")
+            run(program, 2, run_dir=directory, checkpoint_every=1, seed=2)
+            resumed = run(program, 40, run_dir=directory, resume=True)
+            tiny.assert_equal(repertoire_of(resumed.state), repertoire_of(whole.state))
+
+    def test_a_population_without_a_repertoire_has_no_patience(self):
+        with pytest.raises(ValueError, match="patience has an effect only on a repertoire"):
+            run(rookery.pbt(walks.learner(), population_size=4), 1, patience=7)
 
     def test_a_non_finite_genotype_is_rejected_whatever_its_fitness(self):
         def init(key):
@@ -120,7 +156,7 @@ class TestProgram:
         assert 0 < result.history[0]["rejected"] < 24
         assert trees.all_finite(repertoire_of(result.state).genotypes)
 
-    def test_bounds_apply_to_floating_point_leaves_only(self):
+    def test_bounds_apply_to_all_numbers(self):
         def init(key):
             return {"x": init_genotype(key), "choice": jax.random.randint(key, (), 0, 9), "flag": jnp.asarray(True)}
 
@@ -129,9 +165,27 @@ class TestProgram:
 
         genotypes = repertoire_of(run(program_of(score, init=init), 3).state).genotypes
         assert genotypes["choice"].dtype == jnp.int32
-        assert int(genotypes["choice"].max()) > 1, "an index is no parameter, and passes whole"
+        assert set(genotypes["choice"].tolist()) <= {-1, 0, 1}
         assert genotypes["flag"].dtype == bool
         assert float(abs(genotypes["x"]).max()) <= 1.0
+
+    @pytest.mark.parametrize("kind", ["int32", "uint8"])
+    def test_a_search_over_whole_numbers_spreads(self, kind):
+        def score(genotype, key):
+            return -jnp.abs(genotype.astype(jnp.float32) - 3.0).sum(), genotype[:2].astype(jnp.float32)
+
+        def init(key):
+            return jax.random.randint(key, (6,), 0, 2).astype(kind)
+
+        searched = function_scoring(score, init, (0.0, 0.0), (9.0, 9.0), bounds=(-0.5, 9.5))
+        result = run(map_elites(searched, grid((10, 10), (0.0, 0.0), (9.0, 9.0)), iso_line(searched, 32)), 60)
+        genotypes = repertoire_of(result.state).genotypes
+        assert genotypes.dtype == kind
+        assert result.history[-1]["coverage"] > 3 * result.history[0]["coverage"]
+        assert result.history[-1]["max_fitness"] > result.history[0]["max_fitness"]
+        nothing_between = searched._replace(bounds=(0.2, 0.8))
+        with pytest.raises(ValueError, match=r"whole numbers of type \w+, but the bounds \(0\.2, 0\.8\) have none"):
+            run(map_elites(nothing_between, GRID, iso_line(nothing_between, 4)), 1)
 
     @pytest.mark.parametrize("shape", [(64, 3), (0, 2), (64,)])
     def test_centroids_that_do_not_fit(self, shape):

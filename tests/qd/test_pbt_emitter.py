@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rookery
-from rookery import trees
+from rookery import normalize, trees
 from rookery.learners.base import genotype
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.populations import base
@@ -62,6 +62,11 @@ class TestCounts:
             ValueError, match=r"4 best members, 3 replaced .* 5 from samples exceed the population of 10"
         ):
             counts(config, 10)
+
+    @pytest.mark.parametrize(("size", "options"), [(1, {}), (8, {"replace_fraction": 0.05, "sample_fraction": 0.0})])
+    def test_counts_that_replace_nobody(self, size, options):
+        with pytest.raises(ValueError, match=f"replace_fraction .* and sample_fraction .* of {size} replace nobody"):
+            counts(MePbtConfig(**options), size)
 
     def test_an_empty_population(self):
         with pytest.raises(ValueError, match="population_size must be at least 1, got 0"):
@@ -348,19 +353,21 @@ class TestAskAndTell:
 
     def test_the_members_fitness_is_that_of_the_last_rows(self, population):
         own = jnp.asarray([1.0, 2.0, 3.0, 4.0, INF])
+        statistics = trees.stack([normalize.init(2)] * 5)
+        statistics = statistics._replace(squares=statistics.squares.at[3, 0].set(INF))
         fitness = jnp.concatenate([jnp.asarray([70.0, 80.0, 90.0]), own])
         evaluation = Evaluation(
             fitness, jnp.zeros((8, 2)), fitness[:, None], jnp.arange(16).reshape(8, 2), jnp.zeros(8, jnp.int32)
         )
         poisoned = population.members.state
         poisoned = poisoned._replace(momentum=poisoned.momentum.at[1, 0].set(NAN))
-        state = population._replace(members=population.members._replace(state=poisoned))
+        state = population._replace(members=population.members._replace(state=poisoned, normalizer=statistics))
         parents = jnp.asarray([0, 2, 2, FROM_REPERTOIRE, FROM_REPERTOIRE], jnp.int32)
         state = state._replace(shared=state.shared._replace(parents=parents))
         given, metrics = tell(bindings(), state, evaluation)
-        np.testing.assert_array_equal(metrics["fitness"], [1.0, NAN, 3.0, 4.0, INF])
+        np.testing.assert_array_equal(metrics["fitness"], [1.0, NAN, 3.0, NAN, INF])
         np.testing.assert_array_equal(given.shared.fitness, metrics["fitness"])
-        assert metrics["diverged"].tolist() == [False, True, False, False, True]
+        assert metrics["diverged"].tolist() == [False, True, False, True, True]
         assert metrics["parent"].tolist() == parents.tolist()
         assert int(metrics["revived"]) == 2
         assert metrics["episode_length"].tolist() == [6.5, 8.5, 10.5, 12.5, 14.5]

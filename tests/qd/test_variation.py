@@ -1,4 +1,4 @@
-"""The iso+line operator: the noise shared by the whole tree, the noise of each number, and leaves that never vary."""
+"""The iso+line operator: the noise shared by the whole tree, the noise of each number, and whole numbers."""
 
 from functools import partial
 from typing import NamedTuple
@@ -80,10 +80,41 @@ def test_the_two_noises_add():
         np.testing.assert_allclose(both[name], iso[name] + line[name] - FIRST[name], rtol=1e-4, atol=1e-4)
 
 
-def test_leaves_of_other_types_are_copied_from_the_first_parent():
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "int32", "uint32", "bool"])
+def test_whole_numbers_vary_and_stay_whole_and_are_right_in_the_mean(kind):
+    first, second = jnp.asarray([1, 0, 1], kind), jnp.asarray([1, 1, 0], kind)
+    many = jax.vmap(lambda key: iso_line(first, second, key, VariationConfig(0.3, 0.3)))(member_keys(KEY, 20_000))
+    assert many.dtype == first.dtype
+    assert (np.asarray(many) != np.asarray(first)).any(axis=0).all()
+    if kind.startswith("int"):
+        np.testing.assert_allclose(np.mean(many, axis=0), first, atol=5 * 0.7 / 20_000**0.5)
+
+
+def test_whole_numbers_stay_in_the_range_of_their_type():
+    ends = {kind: jnp.asarray([jnp.iinfo(kind).min, 0, jnp.iinfo(kind).max], kind) for kind in ("uint8", "int32")}
+    config = VariationConfig(3.0, 0.0)
+    many = jax.vmap(lambda key: iso_line(ends, ends, key, config))(member_keys(KEY, 500))
+    for kind, leaf in many.items():
+        distance = np.abs(np.asarray(leaf, np.float64) - np.asarray(ends[kind], np.float64))
+        assert distance[:, 1].max() >= 2
+        assert distance.max() < 30, "no number wraps to the other end"
+
+
+def test_a_number_beyond_those_of_float32_keeps_its_digits():
+    large = jnp.full((8,), 2**30 + 1, jnp.int32)
+    varied = np.asarray(iso_line(large, large, KEY, VariationConfig(50.0, 0.0)))
+    assert (abs(varied - 2**30 - 1) > 0).any()
+    assert (abs(varied - 2**30 - 1) < 300).all()
+    assert (varied % 64 > 0).any(), "rounded to float32 all would be multiples"
+
+
+def test_a_leaf_that_cannot_vary_is_an_error():
+    with pytest.raises(TypeError, match=r"but the genotype has a leaf of type key<fry>; leave it out"):
+        iso_line({"x": FIRST["bias"], "key": KEY}, {"x": FIRST["bias"], "key": KEY}, KEY, VariationConfig())
+
+
+def test_each_leaf_keeps_its_type():
     varied = iso_line(FIRST, SECOND, KEY, VariationConfig(10.0, 10.0))
-    for name in ("steps", "flag"):
-        assert jnp.array_equal(varied[name], FIRST[name])
     assert {name: leaf.dtype for name, leaf in varied.items()} == {name: leaf.dtype for name, leaf in FIRST.items()}
     assert (varied["half"] != FIRST["half"]).any()
 

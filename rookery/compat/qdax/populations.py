@@ -300,7 +300,9 @@ def exploit(
       The training states and data of this device's share; and a bool for each of its members, whether it replaced a
       member with non-finite fitness.
     """
-    fitness = shares.gather(jnp.where(jax.vmap(trees.all_finite)(states.learned), fitness, jnp.nan))
+    fitness = shares.gather(
+        jnp.where(jax.vmap(trees.all_finite)((states.learned, states.normalizer)), fitness, jnp.nan)
+    )
     size = fitness.shape[0]
     # Folded with a member's key, which changes over time, because some training loops pass the same key every time.
     raw_key, member_key = shares.gather((jax.random.key_data(typed_key(key))[None], states.key[:1]))

@@ -48,7 +48,7 @@ class Shared(NamedTuple):
     samples: Array
     """`[B, n]`, the latest proposals."""
     restarts: Array
-    """`[E]` bool, the distributions that begin at an elite in the next generation."""
+    """`[E]` bool, the distributions that begin anew in the next generation."""
     number: Array
     """`[]` int32, all restarts so far."""
 
@@ -149,26 +149,27 @@ def _start(bindings: CmaMaeBindings, means: Array) -> distribution.CmaState:
 def _ask(
     bindings: CmaMaeBindings, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key
 ) -> tuple[EmitterState, PyTree, Metrics]:
-    """Restart distributions at random elites where needed, and draw samples."""
-    del bank
-    elite_key, sample_key = jax.random.split(key)
+    """Restart distributions where needed, at random elites, or without any at initial genotypes, and draw samples."""
+    elite_key, sample_key, init_key = jax.random.split(key, 3)
     cells = repertoires.draw(repertoire, elite_key, bindings.config.emitters)
     elites = bindings.placement.cells.take(repertoire.genotypes, cells)
-    needed = state.shared.restarts & repertoire.occupied.any()
+    keys = member_keys(init_key, bindings.config.emitters)
+    initial = jax.vmap(bindings.scoring.init_genotype, in_axes=(0, None))(keys, bank)
+    starts = trees.where(repertoire.occupied.any(), elites, initial)
     draw = partial(_draw, bindings)
-    shared, proposals = bindings.placement.everywhere(draw, state.shared, elites, needed, sample_key)
+    shared, proposals = bindings.placement.everywhere(draw, state.shared, starts, state.shared.restarts, sample_key)
     return state._replace(shared=shared), proposals, {}
 
 
-def _draw(bindings: CmaMaeBindings, shared: Shared, elites: PyTree, needed: Array, key: Key) -> tuple[Shared, PyTree]:
+def _draw(bindings: CmaMaeBindings, shared: Shared, starts: PyTree, needed: Array, key: Key) -> tuple[Shared, PyTree]:
     count = bindings.config.emitters
-    distributions = trees.where(needed, _start(bindings, _flatten(elites)), shared.distributions)
+    distributions = trees.where(needed, _start(bindings, _flatten(starts)), shared.distributions)
     keys = member_keys(key, count)
     drawn = jax.vmap(partial(distribution.sample, count=bindings.batch_size // count))(distributions, keys)
     samples = drawn.reshape(bindings.batch_size, -1)
     if bindings.scoring.bounds is not None:
         samples = jnp.clip(samples, *bindings.scoring.bounds)
-    _, unflatten = ravel_pytree(trees.take(elites, 0))
+    _, unflatten = ravel_pytree(trees.take(starts, 0))
     number = shared.number + jnp.sum(needed)
     return Shared(distributions, samples, jnp.zeros_like(needed), number), jax.vmap(unflatten)(samples)
 

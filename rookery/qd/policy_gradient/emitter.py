@@ -106,7 +106,7 @@ def propose(
 ) -> tuple[EmitterState, PyTree, Metrics]:
     """Propose iso+line variations, policies varied by the gradient, and the actor, in this order.
 
-    In the first generation all are initial genotypes, except for the actor.
+    While the repertoire is empty all are initial genotypes, except for the actor.
     """
     bank, _, key, log = work.shared
     vary_key, parents_key, batch_key, init_key = jax.random.split(key, 4)
