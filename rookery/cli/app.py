@@ -22,7 +22,6 @@ from rookery import running
 from rookery.cli import commands, config_file, effects, flags, help, islands, parameters, planning
 from rookery.cli.options import RUNS, ProgramCommand
 from rookery.cli.titles import run_title
-from rookery.distributed import device_memory
 from rookery.distributed.initialize import ProcessesConfig, ProcessGroup, join
 from rookery.distributed.signals import Interrupted
 from rookery.distributed.sync import check_alike, connect, is_first
@@ -343,6 +342,6 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
         _show_other_warning(message, category, *where, **more)
 
 
-_SHOWN = (CheckpointWarning, CallbackWarning, EventsWarning, device_memory.MemoryWarning, running.ProgramWarning)
+_SHOWN = (CheckpointWarning, CallbackWarning, EventsWarning, running.ProgramWarning)
 _SHOWN += (run_writer.AfterSaveWarning, HostWarning, IslandWarning)
 _show_other_warning = warnings.showwarning

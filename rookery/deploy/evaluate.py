@@ -17,6 +17,7 @@ from rookery.envs.descriptors import visited_cells
 from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import config_io, warm_start
 from rookery.experiments.warm_start import Origin
+from rookery.factories import check_counts
 from rookery.learners.base import Bank, Learner, genotype
 from rookery.learners.episodes import with_episodes
 from rookery.learners.goals import check_goals, reach_goals
@@ -114,8 +115,7 @@ def evaluate_goals(
       ValueError: as for `evaluate`; or the task has no goals, or the agent's skills do not lead to goals.
       CheckpointError: the run has no complete checkpoint.
     """
-    if goals < 1:
-        raise ValueError(f"goals must be at least 1, got {goals}.")
+    check_counts(goals=goals)
     folder = open_existing(best_of(run_dir))
     read = open_with_episodes(folder, goals, checkpoint, here(), program)
     learner = read.built.learner
@@ -232,10 +232,7 @@ def open_with_episodes(
       ValueError: `episodes` is below 1 or above 2**31 - 1, or as `warm_start.open_origin`.
       CheckpointError: the run has no such complete checkpoint.
     """
-    if episodes < 1:
-        raise ValueError(f"eval_episodes must be at least 1, got {episodes}.")
-    if episodes >= 2**31:  # more than an array can have
-        raise ValueError(f"eval_episodes must be at most {2**31 - 1}, got {episodes}.")
+    check_counts(eval_episodes=episodes)
     config, built = warm_start.opened_on(folder, over, program)
     requested = _with_episodes(built.program, episodes)
     # Restored by the run's own program: what it stores of each evaluation can depend on the number of episodes.

@@ -186,8 +186,6 @@ def scoring(config: MapElitesRun) -> Scoring:
     stacked = {"frame_stack": config.environment.frame_stack} if config.environment.frame_stack != 1 else {}
     if chosen := _overrides(config.environment) | stacked:
         raise ValueError(f"{config.environment.env} is a function and has no {', '.join(chosen)}; leave it out.")
-    if config.dimensions is not None and config.dimensions < 1:
-        raise ValueError(f"dimensions must be at least 1, got {config.dimensions}.")
     return named_scoring(functions.function(config.environment.env, config.dimensions))
 
 

@@ -103,7 +103,7 @@ def test_the_zeros_of_a_reset_may_have_double_precision(name: str) -> None:
             {"observation_size": 3},
             r"reset gives observation\.features of shape \(2,\) instead of \(3,\)\. \(spec\.observation_size is 3\)$",
         ),
-        ("", {"observation_size": 0}, r"spec\.observation_size must be a whole number of at least 1, got 0\.$"),
+        ("", {"observation_size": 0}, r"spec\.observation_size must be at least 1, got 0\.$"),
         ("", {"masked": True}, r"reset gives no mask, but spec\.masked is True\."),
         ("needs two actions", {}, r"step\(state, action, key\) raised TypeError for an action of shape \(1,\)"),
         (
