@@ -13,9 +13,10 @@ import inspect
 import math
 import operator
 import os
+import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -123,6 +124,55 @@ def config_from(
     if config is not None and not isinstance(config, cls):
         raise TypeError(f"config must be a {cls.__name__}, got {config!r}; give its fields as keywords, or build one.")
     return config if config is not None else cls(**keywords)
+
+
+KEY_COLUMNS = ("generation", "member", "parent", "cell", "skill", "episode", "step", "opponent")
+"""Columns of whole numbers, which say what the row of a table is about."""
+ROW_NAMES = (
+    *("generation", "member", "env_steps", "best_fitness", "median_fitness", "worst_fitness", "mean_fitness"),
+    *("replaced", "best_rating", "best_smoothed_rating"),
+    *("seconds", "steps_per_second", "seconds_tables", "seconds_checkpoint"),
+)
+"""Columns of `metrics.csv` that are computed for every program."""
+METRIC_NAMES = (
+    *(*KEY_COLUMNS, *ROW_NAMES, "fitness", "diverged", "rating", "smoothed_fitness", "smoothed_rating", "reward"),
+    *("episode_length", "coverage", "qd_score", "normalized_qd_score", "max_fitness", "below_offset", "added"),
+    *("improved", "rejected", "outside", "evaluation_steps", "revived"),
+    *("broken_", "hyper/", "descriptor/", "best_fitness/", "member/", "members/"),
+)
+"""Metrics that a population method computes for any agent and any emitter, and beginnings of such names."""
+HYPER_NAMES = (*KEY_COLUMNS, "fitness", "rating")
+"""Columns of `lineage.csv` beside the hyper-parameters."""
+
+
+def check_names(what: str, names: Iterable[Any], taken: Iterable[str] = ()) -> None:
+    """The one rule for names from outside that become columns, flags, files or tags.
+
+    A name is a text of letters, digits, `_`, `-`, `.`, `/` and inner spaces that begins with a letter, a digit or `_`;
+    no two are equal, and none is taken.
+
+    Args:
+      what: what has these names, such as "metric of the agent".
+      names: the names.
+      taken: names that this library uses itself, and beginnings of such names, which end with "/" or "_".
+
+    Raises:
+      ValueError: a name breaks the rule; the message has it and the remedy.
+    """
+    known: set[str] = set()
+    beginnings = tuple(name for name in taken if name[-1:] in ("/", "_"))
+    for name in names:
+        if not isinstance(name, str) or not re.fullmatch(r"\w(?:[\w./ -]*[\w.-])?", name) or ".." in name:
+            raise ValueError(
+                f"the {what} {name!r} needs another name: letters, digits, _ - . / and inner spaces, such as 'loss_1'."
+            )
+        if name in taken or name.startswith(beginnings):
+            raise ValueError(
+                f"the {what} {name!r} needs another name, since rookery uses it itself, such as 'my_{name}'."
+            )
+        if name in known:
+            raise ValueError(f"the {what} {name!r} is there twice; give each one another name.")
+        known.add(name)
 
 
 LARGEST_COUNT = 2**31 - 1

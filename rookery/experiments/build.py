@@ -8,7 +8,7 @@ from rookery.distributed import layout
 from rookery.distributed.mesh import Mesh, check_population, here, make_mesh, mesh_for, use_cores, use_precision
 from rookery.experiments import programs
 from rookery.experiments.agents import DISCOVERIES
-from rookery.experiments.build_parts import learner_of, option_value, scoring
+from rookery.experiments.build_parts import learner_of, option_values, scoring
 from rookery.experiments.cells import CellsConfig, find_cells
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.lineage import Schedule, at_steps
@@ -129,7 +129,7 @@ def _program(config: ProgramRun, over: Mesh | None) -> Built:
     devices = config.environment.devices
     if over is None:
         use_cores(devices)  # the population is not known before the program is built, which may start JAX
-    program = programs.make(config.factory, dict(map(option_value, config.option)))
+    program = programs.make(config.factory, option_values(config.option))
     if over is None:
         over = layout.mesh_of(program) if devices is None else _requested_mesh(devices)
         check_population(program.population_size, over)

@@ -14,7 +14,7 @@ from rookery.agents.base import KeepFn, OffPolicyAgent, UpdateLayout
 from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.teams import check_alone
-from rookery.factories import Within, check_counts, check_fields, config_from
+from rookery.factories import METRIC_NAMES, Within, check_counts, check_fields, check_names, config_from
 from rookery.learners import evaluation, grouped_updates, rollout
 from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
 from rookery.learners.iterations import Phases, training
@@ -176,6 +176,7 @@ def iterate(
         announced = rollout.after(announced, (state, metrics))
         env_batch, rows, steps = advance(member.env_state._replace(state=announced))
         member = _store(bindings, member._replace(state=state), env_batch, rows, steps)
+    check_names("metric of the agent", metrics, METRIC_NAMES)
     member = member._replace(hyper=hyper)
     return member, (jnp.asarray(learns, jnp.float32), metrics, jnp.mean(steps.reward), jnp.sum(steps.broken))
 

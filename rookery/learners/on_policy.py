@@ -17,7 +17,15 @@ from rookery.agents.base import OnPolicyAgent, RolloutExtras
 from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset, time_limit
 from rookery.envs.wrappers.recurrence import with_carry
-from rookery.factories import Within, check_counts, check_fields, config_from, divisors
+from rookery.factories import (
+    METRIC_NAMES,
+    Within,
+    check_counts,
+    check_fields,
+    check_names,
+    config_from,
+    divisors,
+)
 from rookery.learners import evaluation, rollout
 from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
 from rookery.learners.iterations import training
@@ -144,6 +152,7 @@ def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, co
         next_observation=rollout.normalize_features(member.normalizer, rows.next_observation),
     )
     state, metrics = bindings.agent.update(member.state, member.hyper, batch, learn_key, count)
+    check_names("metric of the agent", metrics, METRIC_NAMES)
     counts = rows.extras.counts
     member = member._replace(
         state=state,

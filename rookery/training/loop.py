@@ -20,9 +20,9 @@ from rookery.distributed.mesh import Mesh
 from rookery.distributed.signals import Requests
 from rookery.experiments.config import RunConfig
 from rookery.experiments.program_record import record_of_new, record_of_resumed
-from rookery.factories import LARGEST_COUNT, config_from
+from rookery.factories import LARGEST_COUNT, ROW_NAMES, check_names, config_from
 from rookery.populations.base import Program, ProgramState
-from rookery.populations.stages import staged_step
+from rookery.populations.stages import StagedStep, staged_step
 from rookery.storage.best_checkpoint import Best
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog
@@ -180,6 +180,8 @@ def turns(
     compiler = shared.compiler if shared else Compiler(program, over, template)
     plans.check_fits(plans.plan(program, over, template), compiler.work)
     _check_counters(program, config.generations)
+    if not isinstance(program.step, StagedStep):  # else the population method checks what agents and emitters report
+        check_names("metric of the program", compiler.metrics, ROW_NAMES)
     best = _best(program, config, compiler)
     with device_memory.named_errors(), contextlib.ExitStack() as stack:
         # Handles signals until the last checkpoint is complete.

@@ -1,6 +1,7 @@
 """The training loop, with a program of two lines in place of a population."""
 
 import csv
+import re
 import shutil
 from functools import partial
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import rookery
 from rookery.experiments.config import RunConfig
 from rookery.populations.base import Program, ProgramState
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
@@ -52,6 +54,34 @@ def walks(diverge_at: int = 1000) -> Program:
 
 def rows(path):
     return list(csv.DictReader(path.read_text().splitlines()))
+
+
+@pytest.mark.parametrize("name", ["fitness", "parent", "step", "a,b"])
+def test_a_metric_of_an_agent_keeps_the_one_rule_for_names(name, tmp_path):
+    environment = rookery.make("point_room", episode_length=10)
+    agent = rookery.sac(environment.spec, hidden_sizes=(8,))
+    own = agent._replace(update=lambda *inputs: (inputs[0], {name: jnp.zeros(())}))
+    program = rookery.pbt(rookery.off_policy(own, environment, tiny.CONFIG), population_size=2)
+    with pytest.raises(ValueError, match=f"^the metric of the agent {re.escape(repr(name))} needs another name"):
+        run(program, generations=1, run_dir=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["generation", "member", "seconds", "env_steps", "a,b"])
+def test_a_metric_of_a_program_keeps_the_rule_too(name, tmp_path):
+    def own_step(state, key):
+        state, metrics = step(1000, state, key)
+        return state, {**metrics, name: jnp.zeros(())}
+
+    with pytest.raises(ValueError, match=f"^the metric of the program {re.escape(repr(name))} needs another name"):
+        run(walks()._replace(step=own_step), generations=1, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_int32_counts_the_iterations_of_a_run():
+    program = rookery.pbt(tiny.learner(), population_size=2)
+    with pytest.raises(ValueError, match=r"^generations must be at most 214748364 with 10 training iterations each"):
+        run(program, generations=2**28, quiet=True)
 
 
 def test_without_a_run_dir_nothing_is_written(tmp_path, monkeypatch):

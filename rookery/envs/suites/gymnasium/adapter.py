@@ -50,6 +50,7 @@ class Workers(NamedTuple):
 
 def make(
     name: str,
+    /,
     episode_length: int | None = None,
     workers: int | None = None,
     worker_kind: str = "threads",
