@@ -126,6 +126,11 @@ def config_from(
     return config if config is not None else cls(**keywords)
 
 
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """The path that a user means: `~` and `~NAME` at its beginning are home folders, as in a shell."""
+    return Path(os.path.expanduser(path))
+
+
 KEY_COLUMNS = ("generation", "member", "parent", "cell", "skill", "episode", "step", "opponent")
 """Columns of whole numbers, which say what the row of a table is about."""
 ROW_NAMES = (
@@ -304,7 +309,8 @@ def _of_type(kind: type, value: Any) -> Any:
 def canonical(reference: str) -> str:
     """The name by which another process finds the same function: files with absolute paths."""
     where, _, attribute = reference.rpartition(":")
-    return f"{Path(where).resolve()}:{attribute}" if where.endswith(".py") and is_reference(reference) else reference
+    is_file = where.endswith(".py") and is_reference(reference)
+    return f"{user_path(where).resolve()}:{attribute}" if is_file else reference
 
 
 def label(name: str) -> str:
@@ -337,11 +343,11 @@ def _from_package(name: str, product: Product) -> ModuleType:
 
 def _from_file(where: str, product: Product) -> ModuleType:
     """Import a file once; modules beside it can be imported by it."""
-    path = Path(where).resolve()
+    path = user_path(where).resolve()
     if path in _MODULES:
         return _MODULES[path]
     if not path.is_file():
-        recorded = ", or put the file back if a run recorded it" if Path(where).is_absolute() else ""
+        recorded = ", or put the file back if a run recorded it" if user_path(where).is_absolute() else ""
         remedy = f"give the path of a Python file, such as {product.example}{recorded}."
         raise ValueError(f"there is no file {path}; {remedy}")
     _make_importable(path.parent)

@@ -244,6 +244,15 @@ def test_a_run_that_ends_before_its_first_selection_says_so(capsys: pytest.Captu
     assert note in capsys.readouterr().out
 
 
+def test_a_warm_up_that_fills_the_run_is_told_before_it_compiles(monkeypatch) -> None:
+    config = dataclasses.replace(tiny.CONFIG, warmup_steps=80)
+    monkeypatch.setattr(loop, "run", lambda *_, **__: pytest.fail("it ran before it was told"))
+    with pytest.raises(
+        ProgramWarning, match=r"^the warm-up lasts 2 generations, so that a run of 2 makes no update; give"
+    ):
+        rookery.run(rookery.pbt(tiny.learner(config=config), population_size=2), generations=2, quiet=True)
+
+
 def test_mistakes_in_python_are_one_sentence() -> None:
     env, learner = rookery.make("point_room"), tiny.learner()
     agent = rookery.sac(env.spec)

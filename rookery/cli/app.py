@@ -7,6 +7,7 @@ for invalid flags.
 import dataclasses
 import functools
 import importlib.metadata
+import io
 import operator
 import re
 import sys
@@ -206,6 +207,7 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print(f"rookery {importlib.metadata.version('rookery')}")
         return
+    _escape_what_cannot_be_shown()
     group, line = ProcessGroup(), None
     try:
         line = config_file.expand(sys.argv[1:], flags.flags_of(Train))
@@ -245,6 +247,13 @@ def main() -> None:
     except Exception as error:
         group.fail(error)
         raise
+
+
+def _escape_what_cannot_be_shown() -> None:
+    """Let the streams print characters that the terminal does not have, as in a path, as escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 _AFTER_INTERRUPT = "; what was saved before is complete, and rookery resume continues from it"

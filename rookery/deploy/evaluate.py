@@ -72,7 +72,8 @@ def evaluate(
     read = open_with_episodes(folder, episodes, checkpoint, None, program)
     built, state = read.built, read.state
     compiled = programs.compile_program(built.program, built.mesh)
-    metrics = jax.device_get(compiled.evaluate(state, evaluation_key(seed)))
+    with jax.debug_nans(False):  # empty cells have no fitness
+        metrics = jax.device_get(compiled.evaluate(state, evaluation_key(seed)))
     spec = built.learner.spec if built.learner else None
     if spec is not None and spec.team is not None:
         metrics["agents"] = np.asarray(spec.team.names)
@@ -183,7 +184,8 @@ def fresh_fitness(
     if problem is None:
         raise ValueError(f"the program of {folder.path} has no learner to run fresh episodes with; leave the run out.")
     bank = jax.jit(problem.start_states)(bank_key)
-    evaluation = _evaluate_each(problem.evaluate, genotypes, bank, keys)
+    with jax.debug_nans(False):  # a fitness of NaN is a result
+        evaluation = _evaluate_each(problem.evaluate, genotypes, bank, keys)
     fitness = np.asarray(jax.device_get(evaluation.fitness), np.float64)
     return read.generation, np.where(np.isfinite(fitness), fitness, np.nan)
 

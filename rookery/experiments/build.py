@@ -5,7 +5,16 @@ import math
 from typing import NamedTuple
 
 from rookery.distributed import layout
-from rookery.distributed.mesh import Mesh, check_population, here, make_mesh, mesh_for, use_cores, use_precision
+from rookery.distributed.mesh import (
+    Mesh,
+    check_platform,
+    check_population,
+    here,
+    make_mesh,
+    mesh_for,
+    use_cores,
+    use_precision,
+)
 from rookery.experiments import programs
 from rookery.experiments.agents import DISCOVERIES
 from rookery.experiments.build_parts import learner_of, option_values, scoring
@@ -253,6 +262,7 @@ def _mesh(environment: EnvironmentConfig, over: Mesh | None, **sizes: int) -> Me
 
 
 def _requested_mesh(devices: int) -> Mesh:
+    check_platform()
     try:
         return make_mesh(devices)
     except ValueError as error:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from typing_extensions import Doc
 
 from rookery.distributed.mesh import Precision
-from rookery.factories import Within, check_fields
+from rookery.factories import Within, check_fields, user_path
 from rookery.hyperparams import Field, Space
 from rookery.learners.widths import NAME as WIDTH
 
@@ -86,6 +86,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         """Check the counts."""
         check_fields(self)
+        if self.run_dir is not None:
+            object.__setattr__(self, "run_dir", str(user_path(self.run_dir)))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING
 from typing import Any
 
+from rookery.agents import backend
 from rookery.experiments.config import DevicesConfig, RunConfig
 from rookery.experiments.kinds import KINDS, as_flags, choices
 from rookery.experiments.settings import ProgramRun, RecordedRun
@@ -28,7 +29,42 @@ INDEPENDENT = "independent"
 """Key of `config.json` that is true if the members are independent runs: no member replaces another, and all have the
 same configuration. It is absent from runs that were recorded before this key existed."""
 
-_PROGRAM_KEYS = (SCHEDULE, DESCRIPTOR, INDEPENDENT, ISLAND)  # not fields of the config
+KEYS = "keys"
+"""Key of `config.json` for the implementation of random keys; absent from older runs, which had JAX's own."""
+
+_PROGRAM_KEYS = (SCHEDULE, DESCRIPTOR, INDEPENDENT, KEYS, ISLAND)  # not fields of the config
+
+
+def key_implementation() -> str:
+    """The implementation of JAX's random keys: other ones give other random numbers."""
+    name = str(backend.switch("jax_default_prng_impl"))
+    return f"{name}, not partitionable" if "fry" in name and not backend.switch("jax_threefry_partitionable") else name
+
+
+def recorded_keys(record: Mapping[str, Any]) -> str:
+    """The implementation of random keys of a run.
+
+    Args:
+      record: the content of the run's `config.json`.
+    """
+    return str(record.get(KEYS, "threefry2x32"))
+
+
+def check_keys(record: Mapping[str, Any], run_dir: object) -> None:
+    """Check that a run can be repeated or continued with the random keys of this process.
+
+    Args:
+      record: the content of the run's `config.json`.
+      run_dir: of the run, for the message.
+
+    Raises:
+      ValueError: it was run with another implementation.
+    """
+    if (recorded := recorded_keys(record)) != key_implementation():
+        raise ValueError(
+            f"{run_dir} was run with the random keys {recorded}, but JAX now has {key_implementation()}, which draws "
+            "other numbers; set JAX_DEFAULT_PRNG_IMPL and JAX_THREEFRY_PARTITIONABLE as they were."
+        )
 
 
 def are_independent(record: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from rookery.envs.wrappers.skills import SkillsConfig
 from rookery.experiments.agents import DISCOVERIES, AgentEntry, Discovery
 from rookery.experiments.cells import ANNEALED_RATE, CellsConfig
 from rookery.experiments.config import Chosen, DevicesConfig, EnvironmentConfig, IslandsConfig, RunConfig
-from rookery.factories import Within, check_fields
+from rookery.factories import Within, check_fields, user_path
 from rookery.hyperparams import Space
 from rookery.learners.base import EvaluationConfig
 from rookery.learners.off_policy import OffPolicyConfig
@@ -80,8 +80,11 @@ class Run:
     dcrl_me: DcrlMeConfig | None = None
 
     def __post_init__(self) -> None:
-        """Check the numbers and words that are in no part."""
+        """Check the numbers and words that are in no part, and expand the paths."""
         check_fields(self)
+        for name in ("init_from", "replay_schedule"):
+            if (path := getattr(self, name, None)) is not None:
+                object.__setattr__(self, name, str(user_path(path)))
 
     @property
     def discovery(self) -> tuple[Discovery, Any] | None:

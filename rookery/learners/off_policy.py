@@ -213,12 +213,14 @@ def summarize(log: tuple) -> Metrics:
     """Compute the metrics `[]` of a generation from its log.
 
     Returns:
-      The agent's metrics, averaged over the updates, NaN without any; `reward`, the mean reward of an environment step;
-      `broken_steps`, the number of steps in which the simulation produced non-finite numbers.
+      The agent's metrics, averaged over the updates, without any NaN, or 0 under `jax_debug_nans`; `reward`, the mean
+      reward of an environment step; `broken_steps`, the number of steps in which the simulation produced non-finite
+      numbers.
     """
     updated, metrics, reward, broken = log
-    count = jnp.sum(updated)  # 0 in the warm-up
-    averages = jax.tree.map(lambda values: jnp.where(count > 0, jnp.sum(values) / count, jnp.nan), metrics)
+    count = jnp.sum(updated.astype(jnp.int32)).astype(jnp.float32)  # 0 in the warm-up
+    nothing = 0.0 if backend.switch("jax_debug_nans") else jnp.nan  # the flag takes every NaN in a result for an error
+    averages = jax.tree.map(lambda values: jnp.where(count > 0, jnp.sum(values) / count, nothing), metrics)
     return {**averages, "reward": jnp.mean(reward), "broken_steps": jnp.sum(broken)}
 
 

@@ -19,6 +19,7 @@ from rookery.distributed import device_memory, mesh, programs, sync
 from rookery.distributed.mesh import Mesh
 from rookery.distributed.signals import Requests
 from rookery.experiments.config import RunConfig
+from rookery.experiments.config_io import check_keys
 from rookery.experiments.program_record import record_of_new, record_of_resumed
 from rookery.factories import LARGEST_COUNT, ROW_NAMES, check_names, config_from
 from rookery.populations.base import Program, ProgramState
@@ -191,6 +192,7 @@ def turns(
             folder = stack.enter_context(_open(program, config, resume, record))
             journal, checkpoints = _journal_and_checkpoints(stack, folder, config)
             if resume:
+                check_keys(folder.config, folder.path)
                 start = restore(folder, checkpoints, template, lambda: compiler.work)
                 if start.state is not None and start.generation >= config.generations:
                     reporter = Reporter(config.generations, start.generation, config.quiet or not sync.is_first())

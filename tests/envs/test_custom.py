@@ -55,6 +55,12 @@ def test_a_typed_switch_is_not_text(file: Path, word: str, steps: int) -> None:
     assert registry.make(f"{file}:switches", **option_values([word])).spec.episode_length == steps
 
 
+def test_a_file_in_the_home_folder(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(file.parent))
+    assert registry.make("~/own_task.py:make").spec.episode_length == 7
+    assert custom.canonical("~/own_task.py:make") == f"{file}:make"
+
+
 @pytest.mark.parametrize("name", ["name", "self", "options", "factory"])
 def test_a_parameter_of_a_factory_has_any_name(file: Path, name: str) -> None:
     file.write_text(

@@ -18,6 +18,7 @@ from rookery.cli.options import options_of
 from rookery.envs.base import EnvSpec
 from rookery.experiments import agents, kinds, settings
 from rookery.experiments.agents import AgentEntry
+from rookery.experiments.config import RunConfig
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import KINDS, configure, default_space, generate
 from rookery.hyperparams import LogUniform
@@ -65,6 +66,12 @@ def test_capabilities_agree_with_settings(name: str):
     if config.agent_entry is not None:
         assert type(config.agent) is config.agent_entry.config
         assert config.is_on_policy == (config.agent_entry in agents.ON_POLICY.values())
+
+
+def test_paths_of_a_config_begin_in_the_home_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = configure("pbt-sac", init_from="~/a", replay_schedule=Path("~/b"), run=RunConfig(run_dir="~/ü"))
+    assert (config.init_from, config.replay_schedule, config.run.run_dir) == tuple(f"{tmp_path}/{x}" for x in "abü")
 
 
 def changed(config: Any, path: tuple[str, ...], value: Any) -> Any:
