@@ -42,7 +42,7 @@ def make_mesh(count: int | None = None) -> Mesh:
 
 
 def check_platform() -> None:
-    """Check that this machine has the platform that JAX is told to use; initialises JAX.
+    """Check that this machine has the platform that JAX is configured for; initialises JAX.
 
     Raises:
       ValueError: it has not.

@@ -55,7 +55,7 @@ def test_a_home_folder_is_expanded_as_by_a_shell(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     create("~/runs/x", CONFIG).release()
     assert open_existing("~/runs/x").path == tmp_path / "runs/x"
-    assert RunFolder("~nobody-of-this-name/x").path == Path.cwd() / "~nobody-of-this-name/x"
+    assert RunFolder("~no-such-user/x").path == Path.cwd() / "~no-such-user/x"
     assert RunFolder("./~/x").path == Path.cwd() / "~/x"
 
 
