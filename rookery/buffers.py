@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
+from rookery.factories import check_counts
 from rookery.types import Array, Key, PyTree
 
 LARGEST_INDEX = 2**31 - 1
@@ -69,10 +70,7 @@ def ring(capacity: int) -> Buffer:
     Raises:
       ValueError: `capacity` is below 1, or above the largest int32.
     """
-    if capacity < 1:
-        raise ValueError(f"a buffer needs a capacity of at least 1 row, got {capacity}.")
-    if capacity > LARGEST_INDEX:
-        raise ValueError(f"a buffer can have at most {LARGEST_INDEX} rows, got {capacity}.")
+    check_counts(**{"the capacity of a buffer": capacity})
     return Buffer(partial(init, capacity), add, draw, take)
 
 

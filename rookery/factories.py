@@ -10,13 +10,16 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import math
 import operator
+import os
+import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
-from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Factory = Callable[..., Any]
 _MODULES: dict[Path, ModuleType] = {}
@@ -123,34 +126,114 @@ def config_from(
     return config if config is not None else cls(**keywords)
 
 
-def check_whole(**numbers: Any) -> None:
-    """Check that arguments are whole numbers.
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """The path that a user means: `~` and `~NAME` at its beginning are home folders, as in a shell."""
+    return Path(os.path.expanduser(path))
+
+
+KEY_COLUMNS = ("generation", "member", "parent", "cell", "skill", "episode", "step", "opponent")
+"""Columns of whole numbers, which say what the row of a table is about."""
+ROW_NAMES = (
+    *("generation", "member", "env_steps", "best_fitness", "median_fitness", "worst_fitness", "mean_fitness"),
+    *("replaced", "best_rating", "best_smoothed_rating"),
+    *("seconds", "steps_per_second", "seconds_tables", "seconds_checkpoint"),
+)
+"""Columns of `metrics.csv` that are computed for every program."""
+METRIC_NAMES = (
+    *(*KEY_COLUMNS, *ROW_NAMES, "fitness", "diverged", "rating", "smoothed_fitness", "smoothed_rating", "reward"),
+    *("episode_length", "coverage", "qd_score", "normalized_qd_score", "max_fitness", "below_offset", "added"),
+    *("improved", "rejected", "outside", "evaluation_steps", "revived"),
+    *("broken_", "hyper/", "descriptor/", "best_fitness/", "member/", "members/"),
+)
+"""Metrics that a population method computes for any agent and any emitter, and beginnings of such names."""
+HYPER_NAMES = (*KEY_COLUMNS, "fitness", "rating")
+"""Columns of `lineage.csv` beside the hyper-parameters."""
+
+
+def check_names(what: str, names: Iterable[Any], taken: Iterable[str] = ()) -> None:
+    """The one rule for names from outside that become columns, flags, files or tags.
+
+    A name is a text of letters, digits, `_`, `-`, `.`, `/` and inner spaces that begins with a letter, a digit or `_`;
+    no two are equal, and none is taken.
+
+    Args:
+      what: what has these names, such as "metric of the agent".
+      names: the names.
+      taken: names that this library uses itself, and beginnings of such names, which end with "/" or "_".
 
     Raises:
-      TypeError: one is not; the message names it.
+      ValueError: a name breaks the rule; the message has it and the remedy.
+    """
+    known: set[str] = set()
+    beginnings = tuple(name for name in taken if name[-1:] in ("/", "_"))
+    for name in names:
+        if not isinstance(name, str) or not re.fullmatch(r"\w(?:[\w./ -]*[\w.-])?", name) or ".." in name:
+            raise ValueError(
+                f"the {what} {name!r} needs another name: letters, digits, _ - . / and inner spaces, such as 'loss_1'."
+            )
+        if name in taken or name.startswith(beginnings):
+            raise ValueError(
+                f"the {what} {name!r} needs another name, since rookery uses it itself, such as 'my_{name}'."
+            )
+        if name in known:
+            raise ValueError(f"the {what} {name!r} is there twice; give each one another name.")
+        known.add(name)
+
+
+LARGEST_COUNT = 2**31 - 1
+"""Counters, indices and sizes of arrays are int32."""
+
+
+class Within(NamedTuple):
+    """The valid values of a number, in the annotation of a config's field, as in `Annotated[int, Within(1)]`; of a
+    tuple those of each item."""
+
+    low: float
+    high: float = LARGEST_COUNT
+
+
+_OF_KIND = {int: Within(-LARGEST_COUNT - 1), float: Within(-math.inf, math.inf)}
+"""The valid values of numbers whose annotation has none."""
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def check_counts(least: int = 1, **numbers: Any) -> None:
+    """Check that arguments are whole numbers from `least` to the largest int32.
+
+    Raises:
+      TypeError: one is no whole number; the message names it.
+      ValueError: one is out of range.
     """
     for name, value in numbers.items():
-        _number(name, int, value)
+        _checked(name, int, value, Within(least))
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors of a number above 0, in ascending order, found by trying those up to its square root."""
+    small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
+    return sorted({*small, *(number // one for one in small)})
 
 
 def check_fields(config: Any) -> None:
-    """Check the fields of a config that are numbers, tuples of numbers or one of several words.
+    """Check the fields of a config that are numbers, switches, texts, tuples of them, or one of several words.
 
-    Numbers are converted to Python's own types.
+    Numbers are converted to Python's own types, and paths to text. A whole number fits int32 unless its annotation says
+    otherwise (`Within`).
 
     Args:
       config: a frozen dataclass, in its `__post_init__`.
 
     Raises:
-      TypeError: a number has another type; the message names the field.
-      ValueError: a tuple has another length, or a value is none of the words of its `Literal`.
+      TypeError: a value has another type; the message names the field.
+      ValueError: a number is out of its range or not finite, a tuple has another length, or a value is none of the
+        words of its `Literal`.
     """
-    for name, (hint, default) in _checked_fields(type(config)).items():
+    for name, (hint, within, is_optional, default) in _checked_fields(type(config)).items():
         value = getattr(config, name)
-        if value is None:
+        if value is None and is_optional:
             continue
         if get_origin(hint) is not Literal:
-            object.__setattr__(config, name, _converted(name, hint, default, value))
+            object.__setattr__(config, name, _converted(name, hint, default, value, within))
         elif value not in get_args(hint):
             near = difflib.get_close_matches(str(value), get_args(hint), n=1)
             remedy = f"; did you mean {near[0]!r}?" if near else "."
@@ -158,50 +241,76 @@ def check_fields(config: Any) -> None:
 
 
 @functools.cache
-def _checked_fields(cls: type) -> dict[str, tuple[Any, Any]]:
-    """Fields that `check_fields` checks: name -> the annotation without None, and the default."""
-    found, hints = {}, get_type_hints(cls)
+def _checked_fields(cls: type) -> dict[str, tuple[Any, Within | None, bool, Any]]:
+    """Fields that `check_fields` checks: name -> the annotation without None, its `Within`, whether it may be None, and
+    the default."""
+    found, hints = {}, get_type_hints(cls, include_extras=True)
     for field in dataclasses.fields(cls):
-        hint = hints[field.name]
+        hint, within = hints[field.name], None
+        if get_origin(hint) is Annotated:
+            hint, *notes = get_args(hint)
+            within = next((note for note in notes if isinstance(note, Within)), None)
+        is_optional = field.default is None
         if get_origin(hint) in (UnionType, Union):
             options = [option for option in get_args(hint) if option is not NoneType]
+            is_optional |= len(options) < len(get_args(hint))
             hint = options[0] if len(options) == 1 else hint
         kind = get_args(hint)[0] if get_origin(hint) is tuple else hint
-        if kind in (int, float) or get_origin(hint) is Literal:
-            found[field.name] = hint, field.default
+        if (isinstance(kind, type) and kind in _WORDS) or get_origin(hint) is Literal:
+            found[field.name] = hint, within, is_optional, field.default
     return found
 
 
-def _converted(name: str, hint: Any, default: Any, value: Any) -> Any:
+def _converted(name: str, hint: Any, default: Any, value: Any, within: Within | None) -> Any:
     if get_origin(hint) is not tuple:
-        return _number(name, hint, value)
+        return _checked(name, hint, value, within)
     kind, last = get_args(hint)[0], get_args(hint)[-1]
-    if isinstance(value, str) or not hasattr(value, "__iter__"):
+    what = "texts" if kind is str else "numbers"
+    if isinstance(value, str | Mapping) or not hasattr(value, "__iter__"):
         example = f", such as {default}" if default else ""
-        raise TypeError(f"{name} must be a sequence of numbers{example}, got {value!r}.")
-    values = tuple(_number(f"each of {name}", kind, item) for item in value)
+        raise TypeError(f"{name} must be a sequence of {what}{example}, got {value!r}.")
+    values = tuple(_checked(f"each of {name}", kind, item, within) for item in value)
     if last is not ... and len(values) != len(get_args(hint)):
-        raise ValueError(f"{name} must be {len(get_args(hint))} numbers, got {value!r}.")
+        raise ValueError(f"{name} must be {len(get_args(hint))} {what}, got {value!r}.")
     return values
 
 
-def _number(name: str, kind: type, value: Any) -> Any:
-    """A number of the given kind; a float may be given as an int, which stays one."""
-    if kind is float and type(value) in (int, float):
-        return value
+def _checked(name: str, kind: type, value: Any, within: Within | None) -> Any:
+    """A value of the given type and range; a float may be given as an int, which stays one."""
     try:
-        if isinstance(value, bool | str):
-            raise TypeError
-        return operator.index(value) if kind is int else float(value)
-    except TypeError:
-        kinds = "a whole number" if kind is int else "a number"
-        raise TypeError(f"{name} must be {kinds}, got {value!r}.") from None
+        converted = _of_type(kind, value)
+    except (TypeError, OverflowError):
+        raise TypeError(f"{name} must be {_WORDS[kind]}, got {value!r}.") from None
+    if kind not in _OF_KIND:
+        return converted
+    low, high = within or _OF_KIND[kind]
+    if kind is float and not math.isfinite(converted):
+        raise ValueError(f"{name} must be a finite number, got {value!r}.")
+    if converted < low:
+        raise ValueError(f"{name} must be at least {low}, got {value}.")
+    if converted > high:
+        limit = ", the largest int32" if high == LARGEST_COUNT else ""
+        raise ValueError(f"{name} must be at most {high}{limit}, got {value}.")
+    return converted
+
+
+def _of_type(kind: type, value: Any) -> Any:
+    if kind is str and isinstance(value, os.PathLike):
+        return os.fsdecode(value)
+    value = value.item() if kind is bool and hasattr(value, "item") else value
+    if type(value) is kind or (isinstance(value, str) and kind is str):
+        return value
+    if kind in (bool, str) or isinstance(value, bool | str):
+        raise TypeError
+    number = operator.index(value) if kind is int else float(value)
+    return value if type(value) is int else number
 
 
 def canonical(reference: str) -> str:
     """The name by which another process finds the same function: files with absolute paths."""
     where, _, attribute = reference.rpartition(":")
-    return f"{Path(where).resolve()}:{attribute}" if where.endswith(".py") and is_reference(reference) else reference
+    is_file = where.endswith(".py") and is_reference(reference)
+    return f"{user_path(where).resolve()}:{attribute}" if is_file else reference
 
 
 def label(name: str) -> str:
@@ -234,11 +343,11 @@ def _from_package(name: str, product: Product) -> ModuleType:
 
 def _from_file(where: str, product: Product) -> ModuleType:
     """Import a file once; modules beside it can be imported by it."""
-    path = Path(where).resolve()
+    path = user_path(where).resolve()
     if path in _MODULES:
         return _MODULES[path]
     if not path.is_file():
-        recorded = ", or put the file back if a run recorded it" if Path(where).is_absolute() else ""
+        recorded = ", or put the file back if a run recorded it" if user_path(where).is_absolute() else ""
         remedy = f"give the path of a Python file, such as {product.example}{recorded}."
         raise ValueError(f"there is no file {path}; {remedy}")
     _make_importable(path.parent)

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rookery.factories import HYPER_NAMES, check_names
 from rookery.types import Array, HyperT, Key
 
 FIXED = "fixed"
@@ -197,6 +198,7 @@ def join(first: Space, second: Space, names: Sequence[str] | None = None) -> Spa
     type of either space. It is flat, so that flags, columns and stored leaves are named by their field alone.
     """
     names = second.defaults._fields if names is None else names
+    check_names("hyper-parameter", (*first.defaults._fields, *names))
     kind = _joined_type((*first.defaults._fields, *names))
     # The fields of a space that declares none must still be available to `choose`.
     fields, more = (given.fields or dict.fromkeys(given.defaults._fields, _ANY_VALUE) for given in (first, second))
@@ -238,6 +240,7 @@ def space(defaults: HyperT, domains: Mapping[str, Domain], fields: Mapping[str, 
       >>> space = rookery.hyperparams.space(Hyper(), {"rate": bounds})
     """
     fields = MappingProxyType(dict(fields or {}))
+    check_names("hyper-parameter", defaults._fields, HYPER_NAMES)
     for name, domain in domains.items():
         _check_name(name, defaults._fields)
         _check_domain(name, domain, fields.get(name, _ANY_VALUE))

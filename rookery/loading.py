@@ -21,6 +21,7 @@ from rookery.experiments import build, config_io, repertoire_io, warm_start
 from rookery.experiments.lineage import Lineage, schedule_of
 from rookery.experiments.settings import RecordedRun
 from rookery.experiments.warm_start import Origin
+from rookery.factories import user_path
 from rookery.populations.base import Program, ProgramState
 from rookery.qd.repertoire import Repertoire
 from rookery.report.figures.animation import draw_episode
@@ -171,7 +172,7 @@ class LoadedRun:
     ) -> Path:
         """Write a film of one deterministic episode, by default `episode.gif` in the run directory; see `policy`."""
         self._check_program("render")
-        target = Path(path) if path is not None else self.path / "episode.gif"
+        target = user_path(path) if path is not None else self.path / "episode.gif"
         played = rendering.render(self.path, member, skill, seed, checkpoint, self._program, cell)
         return draw_episode(played, target)
 

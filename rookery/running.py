@@ -30,7 +30,7 @@ from rookery.training.terminal import terminal
 
 
 class ProgramWarning(UserWarning):
-    """The program of a resumed run differs from the one that the run recorded."""
+    """The program of a resumed run differs from the one that the run recorded, or its warm-up fills the whole run."""
 
 
 def run(
@@ -73,7 +73,8 @@ def run(
       CallbackError: a `Required` callback failed; the progress is saved.
 
     Warns:
-      ProgramWarning: the resumed run recorded other settings than those of the program.
+      ProgramWarning: the resumed run recorded other settings than those of the program; or no update is made, since the
+        warm-up fills the run.
       CallbackWarning, AfterSaveWarning: a callback or `after_save` raised an exception; once each; the run continues.
 
     Example:
@@ -130,7 +131,11 @@ def train(
       finished: called in every process when the run is saved, before the page is written.
       **options: further arguments of `training.loop.run`.
     """
-    if program.timing and program.timing.first > config.generations:
+    untrained = program.learner.untrained_generations if program.learner else 0
+    if untrained >= config.generations:
+        message = f"the warm-up lasts {untrained} generations, so that a run of {config.generations} makes no update"
+        warnings.warn(f"{message}; give more generations, or fewer warmup_steps.", ProgramWarning, stacklevel=3)
+    elif program.timing and program.timing.first > config.generations:
         first, last = program.timing.first, config.generations
         late = f"the run ends with generation {last}, before the first selection in generation {first}"
         show(config, f"note: {late}; give more generations, or a smaller exploit interval.")

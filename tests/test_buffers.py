@@ -210,9 +210,11 @@ def test_without_donation_the_callers_buffer_survives(make) -> None:
 
 @every_buffer
 def test_invalid_arguments_are_errors(make) -> None:
-    with pytest.raises(ValueError, match=r"^a buffer needs a capacity of at least 1 row, got 0\.$"):
+    with pytest.raises(ValueError, match=r"^the capacity of a buffer must be at least 1, got 0\.$"):
         make(0)
-    with pytest.raises(ValueError, match=r"^a buffer can have at most 2147483647 rows, got 2147483648\.$"):
+    with pytest.raises(
+        ValueError, match=r"^the capacity of a buffer must be at most 2147483647, the largest int32, got 2147483648\.$"
+    ):
         buffers.ring(2**31)
     buffer, state = filled(make, 3)
     with pytest.raises(ValueError, match=r"^4 rows at once do not fit a buffer of 3; enlarge the buffer\.$"):

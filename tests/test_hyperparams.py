@@ -1,6 +1,7 @@
 """Search spaces: draws are uniform on the declared scale, perturbations independent and inside the bounds."""
 
 import math
+from collections import namedtuple
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
@@ -254,6 +255,17 @@ def test_clip_changes_only_values_outside_the_bounds() -> None:
 def test_invalid_spaces_are_errors(domains: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         hyperparams.space(Knobs(), domains)
+
+
+@pytest.mark.parametrize("name", ["fitness", "parent", "generation", "member", "rating", "step"])
+def test_a_hyper_parameter_is_not_named_as_a_column_of_the_lineage(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^the hyper-parameter '{name}' needs another name"):
+        hyperparams.space(namedtuple("Own", [name])(0.5), {})
+
+
+def test_joined_spaces_have_no_name_twice() -> None:
+    with pytest.raises(ValueError, match="the hyper-parameter 'rate' is there twice"):
+        hyperparams.join(*2 * [hyperparams.space(namedtuple("Own", ["rate"])(0.5), {})])
 
 
 def test_a_space_is_independent_of_the_given_mapping() -> None:

@@ -244,6 +244,15 @@ def test_a_run_that_ends_before_its_first_selection_says_so(capsys: pytest.Captu
     assert note in capsys.readouterr().out
 
 
+def test_a_warm_up_that_fills_the_run_is_a_warning_before_it_compiles(monkeypatch) -> None:
+    config = dataclasses.replace(tiny.CONFIG, warmup_steps=80)
+    monkeypatch.setattr(loop, "run", lambda *_, **__: pytest.fail("it ran before the warning"))
+    with pytest.raises(
+        ProgramWarning, match=r"^the warm-up lasts 2 generations, so that a run of 2 makes no update; give"
+    ):
+        rookery.run(rookery.pbt(tiny.learner(config=config), population_size=2), generations=2, quiet=True)
+
+
 def test_mistakes_in_python_are_one_sentence() -> None:
     env, learner = rookery.make("point_room"), tiny.learner()
     agent = rookery.sac(env.spec)
@@ -323,7 +332,7 @@ def test_mistakes_in_python_are_one_sentence() -> None:
 
 @pytest.mark.parametrize("seed", [-1, 2**32, 2**64])
 def test_seeds_that_would_be_equal_to_others_are_errors(seed: int) -> None:
-    with pytest.raises(ValueError, match=rf"^seed must be from 0 to 4294967295, got {seed}\.$"):
+    with pytest.raises(ValueError, match=rf"^seed must be at (least 0|most 4294967295), got {seed}\.$"):
         RunConfig(seed=seed)
 
 

@@ -32,6 +32,11 @@ def platform() -> str:
     return _platform.value or jax.default_backend()
 
 
+def switch(name: str) -> Any:
+    """The value of one of JAX's switches, such as "jax_debug_nans", also in a context that sets it."""
+    return getattr(jax.config, name)
+
+
 def prefers_few_kernels() -> bool:
     """Whether equal work is faster in fewer, larger operations, even if some of it is moved or computed in vain.
 

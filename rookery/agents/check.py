@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from rookery import hyperparams, trees
 from rookery.agents.base import Agent, OffPolicyAgent, OnPolicyAgent, RolloutExtras
 from rookery.envs.base import ActionWithCarry, EnvSpec, Previous, Step
-from rookery.factories import OWN_AGENT
+from rookery.factories import METRIC_NAMES, OWN_AGENT, check_names
 from rookery.types import Array, Hyper, Key, Observation, PyTree, Transition
 
 _UPDATES = 8
@@ -187,6 +187,10 @@ def _check_update(case: _Case, report: Report) -> None:
     state, metrics = first
     if found := list(_differences("the state after update", case.state, state)):
         _stop(report, *found)
+    try:
+        check_names("metric of the agent", metrics, METRIC_NAMES)
+    except ValueError as error:
+        report(str(error))
     for name, value in metrics.items():
         if jnp.shape(value) != ():
             report(f"update returns the metric {name} of shape {jnp.shape(value)} instead of ().")

@@ -11,7 +11,7 @@ from rookery import distributions, hyperparams
 from rookery.agents.base import check_hidden_sizes
 from rookery.agents.encoders import EncoderName
 from rookery.envs.base import EnvSpec
-from rookery.factories import check_fields
+from rookery.factories import Within, check_fields
 from rookery.hyperparams import Field, LogUniform, OneMinusLog, Uniform
 from rookery.types import Scalar
 
@@ -26,12 +26,12 @@ class PpoConfig:
 
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers of the policy and of the critic (each at least 1)."""
-    actor_epochs: int | None = None
+    actor_epochs: Annotated[int | None, Within(1)] = None
     """Epochs over each rollout that train the policy (at least 1); by default 10 for continuous actions, 4 for discrete
     actions, and 4 in a team."""
-    critic_epochs: int | None = None
+    critic_epochs: Annotated[int | None, Within(1)] = None
     """Epochs over each rollout that train the critic (at least 1); by default the policy's default."""
-    minibatches: int | None = None
+    minibatches: Annotated[int | None, Within(1)] = None
     """Minibatches per epoch (at least 1); must divide the rows of a rollout. By default 32 for continuous actions, 16
     for discrete actions, and 4 in a team or with a memory."""
     encoder: EncoderName = "auto"
@@ -40,7 +40,7 @@ class PpoConfig:
     recurrent: bool = False
     """Give the policy and the critic a memory, a gated recurrent unit each; minibatches then contain whole
     sequences."""
-    memory_size: int = 64
+    memory_size: Annotated[int, Within(1)] = 64
     """Width of each recurrent unit (at least 1)."""
     clip_value: bool = False
     """Clip the change of the critic's values in an update to clip_epsilon."""
@@ -48,7 +48,7 @@ class PpoConfig:
     """Divide rewards by the running standard deviation of discounted returns, and clip them to +-10."""
     initial_std: float = 1.0
     """Initial standard deviation of continuous actions, in (0, 7.38]; it is learned, independent of the observation."""
-    anneal_updates: int | None = None
+    anneal_updates: Annotated[int | None, Within(0)] = None
     """Updates over which both learning rates fall linearly to 0; with 0 they stay constant. The command line's default
     is all updates of the run (also after resuming with more generations), but 0 in a team, where the rates evolve or
     follow a schedule. The default of the Python API is 0, since it has no run length."""
@@ -57,13 +57,8 @@ class PpoConfig:
         """Check the ranges."""
         check_fields(self)
         check_hidden_sizes(self.hidden_sizes)
-        for name in ("actor_epochs", "critic_epochs", "minibatches", "memory_size"):
-            if (count := getattr(self, name)) is not None and count < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if not 0.0 < self.initial_std <= math.exp(distributions.LOG_STD_MAX):
             raise ValueError(f"initial_std must be above 0 and at most 7.38, got {self.initial_std}.")
-        if self.anneal_updates is not None and self.anneal_updates < 0:
-            raise ValueError(f"anneal_updates must not be negative, got {self.anneal_updates}.")
 
 
 class PpoHyper(NamedTuple):

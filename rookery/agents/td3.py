@@ -17,7 +17,7 @@ from rookery.agents import backend
 from rookery.agents.base import OffPolicyAgent, UpdateLayout, check_continuous, check_hidden_sizes, check_output_scale
 from rookery.agents.encoders import EncoderName, Reader, apart, reader
 from rookery.envs.base import EnvSpec
-from rookery.factories import check_fields, config_from
+from rookery.factories import Within, check_fields, config_from
 from rookery.hyperparams import Field, LogUniform, OneMinusLog, Uniform
 from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition, named
 
@@ -34,7 +34,7 @@ class Td3Config:
     """Widths of the hidden layers of the policy and of each critic (each at least 1)."""
     critic_hidden_sizes: tuple[int, ...] | None = None
     """Widths of the hidden layers of each critic (each at least 1); by default those of the policy."""
-    policy_delay: int = 2
+    policy_delay: Annotated[int, Within(1)] = 2
     """Updates of the critics per update of the policy and of all targets (at least 1)."""
     output_scale: float = 1.0
     """Initial variance scale of the policy's last layer (above 0): a small value, such as 0.01, starts the policy near
@@ -48,8 +48,6 @@ class Td3Config:
     def __post_init__(self) -> None:
         """Check the ranges."""
         check_fields(self)
-        if self.policy_delay < 1:
-            raise ValueError(f"policy_delay must be at least 1, got {self.policy_delay}.")
         check_hidden_sizes(self.hidden_sizes, self.critic_hidden_sizes)
         check_output_scale(self.output_scale)
 

@@ -7,6 +7,7 @@ for invalid flags.
 import dataclasses
 import functools
 import importlib.metadata
+import io
 import operator
 import re
 import sys
@@ -22,7 +23,6 @@ from rookery import running
 from rookery.cli import commands, config_file, effects, flags, help, islands, parameters, planning
 from rookery.cli.options import RUNS, ProgramCommand
 from rookery.cli.titles import run_title
-from rookery.distributed import device_memory
 from rookery.distributed.initialize import ProcessesConfig, ProcessGroup, join
 from rookery.distributed.signals import Interrupted
 from rookery.distributed.sync import check_alike, connect, is_first
@@ -207,6 +207,7 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print(f"rookery {importlib.metadata.version('rookery')}")
         return
+    _escape_what_cannot_be_shown()
     group, line = ProcessGroup(), None
     try:
         line = config_file.expand(sys.argv[1:], flags.flags_of(Train))
@@ -246,6 +247,13 @@ def main() -> None:
     except Exception as error:
         group.fail(error)
         raise
+
+
+def _escape_what_cannot_be_shown() -> None:
+    """Let the streams print characters that the terminal does not have, as in a path, as escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 _AFTER_INTERRUPT = "; what was saved before is complete, and rookery resume continues from it"
@@ -343,6 +351,6 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
         _show_other_warning(message, category, *where, **more)
 
 
-_SHOWN = (CheckpointWarning, CallbackWarning, EventsWarning, device_memory.MemoryWarning, running.ProgramWarning)
+_SHOWN = (CheckpointWarning, CallbackWarning, EventsWarning, running.ProgramWarning)
 _SHOWN += (run_writer.AfterSaveWarning, HostWarning, IslandWarning)
 _show_other_warning = warnings.showwarning

@@ -4,13 +4,13 @@ A file becomes words of the command line in front of those that are typed, so th
 """
 
 import json
+import os
 import re
 import textwrap
 import tomllib
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
@@ -19,6 +19,7 @@ from rookery.cli import flags, parameters
 from rookery.cli.options import HEADINGS, RUNS, flag_of, in_groups, metavar, options_of
 from rookery.experiments.config import FLAG
 from rookery.experiments.settings import ProgramRun, RecordedRun
+from rookery.factories import user_path
 
 SUFFIXES = (".toml", ".yaml", ".yml")
 _NOT_IN_A_FILE = ("--config", "--print-config")
@@ -39,7 +40,7 @@ class CommandLine(NamedTuple):
             return message
         found = [flag for flag in self.given if re.search(rf"(?<![\w-]){re.escape(flag)}(?![\w-])", message)]
         values = [value for _, value in self.given.values() if isinstance(value, str)]
-        places = [str(Path(value.partition(":")[0]).absolute()) for value in values]
+        places = [str(user_path(value.partition(":")[0]).absolute()) for value in values]
         if not found and not any(text in message for text in [*map(repr, values), *places]):
             return message
         for flag in found:
@@ -239,7 +240,7 @@ def read(file: str) -> dict[str, Any]:
     Raises:
       FlagError: the file cannot be read, or is not valid.
     """
-    path = Path(file)
+    path = user_path(file)
     if path.suffix not in SUFFIXES:
         raise flags.FlagError(f"--config must be a file that ends in .toml, .yaml or .yml, got {file}.")
     try:
@@ -252,7 +253,21 @@ def read(file: str) -> dict[str, Any]:
         raise flags.FlagError(f"{file} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise flags.FlagError(f"{file} is not UTF-8 text.") from None
-    return _toml(file, text) if path.suffix == ".toml" else _yaml(file, text)
+    return _expanded(file, _toml(file, text) if path.suffix == ".toml" else _yaml(file, text))
+
+
+def _expanded(file: str, value: Any) -> Any:
+    """The settings in a file with the variables in their texts, `$NAME` and `${NAME}`, as a shell would expand them."""
+    if isinstance(value, dict):
+        return {name: _expanded(file, inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_expanded(file, inner) for inner in value]
+    found = os.path.expandvars(value) if isinstance(value, str) else value
+    if isinstance(found, str) and (missing := re.search(r"\$(\{[A-Za-z_]\w*\}|[A-Za-z_]\w*)", found)):
+        raise flags.FlagError(
+            f"{file}: the variable {missing[0]} in {_shown(value)} is not set; set it, or write its value."
+        )
+    return found
 
 
 def _toml(file: str, text: str) -> dict[str, Any]:

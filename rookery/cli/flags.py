@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rookery.cli.options import options_of
+from rookery.factories import LARGEST_COUNT
 
 try:  # not part of tyro's stable interface; without it, tyro's own messages are shown
     from tyro._errors import on_parse_error
@@ -75,7 +76,7 @@ def as_typed(message: str, flags: Flags, names: Mapping[str, str]) -> str:
 
 
 def check(words: Sequence[str], command: str, flags: Flags) -> None:
-    """Check for flags that a command does not have, and for values that are empty, not finite or beyond 64 bits.
+    """Check for flags that a command does not have, and for values that are empty, not finite or beyond int32.
 
     Of a flag that is given twice the last value counts, except for `--option`, whose values belong together.
 
@@ -97,8 +98,10 @@ def check(words: Sequence[str], command: str, flags: Flags) -> None:
             raise FlagError(f"{flag or 'a value'} is empty; give {'it a value' if flag else 'one'}, or leave it out.")
         if _NOT_FINITE.fullmatch(value) and "float" in str(flags.get(flag, "")):
             raise FlagError(f"{flag} must be a finite number, got {value}.")
-        if re.fullmatch(r"[+-]?\d+", value) and abs(int(value)) >= 2**63 and "int" in str(flags.get(flag, "")):
-            raise FlagError(f"{flag} must be between -2^63 and 2^63, got {value}.")
+        if re.fullmatch(r"[+-]?\d+", value) and "int" in str(flags.get(flag, "")):
+            largest = 2**32 - 1 if flag == "--seed" else LARGEST_COUNT
+            if not -largest <= int(value) <= largest:
+                raise FlagError(f"{flag} must be at most {largest}, got {value}.")
         before = flag if word.startswith("--") else before
     if sum(word.partition("=")[0] == "--option" for word in words) > 1:
         raise FlagError("--option is given twice; give it once with all values: --option width=4 population=8.")

@@ -56,8 +56,6 @@ def plan_gpu(name: str, config: RecordedRun, processes: ProcessesConfig) -> None
     gpu, devices = described_gpu.find(name), config.environment.devices
     if processes != ProcessesConfig():
         raise ValueError("plan_gpu plans for the GPUs of one machine, in one process; leave the other processes out.")
-    if devices is not None and devices < 1:
-        raise ValueError(f"devices must be at least 1, got {devices}.")
     described_gpu.prepare()
     over = described_gpu.mesh(gpu, devices or 1)
     config, schedule = complete(config)

@@ -43,6 +43,7 @@ from rookery.envs.rendering.scene import Picture
 from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import warm_start
 from rookery.experiments.config_io import PYTHON
+from rookery.factories import check_counts
 from rookery.populations.base import Program
 from rookery.storage import array_files
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
@@ -151,10 +152,8 @@ def record_episodes(
         cannot be rendered, its repertoire is empty, or an argument is below its minimum.
       CheckpointError: the run has no complete checkpoint.
     """
-    if count is not None and count < 1:
-        raise ValueError(f"count must be at least 1 episode, or None for all, got {count}.")
-    if most_frames < 2:
-        raise ValueError(f"most_frames must be at least 2, the first and the last, got {most_frames}.")
+    check_counts(count=1 if count is None else count)
+    check_counts(2, most_frames=most_frames)
     origin = warm_start.open_origin(run_dir, checkpoint, program)
     evaluator = evaluator_of(origin)
     picture, spec = render.picture_of(evaluator.environment), evaluator.environment.spec

@@ -17,6 +17,7 @@ from rookery.envs.descriptors import visited_cells
 from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import config_io, warm_start
 from rookery.experiments.warm_start import Origin
+from rookery.factories import check_counts
 from rookery.learners.base import Bank, Learner, genotype
 from rookery.learners.episodes import with_episodes
 from rookery.learners.goals import check_goals, reach_goals
@@ -71,7 +72,8 @@ def evaluate(
     read = open_with_episodes(folder, episodes, checkpoint, None, program)
     built, state = read.built, read.state
     compiled = programs.compile_program(built.program, built.mesh)
-    metrics = jax.device_get(compiled.evaluate(state, evaluation_key(seed)))
+    with jax.debug_nans(False):  # empty cells have no fitness
+        metrics = jax.device_get(compiled.evaluate(state, evaluation_key(seed)))
     spec = built.learner.spec if built.learner else None
     if spec is not None and spec.team is not None:
         metrics["agents"] = np.asarray(spec.team.names)
@@ -114,8 +116,7 @@ def evaluate_goals(
       ValueError: as for `evaluate`; or the task has no goals, or the agent's skills do not lead to goals.
       CheckpointError: the run has no complete checkpoint.
     """
-    if goals < 1:
-        raise ValueError(f"goals must be at least 1, got {goals}.")
+    check_counts(goals=goals)
     folder = open_existing(best_of(run_dir))
     read = open_with_episodes(folder, goals, checkpoint, here(), program)
     learner = read.built.learner
@@ -183,7 +184,8 @@ def fresh_fitness(
     if problem is None:
         raise ValueError(f"the program of {folder.path} has no learner to run fresh episodes with; leave the run out.")
     bank = jax.jit(problem.start_states)(bank_key)
-    evaluation = _evaluate_each(problem.evaluate, genotypes, bank, keys)
+    with jax.debug_nans(False):  # a fitness of NaN is a result
+        evaluation = _evaluate_each(problem.evaluate, genotypes, bank, keys)
     fitness = np.asarray(jax.device_get(evaluation.fitness), np.float64)
     return read.generation, np.where(np.isfinite(fitness), fitness, np.nan)
 
@@ -232,10 +234,7 @@ def open_with_episodes(
       ValueError: `episodes` is below 1 or above 2**31 - 1, or as `warm_start.open_origin`.
       CheckpointError: the run has no such complete checkpoint.
     """
-    if episodes < 1:
-        raise ValueError(f"eval_episodes must be at least 1, got {episodes}.")
-    if episodes >= 2**31:  # more than an array can have
-        raise ValueError(f"eval_episodes must be at most {2**31 - 1}, got {episodes}.")
+    check_counts(eval_episodes=episodes)
     config, built = warm_start.opened_on(folder, over, program)
     requested = _with_episodes(built.program, episodes)
     # Restored by the run's own program: what it stores of each evaluation can depend on the number of episodes.

@@ -17,6 +17,7 @@ from rookery.deploy.onnx import NoOnnxError
 from rookery.deploy.policy import Cell, Policy
 from rookery.deploy.reference_episode import ReferenceEpisode, reference_episode
 from rookery.experiments import warm_start
+from rookery.factories import user_path
 from rookery.populations.base import Program
 from rookery.storage.run_dir import open_existing, write_atomically
 from rookery.versions import version
@@ -88,7 +89,7 @@ def export(
     Example:
       >>> exported = rookery.export("runs/pbt-sac", to="hopper")
     """
-    path = _check_target(Path(open_existing(run_dir).path / FOLDER if to is None else to))
+    path = _check_target(open_existing(run_dir).path / FOLDER if to is None else user_path(to))
     policy = policies.choose(warm_start.open_origin(run_dir, checkpoint, program), cell, member, skill)
     reference = reference_episode(policy, jax.random.key(0))
     _check_finite(policy, reference)

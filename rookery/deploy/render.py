@@ -14,6 +14,7 @@ from rookery.deploy.policy import Cell, choose
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
 from rookery.envs.rendering.scene import Picture, Scene, Scenery
 from rookery.experiments import warm_start
+from rookery.factories import user_path
 from rookery.learners import rollout
 from rookery.populations.base import Program
 from rookery.types import Array, Genotype, Key, Observation, PyTree
@@ -51,7 +52,8 @@ class RenderedEpisode(NamedTuple):
         """Scene of each state, `[T + 1, bodies, ...]`; None where the environment's suite renders the film itself."""
         if self.picture.scene is None:
             return None
-        return jax.device_get(jax.jit(jax.vmap(self.picture.scene))(self.states))
+        with jax.debug_nans(False):  # a body without a heading
+            return jax.device_get(jax.jit(jax.vmap(self.picture.scene))(self.states))
 
 
 def render(
@@ -113,12 +115,13 @@ def film(episode: RenderedEpisode, path: str | Path) -> Path:
     """
     if episode.picture.film is None:
         raise ValueError(f"{episode.title} has no visualiser of its suite; animate its scenes.")
-    if Path(path).suffix != ".gif":
+    path = user_path(path)
+    if path.suffix != ".gif":
         raise ValueError(
             f"{episode.title} is rendered by its suite, as .gif only, got {str(path)!r}; choose a path ending in .gif."
         )
     episode.picture.film(episode.states, jnp.asarray(episode.rewards), str(path))
-    return Path(path)
+    return path
 
 
 def play(act: ActFn, environment: Environment, actor: Genotype, key: Key, slot: int = 0) -> tuple[PyTree, np.ndarray]:

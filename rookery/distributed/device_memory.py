@@ -139,10 +139,6 @@ def named_errors() -> Iterator[None]:
         ) from error
 
 
-class MemoryWarning(UserWarning):
-    """A run's state alone exceeds the available memory."""
-
-
 class Usage(NamedTuple):
     """Planned and measured memory of a run."""
 

@@ -26,6 +26,7 @@ def make_mesh(count: int | None = None) -> Mesh:
     Raises:
       ValueError: there are fewer devices, or the processes cannot contribute equally many.
     """
+    check_platform()
     devices, processes = jax.devices(), jax.process_count()
     count = len(devices) if count is None else count
     if not 1 <= count <= len(devices):
@@ -40,8 +41,23 @@ def make_mesh(count: int | None = None) -> Mesh:
     return Mesh(np.asarray([device for local in by_process for device in local[:share]]), (AXIS,))
 
 
+def check_platform() -> None:
+    """Check that this machine has the platform that JAX is configured for; initialises JAX.
+
+    Raises:
+      ValueError: it has not.
+    """
+    try:
+        jax.devices()
+    except (AssertionError, RuntimeError) as error:  # which one depends on the platform
+        name, reason = backend.switch("jax_platforms") or "of its own choice", str(error).partition(" (set ")[0]
+        found = f"JAX finds no device of the platform {name!r}{': ' * bool(reason)}{reason.rstrip('.')}"
+        raise ValueError(f"{found}; unset JAX_PLATFORMS, or install JAX for this platform.") from error
+
+
 def here() -> Mesh:
     """A mesh of one device of this process, for reading a stored run regardless of the devices that produced it."""
+    check_platform()
     return Mesh(np.asarray(jax.local_devices()[:1]), (AXIS,))
 
 
@@ -95,6 +111,7 @@ def mesh_for(population_size: int, count: int | None = None) -> Mesh:
     Raises:
       ValueError: there are fewer devices than `count`, or `count` does not divide the population.
     """
+    check_platform()
     processes = jax.process_count()
     if count is None:
         indices = [device.process_index for device in jax.devices()]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from rookery.agents import backend
 from rookery.distributed.mesh import AXIS, check_population
 from rookery.populations import base
 from rookery.populations.stages import Work, split, staged_init, staged_step
@@ -60,7 +61,8 @@ def compile_program(program: base.Program, over: Mesh) -> Compiled:
     """Jit the functions of a program for a mesh: one call per generation, with a donated, sharded state.
 
     Raises:
-      ValueError: the devices do not divide the population or the batch, or `jax_enable_x64` is on.
+      ValueError: the devices do not divide the population or the batch, or a switch of JAX is on with which no program
+        can run: `jax_enable_x64`, `jax_disable_jit`, or with a repertoire `jax_debug_infs`.
     """
     _check(program, over)
     layout = shardings(over, program.divides_cells)
@@ -117,6 +119,12 @@ def _check(program: base.Program, over: Mesh) -> None:
         raise ValueError(
             "jax_enable_x64 is on, but agents train in float32: unset JAX_ENABLE_X64, or in Python create and train "
             "them inside `with jax.enable_x64(False):`."
+        )
+    if backend.switch("jax_disable_jit"):
+        raise ValueError("jax_disable_jit is on, but a program is compiled before it runs: unset JAX_DISABLE_JIT.")
+    if backend.switch("jax_debug_infs") and program.table is not None:
+        raise ValueError(
+            "jax_debug_infs is on, but the fitness of empty cells is -inf: unset JAX_DEBUG_INFS; JAX_DEBUG_NANS works."
         )
     check_population(program.population_size, over)
     if program.batch_size is not None:

@@ -14,7 +14,7 @@ from rookery import distributions, trees
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
 from rookery.envs.check_parameters import behaviour_problems, declaration_problems, has_type, measure_problems
 from rookery.envs.host.base import first_line
-from rookery.factories import OWN_ENVIRONMENT, place_of
+from rookery.factories import OWN_ENVIRONMENT, check_counts, check_names, place_of
 from rookery.features import Shape, feature_size, is_shape
 from rookery.types import Array, Key, Observation, PyTree
 
@@ -115,9 +115,16 @@ def _report(spec: EnvSpec, problems: Iterable[str]) -> None:
 def _size_problems(spec: EnvSpec) -> Iterator[str]:
     for name in ("observation_size", "action_size", "episode_length"):
         value = getattr(spec, name)
-        if not isinstance(value, int) or value < 1:
-            yield f"spec.{name} must be a whole number of at least 1, got {value!r}."
+        try:
+            check_counts(**{f"spec.{name}": value})
+        except (TypeError, ValueError) as error:
+            yield str(error)
             return
+    for what, names in (("agent of the team", spec.team.names if spec.team else ()), ("measure", spec.measures or ())):
+        try:
+            check_names(what, names)
+        except ValueError as error:
+            yield str(error)
     yield from _observation_shape_problems(spec)
 
 

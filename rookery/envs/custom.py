@@ -10,7 +10,7 @@ from typing import Any
 
 from rookery import factories
 from rookery.envs.base import Environment
-from rookery.factories import Product, call, is_reference, load, reference_to, type_of
+from rookery.factories import Product, call, check_names, is_reference, load, reference_to, type_of
 
 ENTRY_POINTS = "rookery.environments"
 """Entry-point group in which a package declares its environments: name -> `package.module:factory`."""
@@ -41,8 +41,9 @@ def register(name: str, factory: Factory | str, extra: str | None = None) -> Non
       >>> rookery.make("short_room").spec.episode_length
       5
     """
-    if not name or ":" in name or "/" in name:
+    if ":" in str(name) or "/" in str(name):
         raise ValueError(f"the name of an environment must be a word without ':' and '/', got {name!r}.")
+    check_names("environment", [name])
     if name in _TAKEN:
         raise ValueError(
             f"the library has a task {name!r}; register the environment by another name, as in 'my_{name}'."
@@ -70,7 +71,7 @@ def names() -> tuple[str, ...]:
     return (*_FACTORIES, *(name for name in _declared() if name not in _FACTORIES))
 
 
-def make(name: str, **options: Any) -> Environment:
+def make(name: str, /, **options: Any) -> Environment:
     """Build a user-defined environment.
 
     Args:

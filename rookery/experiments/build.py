@@ -5,10 +5,19 @@ import math
 from typing import NamedTuple
 
 from rookery.distributed import layout
-from rookery.distributed.mesh import Mesh, check_population, here, make_mesh, mesh_for, use_cores, use_precision
+from rookery.distributed.mesh import (
+    Mesh,
+    check_platform,
+    check_population,
+    here,
+    make_mesh,
+    mesh_for,
+    use_cores,
+    use_precision,
+)
 from rookery.experiments import programs
 from rookery.experiments.agents import DISCOVERIES
-from rookery.experiments.build_parts import learner_of, option_value, scoring
+from rookery.experiments.build_parts import learner_of, option_values, scoring
 from rookery.experiments.cells import CellsConfig, find_cells
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.lineage import Schedule, at_steps
@@ -98,8 +107,6 @@ def build(
         return _program(config, over)
     if config.learner is None:
         return _map_elites(config, over)
-    if config.population < 1:
-        raise ValueError(f"population must be at least 1, got {config.population}.")
     if config.cells is not None:
         return _me_pbt(config, over, populations)
     mesh = _mesh(config.environment, over, population=config.population)
@@ -130,9 +137,8 @@ def of_program(program: Program, over: Mesh) -> Built:
 def _program(config: ProgramRun, over: Mesh | None) -> Built:
     devices = config.environment.devices
     if over is None:
-        _check_devices(devices)
         use_cores(devices)  # the population is not known before the program is built, which may start JAX
-    program = programs.make(config.factory, dict(map(option_value, config.option)))
+    program = programs.make(config.factory, option_values(config.option))
     if over is None:
         over = layout.mesh_of(program) if devices is None else _requested_mesh(devices)
         check_population(program.population_size, over)
@@ -225,8 +231,6 @@ def _emitter(config: MapElitesRun, scored: Scoring, placement: Placement) -> Emi
 
 
 def _me_pbt(config: MePbtRun, over: Mesh | None, populations: int) -> Built:
-    if config.ga_population < 1:
-        raise ValueError(f"ga_population must be at least 1, got {config.ga_population}.")
     counts(config.me_pbt, config.population)
     sizes = {"population": config.population, "ga_population": config.ga_population}
     mesh = _mesh(config.environment, over, **_sharded_cells(config.cells), **sizes)
@@ -248,7 +252,6 @@ def _mesh(environment: EnvironmentConfig, over: Mesh | None, **sizes: int) -> Me
     On a CPU, its cores become devices here, which must happen before any other call initialises JAX.
     """
     if over is None:
-        _check_devices(environment.devices)
         divisor = math.gcd(*sizes.values())
         use_cores(environment.devices or divisor)
         over = mesh_for(divisor) if environment.devices is None else _requested_mesh(environment.devices)
@@ -258,12 +261,8 @@ def _mesh(environment: EnvironmentConfig, over: Mesh | None, **sizes: int) -> Me
     return over
 
 
-def _check_devices(devices: int | None) -> None:
-    if devices is not None and devices < 1:
-        raise ValueError(f"devices must be at least 1, got {devices}.")
-
-
 def _requested_mesh(devices: int) -> Mesh:
+    check_platform()
     try:
         return make_mesh(devices)
     except ValueError as error:

@@ -24,6 +24,7 @@ from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.kinds import choices
 from rookery.experiments.lineage import Schedule
 from rookery.experiments.settings import MapElitesRun, TrainingRun
+from rookery.factories import check_names
 from rookery.features import has_image
 from rookery.hyperparams import Space
 from rookery.learners import widths
@@ -186,8 +187,6 @@ def scoring(config: MapElitesRun) -> Scoring:
     stacked = {"frame_stack": config.environment.frame_stack} if config.environment.frame_stack != 1 else {}
     if chosen := _overrides(config.environment) | stacked:
         raise ValueError(f"{config.environment.env} is a function and has no {', '.join(chosen)}; leave it out.")
-    if config.dimensions is not None and config.dimensions < 1:
-        raise ValueError(f"dimensions must be at least 1, got {config.dimensions}.")
     return named_scoring(functions.function(config.environment.env, config.dimensions))
 
 
@@ -198,10 +197,17 @@ def _environment(environment: EnvironmentConfig) -> Environment:
 def _overrides(environment: EnvironmentConfig) -> dict[str, object]:
     chosen: dict[str, object] = {"episode_length": environment.episode_length, "backend": environment.backend}
     chosen = {name: value for name, value in chosen.items() if value is not None}
-    return chosen | dict(option_value(word) for word in environment.option)
+    return chosen | option_values(environment.option)
 
 
-def option_value(word: str) -> tuple[str, object]:
+def option_values(words: Sequence[str]) -> dict[str, object]:
+    """Parse words `name=value`; no name is there twice."""
+    values = [_option_value(word) for word in words]
+    check_names("option", [name for name, _ in values])
+    return dict(values)
+
+
+def _option_value(word: str) -> tuple[str, object]:
     """Parse `name=value` into the name and a bool (`true`, `false`), an int, a float or, if it is none, a string."""
     name, separator, value = word.partition("=")
     if not (name and separator and value):

@@ -8,14 +8,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from rookery.envs.base import DescriptorSpec
-from rookery.factories import check_fields
+from rookery.factories import Within, check_counts, check_fields
 from rookery.qd import archives, centroids
 from rookery.qd.archives import Archive
 from rookery.types import Array
@@ -35,12 +35,12 @@ class CellsConfig:
       ValueError: a count is below 1, or `cvt_samples` is below `cells`.
     """
 
-    cells: int = 1024
+    cells: Annotated[int, Within(1)] = 1024
     """Number of cells in the repertoire (at least 1): a centroidal Voronoi tessellation (CVT) of the descriptor space
     into cells of about equal volume."""
-    grid: tuple[int, ...] | None = None
+    grid: Annotated[tuple[int, ...] | None, Within(1)] = None
     """Use a regular grid in place of the CVT: cells along each descriptor dimension (each at least 1)."""
-    cvt_samples: int = 50_000
+    cvt_samples: Annotated[int, Within(1)] = 50_000
     """Uniform samples of the descriptor space from which the CVT centroids are computed (at least cells)."""
     shard_repertoire: bool = False
     """Store each genotype of the repertoire on one device only, 1/devices of them each; the number of devices must
@@ -49,7 +49,7 @@ class CellsConfig:
     """best-of-cell: each cell keeps its best genotype; dominated-novelty: there are no cells, and of all genotypes as
     many as there would be cells survive, those farthest from all fitter ones (Dominated Novelty Search,
     arXiv:2502.00593)."""
-    novelty_neighbours: int = 3
+    novelty_neighbours: Annotated[int, Within(1)] = 3
     """k, the number of nearest fitter genotypes whose distances dominated-novelty averages (at least 1)."""
     archive_learning_rate: float = 1.0
     """Rate at which the threshold of a cell, by which CMA-MAE ranks its proposals, moves towards the fitness of
@@ -58,15 +58,11 @@ class CellsConfig:
     def __post_init__(self) -> None:
         """Check the counts."""
         check_fields(self)
-        for name in ("cells", "cvt_samples"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if self.grid is not None and min(self.grid, default=0) < 1:
-            raise ValueError(f"grid needs at least 1 cell along each dimension, got {self.grid}.")
+        if self.grid == ():
+            raise ValueError("grid needs the number of cells along each dimension, got ().")
+        check_counts(cells=self.count)
         if self.grid is None and self.cvt_samples < self.cells:
             raise ValueError(f"cvt_samples must be at least cells ({self.cells}), got {self.cvt_samples}.")
-        if self.novelty_neighbours < 1:
-            raise ValueError(f"novelty_neighbours must be at least 1, got {self.novelty_neighbours}.")
         if not 0.0 <= self.archive_learning_rate <= 1.0:
             raise ValueError(f"archive_learning_rate must lie in [0, 1], got {self.archive_learning_rate}.")
 

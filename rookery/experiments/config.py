@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from typing_extensions import Doc
 
 from rookery.distributed.mesh import Precision
-from rookery.factories import check_fields
+from rookery.factories import Within, check_fields, user_path
 from rookery.hyperparams import Field, Space
 from rookery.learners.widths import NAME as WIDTH
 
@@ -15,9 +15,13 @@ from rookery.learners.widths import NAME as WIDTH
 class DevicesConfig:
     """The devices of a run whose program is user-defined."""
 
-    devices: int | None = None
+    devices: Annotated[int | None, Within(1)] = None
     """Number of devices to shard the population over (at least 1; it must divide the population). By default the
     largest number available that divides it; on a CPU, each core is a device."""
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -27,16 +31,16 @@ class EnvironmentConfig:
     env: str = "hopper"
     """Name of the task (`rookery envs` lists all), or a user-defined factory of an environment:
     package.module:factory or path/to/file.py:factory."""
-    episode_length: int | None = None
+    episode_length: Annotated[int | None, Within(1)] = None
     """Environment steps after which an episode is truncated (at least 1); by default the task's standard length."""
     backend: str | None = None
     """Physics engine of a Brax task: spring (the default), positional, generalized or mjx."""
     option: tuple[str, ...] = ()
     """Options of the task (docs/reference/tasks.md) or parameters of a user-defined factory, as name=value, such as
     predator_speed=3."""
-    frame_stack: int = 1
+    frame_stack: Annotated[int, Within(1)] = 1
     """Number of latest observations that the agent reads in each step, images joined by their channels (at least 1)."""
-    devices: int | None = None
+    devices: Annotated[int | None, Within(1)] = None
     """Number of devices to shard the population over (at least 1; it must divide the population, or for map-elites the
     batch). By default the largest number available that divides it; on a CPU, each core is a device."""
     exact: bool = False
@@ -44,6 +48,10 @@ class EnvironmentConfig:
     of devices."""
     precision: Precision = "float32"
     """Precision of matrix products on a GPU, also in physics: tf32 can be faster and rounds their inputs to 10 bits."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -55,20 +63,20 @@ class RunConfig:
       TypeError: a number is not whole.
     """
 
-    seed: int = 0
+    seed: Annotated[int, Within(0, 2**32 - 1)] = 0
     """Seed (0 to 2^32 - 1); the same seed, versions and devices give bit-identical results."""
-    generations: int = 50
+    generations: Annotated[int, Within(1)] = 50
     """Number of generations to train (at least 1)."""
     run_dir: str | None = None
     """Run directory; by default runs/<kind>-<env>-<seed>."""
-    checkpoint_every: int = 5
+    checkpoint_every: Annotated[int, Within(1)] = 5
     """Generations between two checkpoints (at least 1); the last generation is always saved."""
-    keep: int = 3
+    keep: Annotated[int, Within(1)] = 3
     """Number of most recent checkpoints to keep (at least 1); older ones are deleted."""
     best_by: str | None = None
     """Column of metrics.csv to maximise: whenever it reaches a new maximum, that generation is saved as the best
     checkpoint and kept in addition to the most recent ones."""
-    patience: int = 100
+    patience: Annotated[int, Within(1)] = 100
     """Generations for which a repertoire may be empty (at least 1)."""
     overwrite: bool = False
     """Replace a run that is already in the run directory; its files are deleted."""
@@ -80,11 +88,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         """Check the counts."""
         check_fields(self)
-        if not 0 <= self.seed < 2**32:  # the seeds of which JAX makes different keys
-            raise ValueError(f"seed must be from 0 to {2**32 - 1}, got {self.seed}.")
-        for name in ("generations", "checkpoint_every", "keep", "patience"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.run_dir is not None:
+            object.__setattr__(self, "run_dir", str(user_path(self.run_dir)))
 
 
 @dataclass(frozen=True)
@@ -95,10 +100,10 @@ class IslandsConfig:
       ValueError: a value outside its range.
     """
 
-    islands: int = 1
+    islands: Annotated[int, Within(1)] = 1
     """Divide the population into this number of islands (at least 1), which exchange members or elites without waiting
     for each other."""
-    migrate_every: int = 10
+    migrate_every: Annotated[int, Within(1)] = 10
     """Generations of an island between two exchanges (at least 1)."""
     migrate_fraction: float = 0.25
     """Share of an island's members, the worst, that an exchange may replace, and share of all, the best, to draw from
@@ -107,9 +112,6 @@ class IslandsConfig:
     def __post_init__(self) -> None:
         """Check the ranges."""
         check_fields(self)
-        for name in ("islands", "migrate_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if not 0.0 <= self.migrate_fraction <= 1.0:
             raise ValueError(f"migrate_fraction must lie in [0, 1], got {self.migrate_fraction}.")
 

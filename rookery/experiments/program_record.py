@@ -12,7 +12,7 @@ import numpy as np
 from rookery import hyperparams
 from rookery.experiments.agents import DISCOVERIES
 from rookery.experiments.config import RunConfig
-from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, PYTHON
+from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, KEYS, PYTHON, key_implementation
 from rookery.factories import type_of
 from rookery.populations.base import Program
 from rookery.trees import flatten_mapping
@@ -84,7 +84,7 @@ def _run(config: RunConfig) -> dict[str, Any]:
 def _described(program: Program) -> dict[str, Any]:
     """The entries of `config.json` that describe a program of any kind of run."""
     descriptor = {DESCRIPTOR: program.descriptor._asdict()} if program.descriptor else {}
-    return {INDEPENDENT: program.independent, **descriptor}
+    return {INDEPENDENT: program.independent, KEYS: key_implementation(), **descriptor}
 
 
 def _flat(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from rookery.distributed import mesh, programs
 from rookery.experiments import build, config_io
+from rookery.factories import user_path
 from rookery.learners.base import without_data
 from rookery.populations.base import Program
 from rookery.qd.base import Scoring
@@ -139,7 +140,7 @@ def _task(scoring: Scoring) -> dict[str, Any]:
 
 
 def _file(path: str | Path) -> Path:
-    path = Path(path)
+    path = user_path(path)
     return path if path.suffix == ".npz" else path.with_name(f"{path.name}.npz")
 
 

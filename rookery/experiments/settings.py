@@ -7,7 +7,7 @@ so that each setting is declared, documented and checked once.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from rookery.agents.diayn import DiaynConfig
 from rookery.agents.metra import LsdConfig, MetraConfig
@@ -15,6 +15,7 @@ from rookery.envs.wrappers.skills import SkillsConfig
 from rookery.experiments.agents import DISCOVERIES, AgentEntry, Discovery
 from rookery.experiments.cells import ANNEALED_RATE, CellsConfig
 from rookery.experiments.config import Chosen, DevicesConfig, EnvironmentConfig, IslandsConfig, RunConfig
+from rookery.factories import Within, check_fields, user_path
 from rookery.hyperparams import Space
 from rookery.learners.base import EvaluationConfig
 from rookery.learners.off_policy import OffPolicyConfig
@@ -78,6 +79,13 @@ class Run:
     pga_me: PgaMeConfig | None = None
     dcrl_me: DcrlMeConfig | None = None
 
+    def __post_init__(self) -> None:
+        """Check the numbers and words that are in no part, and expand the paths."""
+        check_fields(self)
+        for name in ("init_from", "replay_schedule"):
+            if (path := getattr(self, name, None)) is not None:
+                object.__setattr__(self, name, str(user_path(path)))
+
     @property
     def discovery(self) -> tuple[Discovery, Any] | None:
         """The method of skill discovery and its config; None without skills."""
@@ -98,7 +106,7 @@ class IndependentRun(Run):
     cells: ClassVar[None] = None
     pbt: ClassVar[None] = None
 
-    population: int = 1
+    population: Annotated[int, Within(1)] = 1
     """Number of members, each with a different random seed, trained in one compiled program (at least 1; a multiple of
     the number of devices); `--seeds` is another name of this flag."""
     draw_hyper: bool = False
@@ -109,7 +117,7 @@ class IndependentRun(Run):
     init_from: str | None = None
     """Run directory; every member starts from the parameters of its best member. Task and network settings that are not
     given are taken from that run."""
-    skill: int | None = None
+    skill: Annotated[int | None, Within(0)] = None
     """Number of the skill of `--init-from` to start from (0 to the number of skills - 1), if that run discovered skills
     and this one does not."""
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
@@ -123,7 +131,7 @@ class PbtRun(Run):
 
     cells: ClassVar[None] = None
 
-    population: int = 8
+    population: Annotated[int, Within(1)] = 8
     """P, number of members (at least 1; a multiple of the number of devices)."""
     replay_schedule: str | None = None
     """Run directory; one new agent trains, without selection, with the hyper-parameters that the ancestors of its best
@@ -131,7 +139,7 @@ class PbtRun(Run):
     init_from: str | None = None
     """Run directory; every member starts from the parameters of its best member. Task and network settings that are not
     given are taken from that run."""
-    skill: int | None = None
+    skill: Annotated[int | None, Within(0)] = None
     """Number of the skill of `--init-from` to start from (0 to the number of skills - 1), if that run discovered skills
     and this one does not."""
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
@@ -149,7 +157,7 @@ class MapElitesRun(Run):
     has_repertoire = True
     learner: ClassVar[None] = None
 
-    batch_size: int = 256
+    batch_size: Annotated[int, Within(1)] = 256
     """Genotypes created and evaluated in each generation (at least 1; a multiple of the number of devices)."""
     init_from: str | None = None
     """Run directory of a run of map-elites, pga-me, dcrl-me or cma-mae whose elites fill the initial repertoire; task
@@ -165,7 +173,7 @@ class MapElitesRun(Run):
 class FunctionSettings:
     """Settings of methods that also search the inputs of a test function."""
 
-    dimensions: int | None = None
+    dimensions: Annotated[int | None, Within(1)] = None
     """Length of a genotype of a test function (arm, sphere, rastrigin; at least 1); by default the standard length of
     the function. Not allowed for environments."""
 
@@ -181,7 +189,7 @@ class VariationSettings:
 class CmaMaeSettings(FunctionSettings):
     """Settings of CMA-MAE, which samples distributions."""
 
-    batch_size: int = 540
+    batch_size: Annotated[int, Within(1)] = 540
     """Genotypes sampled and evaluated in each generation (a multiple of `emitters`, at least two for each, and of the
     number of devices)."""
     cells: CellsConfig = field(default=CellsConfig(archive_learning_rate=ANNEALED_RATE))
@@ -211,9 +219,9 @@ class MePbtRun(Run):
     has_repertoire = True
     pbt: ClassVar[None] = None
 
-    population: int = 10
+    population: Annotated[int, Within(1)] = 10
     """P, number of members that train (at least 1; a multiple of the number of devices)."""
-    ga_population: int = 30
+    ga_population: Annotated[int, Within(1)] = 30
     """Children of elites, created by variation, that are evaluated in addition to the members in each generation (at
     least 1; a multiple of the number of devices)."""
     init_from: str | None = None
@@ -248,6 +256,10 @@ class ProgramRun(Run):
     """Parameters of the function, each as name=value."""
     environment: DevicesConfig = field(default_factory=DevicesConfig)
     run: RunConfig = field(default_factory=RunConfig)
+
+    def __post_init__(self) -> None:
+        """Check the types."""
+        check_fields(self)
 
 
 AnyRun = IndependentRun | PbtRun | MapElitesRun | MePbtRun
@@ -353,6 +365,6 @@ class RoleSettings:
     """fitness: by returns; rating: where agents compete, in each generation all members of a role also play the same
     opponents, and are selected by their ratings; a team's rating is the mean over its agents. auto: rating where whole
     teams are selected that could otherwise be ranked by nothing, otherwise fitness."""
-    rating_opponents: int | None = None
+    rating_opponents: Annotated[int | None, Within(1)] = None
     """select-by rating: number of members of the other roles that each member plays (1 to P), with eval_episodes each;
     by default 4, or P if that is less."""

@@ -16,6 +16,7 @@ from rookery.experiments.config import RunConfig
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import with_space
 from rookery.experiments.settings import MePbtRun, PbtRun, RecordedRun
+from rookery.factories import divisors
 from rookery.islands.island import Island, Schedule
 from rookery.islands.migration import Migration, migration
 from rookery.islands.store import Store
@@ -88,7 +89,7 @@ def _check_size(config: IslandRun, count: int) -> None:
     if not wrong:
         return
     suitable = next((more for more in range(size + 1, _LARGEST) if not _unsuitable(config, more)), None)
-    fewer = [one for one in range(1, count) if config.population % one == 0]
+    fewer = [one for one in divisors(config.population) if one < count]
     fewer = next((one for one in reversed(fewer) if not _unsuitable(config, config.population // one)), None)
     remedies = [f"give --population {suitable * count}"] if suitable else []
     remedies += ["leave --islands out" if fewer == 1 else f"give --islands {fewer}"] if fewer else []

@@ -12,7 +12,7 @@ import numpy as np
 from rookery import trees
 from rookery.distributed import programs
 from rookery.envs.host.base import HostState
-from rookery.experiments.config_io import from_record
+from rookery.experiments.config_io import check_keys, from_record
 from rookery.islands.plan import Builder, as_recorded, check
 from rookery.islands.store import StoreError
 from rookery.storage.checkpoint import Checkpointer
@@ -59,6 +59,7 @@ def replay_island(run_dir: str | Path, number: int) -> Replay:
     if not islands_of(folder.path):
         raise ValueError(f"{folder.path} has no islands to replay; give the run directory of a run with --islands.")
     config = check(from_record(folder.config))
+    check_keys(folder.config, folder.path)
     if not 0 <= number < config.islands.islands:
         raise ValueError(f"island {number} does not exist; choose one in 0..{config.islands.islands - 1}.")
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, run_dir=str(folder.path)))

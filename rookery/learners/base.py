@@ -6,14 +6,14 @@ every member is evaluated on the same start states.
 """
 
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Generic, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from rookery.agents.base import ActFn, IntrinsicReward
 from rookery.envs.base import Environment, EnvSpec
-from rookery.factories import check_fields, type_of
+from rookery.factories import Within, check_fields, type_of
 from rookery.hyperparams import Space
 from rookery.types import (
     NO_SETTINGS,
@@ -151,9 +151,9 @@ class EvaluationConfig:
       ValueError: no episode, fewer start states than episodes, or an unknown summary.
     """
 
-    eval_episodes: int = 10
+    eval_episodes: Annotated[int, Within(1)] = 10
     """Full deterministic episodes per evaluation of a member in each generation (at least 1)."""
-    start_states: int = 64
+    start_states: Annotated[int, Within(1)] = 64
     """Start states drawn in each generation, from which episodes begin (at least eval_episodes)."""
     eval_descriptor: Literal["mean", "median"] = "mean"
     """Summary of the episodes' descriptors, in each dimension; a mean may be a behaviour that no episode shows."""
@@ -172,8 +172,6 @@ def check_evaluation(config: EvaluationConfig) -> None:
     Raises:
       ValueError: as in `EvaluationConfig`.
     """
-    if config.eval_episodes < 1:
-        raise ValueError(f"eval_episodes must be at least 1, got {config.eval_episodes}.")
     if config.start_states < config.eval_episodes:
         raise ValueError(
             f"start_states must be at least eval_episodes ({config.eval_episodes}), got {config.start_states}."

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery.agents import backend
+from rookery.factories import METRIC_NAMES, check_names
 from rookery.learners.base import Bank, Member, StepFn
 from rookery.types import Array, Key, Metrics, PyTree
 
@@ -157,7 +158,12 @@ def divisible(step: StepFn) -> Training:
 
 def _start_whole(step: StepFn, member: Member, bank: Bank) -> PyTree:
     metrics = jax.eval_shape(step, member, bank, jax.random.key(0), jnp.zeros((), jnp.int32))[1]
+    check_names("metric of the learner", metrics, [name for name in METRIC_NAMES if name not in _OF_LEARNERS])
     return jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), metrics)
+
+
+_OF_LEARNERS = ("reward", "broken_")
+"""Metrics that a learner computes itself."""
 
 
 def _advance_whole(

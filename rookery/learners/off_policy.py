@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.teams import check_alone
 from rookery.envs.wrappers.time_limit import guard_physics
-from rookery.factories import check_fields, config_from
+from rookery.factories import METRIC_NAMES, Within, check_counts, check_fields, check_names, config_from
 from rookery.learners import evaluation, grouped_updates, rollout
 from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
 from rookery.learners.iterations import Phases, training
@@ -35,18 +35,18 @@ class OffPolicyConfig(EvaluationConfig):
       ValueError: a count is below 1, steps or updates do not divide evenly, or the buffer is too small or too large.
     """
 
-    num_envs: int = 25
+    num_envs: Annotated[int, Within(1)] = 25
     """Environments that each member steps at once (at least 1)."""
-    steps_per_generation: int = 1_000
+    steps_per_generation: Annotated[int, Within(1)] = 1_000
     """Environment steps of each member per generation, after which it is evaluated; a multiple of num_envs."""
     updates_per_step: float = 1.0
     """Gradient updates per environment step; its product with num_envs must be a whole number, at least 1."""
-    batch_size: int = 256
+    batch_size: Annotated[int, Within(1)] = 256
     """Transitions per update (at least 1)."""
-    buffer_size: int | None = None
+    buffer_size: Annotated[int | None, Within(1)] = None
     """Transitions in each member's replay buffer (at least a step's and a batch's); by default 1 million, as in the
     papers. The command line's default is smaller if all exceeded a sixth of the memory."""
-    warmup_steps: int = 1_000
+    warmup_steps: Annotated[int, Within(0)] = 1_000
     """Environment steps of each member with uniformly random actions and no updates, at the start of the run: 1,000 in
     Fujimoto 2018 (10,000 for HalfCheetah and Ant) and in the code of Haarnoja 2018."""
     normalize_observations: bool = False
@@ -56,9 +56,6 @@ class OffPolicyConfig(EvaluationConfig):
         """Check the settings that do not depend on an environment."""
         check_fields(self)
         check_evaluation(self)
-        for name in ("num_envs", "steps_per_generation", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.steps_per_generation % self.num_envs:
             lower = self.steps_per_generation // self.num_envs * self.num_envs
             remedy = f"{lower} or {lower + self.num_envs}" if lower else f"{self.num_envs}"
@@ -73,6 +70,7 @@ class OffPolicyConfig(EvaluationConfig):
                 f"updates_per_step x num_envs must be a whole number of at least 1, got {self.updates_per_step} x "
                 f"{self.num_envs} = {updates:g}; use updates_per_step {nearest:g}."
             )
+        check_counts(**{"updates_per_step x num_envs x batch_size": self.updates * self.batch_size})
         for name in ("num_envs", "batch_size"):
             if self.buffer_size is not None and self.buffer_size < getattr(self, name):
                 least = f"{name} ({getattr(self, name)})"
@@ -83,8 +81,6 @@ class OffPolicyConfig(EvaluationConfig):
                 f"buffer_size must be at most {largest} with num_envs {self.num_envs}, since indices of transitions "
                 f"are int32, got {self.buffer_size}."
             )
-        if self.warmup_steps < 0:
-            raise ValueError(f"warmup_steps must not be negative, got {self.warmup_steps}.")
 
     @property
     def iterations(self) -> int:
@@ -183,6 +179,7 @@ def iterate(
         announced = rollout.after(announced, (state, metrics))
         env_batch, rows, steps = advance(member.env_state._replace(state=announced))
         member = _store(bindings, member._replace(state=state), env_batch, rows, steps)
+    check_names("metric of the agent", metrics, METRIC_NAMES)
     member = member._replace(hyper=hyper)
     counts = jnp.sum(~steps.broken, dtype=jnp.float32), jnp.sum(steps.broken)
     return member, (jnp.asarray(learns, jnp.float32), metrics, jnp.sum(steps.reward), *counts)
@@ -239,12 +236,14 @@ def summarize(log: tuple) -> Metrics:
     """Compute the metrics `[]` of a generation from its log.
 
     Returns:
-      The agent's metrics, averaged over the updates, NaN without any; `reward`, the mean reward of an environment step;
-      `broken_steps`, the number of steps in which the simulation produced non-finite numbers, which count nowhere else.
+      The agent's metrics, averaged over the updates, NaN without any, or 0 under `jax_debug_nans`; `reward`, the mean
+      reward of an environment step; `broken_steps`, the number of steps in which the simulation produced non-finite
+      numbers, which count nowhere else.
     """
     updated, metrics, reward, finite, broken = log
-    count = jnp.sum(updated)  # 0 in the warm-up
-    averages = jax.tree.map(lambda values: jnp.where(count > 0, jnp.sum(values) / count, jnp.nan), metrics)
+    count = jnp.sum(updated.astype(jnp.int32)).astype(jnp.float32)  # 0 in the warm-up
+    nothing = 0.0 if backend.switch("jax_debug_nans") else jnp.nan  # the flag takes every NaN in a result for an error
+    averages = jax.tree.map(lambda values: jnp.where(count > 0, jnp.sum(values) / count, nothing), metrics)
     return {**averages, "reward": jnp.sum(reward) / jnp.maximum(jnp.sum(finite), 1.0), "broken_steps": jnp.sum(broken)}
 
 

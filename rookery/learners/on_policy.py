@@ -7,7 +7,7 @@ Environments continue from one rollout to the next. All functions support single
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,15 @@ from rookery.agents.base import OnPolicyAgent, RolloutExtras
 from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset, time_limit
 from rookery.envs.wrappers.recurrence import with_carry
-from rookery.factories import check_fields, config_from
+from rookery.factories import (
+    METRIC_NAMES,
+    Within,
+    check_counts,
+    check_fields,
+    check_names,
+    config_from,
+    divisors,
+)
 from rookery.learners import evaluation, rollout
 from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
 from rookery.learners.iterations import training
@@ -32,11 +40,11 @@ class OnPolicyConfig(EvaluationConfig):
       ValueError: a count below 1.
     """
 
-    num_envs: int = 16
+    num_envs: Annotated[int, Within(1)] = 16
     """Environments that each member steps at once (at least 1)."""
-    rollout_length: int = 128
+    rollout_length: Annotated[int, Within(1)] = 128
     """Steps of each environment between two updates (at least 1)."""
-    evaluate_every: int = 10
+    evaluate_every: Annotated[int, Within(1)] = 10
     """Updates per generation, after which each member is evaluated (at least 1)."""
     normalize_observations: bool | None = None
     """Normalise observations by their running mean and variance, clipped to +-10; by default the agent decides: PPO
@@ -51,9 +59,7 @@ class OnPolicyConfig(EvaluationConfig):
         """Check the settings that do not depend on an environment."""
         check_fields(self)
         check_evaluation(self)
-        for name in ("num_envs", "rollout_length", "evaluate_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        check_counts(**{"num_envs x rollout_length": self.num_envs * self.rollout_length})
 
     @property
     def steps_per_generation(self) -> int:
@@ -146,6 +152,7 @@ def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, co
         next_observation=rollout.normalize_features(member.normalizer, rows.next_observation),
     )
     state, metrics = bindings.agent.update(member.state, member.hyper, batch, learn_key, count)
+    check_names("metric of the agent", metrics, METRIC_NAMES)
     counts = rows.extras.counts
     member = member._replace(
         state=state,
@@ -330,7 +337,7 @@ def _check_minibatches(agent: OnPolicyAgent, config: OnPolicyConfig, agents_per_
     unit = "sequences"
     if not jax.tree.leaves(agent.carry_sizes):
         sequences, length, unit = sequences * length, 1, "rows"
-    valid = [count for count in range(1, sequences + 1) if sequences % count == 0 and sequences // count * length >= 2]
+    valid = [count for count in divisors(sequences) if sequences // count * length >= 2]
     if agent.minibatches not in valid:
         nearest = sorted(sorted(valid, key=lambda count: abs(count - agent.minibatches))[:3])
         remedy = f"use {' or '.join(map(str, nearest))}" if nearest else "give more environments or longer rollouts"

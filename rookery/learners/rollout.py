@@ -11,6 +11,7 @@ from rookery.agents.base import ActFn, Agent, KeepFn, OffPolicyAgent, OnPolicyAg
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
 from rookery.envs.check import check_interface
 from rookery.envs.wrappers import auto_reset
+from rookery.factories import check_names
 from rookery.hyperparams import Space
 from rookery.learners.base import (
     Bank,
@@ -52,6 +53,7 @@ PREFIX = "env_"
 def space_with_parameters(space: Space[HyperT], environment: Environment) -> Space[HyperT]:
     """The search space of an agent, with the environment's parameters as optional fields `env_<name>`."""
     parameters = environment.spec.parameters
+    check_names("hyper-parameter of the agent", space.defaults._fields, [PREFIX])
     if parameters is None:
         return space
     kind = collections.namedtuple("Parameters", [PREFIX + name for name in parameters.defaults._fields])

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import hyperparams
+from rookery.factories import check_counts
 from rookery.learners.base import Bank, Learner, Member, genotype
 from rookery.types import Array, Evaluation, Hyper, Key, Metrics
 
@@ -40,8 +41,7 @@ def train(
       >>> evaluation.fitness.shape  # the initial policy, and the policy after each generation
       (3,)
     """
-    if generations < 1:
-        raise ValueError(f"generations must be at least 1, got {generations}.")
+    check_counts(generations=generations)
     bank_key, init_key, training_key = jax.random.split(key, 3)
     hyper = hyperparams.defaults(learner.space) if hyper is None else hyper
     hyper = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), hyper)

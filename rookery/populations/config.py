@@ -2,9 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from rookery.factories import check_fields, check_whole
+from rookery.factories import Within, check_counts, check_fields
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class PbtConfig:
     (MF-PBT); none: no selection (random search)."""
     replace_fraction: float = 0.25
     """truncation: share of the population replaced at each selection, in [0, 1]; at least one member."""
-    replace_count: int | None = None
+    replace_count: Annotated[int | None, Within(1)] = None
     """truncation: number of members replaced at each selection, instead of replace_fraction (1 to P)."""
     best_fraction: float = 0.25
     """truncation: share of the population that parents are drawn from, in [0, 1]; at least one member."""
-    best_count: int | None = None
+    best_count: Annotated[int | None, Within(1)] = None
     """truncation: number of best members that parents are drawn from, instead of best_fraction (1 to P)."""
-    frequencies: tuple[int, ...] = (1, 10, 25, 50)
+    frequencies: Annotated[tuple[int, ...], Within(1)] = (1, 10, 25, 50)
     """multi-frequency: number of selections between two evolutions of each sub-population (two or more values, each at
     least 1)."""
     perturb: Literal["perturb", "resample", "pb2"] = "perturb"
@@ -38,13 +38,13 @@ class PbtConfig:
     """The two factors of perturb (above 0)."""
     resample_probability: float = 0.25
     """Probability that perturb samples a hyper-parameter from the space instead, independently for each, in [0, 1]."""
-    exploit_interval: int = 0
+    exploit_interval: Annotated[int, Within(0)] = 0
     """Environment steps of each member between two selections, rounded up to whole generations (at least 0); values up
     to the length of a generation select in every generation. Members that diverged are replaced in every generation."""
-    burn_in: int | None = None
+    burn_in: Annotated[int | None, Within(0)] = None
     """Generations at the start in which only members that diverged are replaced (at least 0); the default is the number
     of generations that end before warm-up allows a first update."""
-    smooth: int = 1
+    smooth: Annotated[int, Within(1)] = 1
     """Number of latest evaluations of a member's lineage whose mean is used for selection (at least 1)."""
     inherit_buffer: bool = False
     """Copy the parent's replay buffer as well; by default the buffer stays with the slot. With several devices, each
@@ -56,18 +56,8 @@ class PbtConfig:
         for name in ("replace_fraction", "best_fraction", "resample_probability"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}.")
-        for name, least in (
-            ("replace_count", 1),
-            ("best_count", 1),
-            ("exploit_interval", 0),
-            ("burn_in", 0),
-            ("smooth", 1),
-        ):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}.")
-        if len(self.frequencies) < 2 or min(self.frequencies) < 1:
-            raise ValueError(f"frequencies must be two or more, each at least 1, got {self.frequencies}.")
+        if len(self.frequencies) < 2:
+            raise ValueError(f"frequencies must be two or more, got {self.frequencies}.")
         if min(self.perturb_factors) <= 0:
             raise ValueError(f"perturb_factors must be above 0, got {self.perturb_factors}.")
 
@@ -117,9 +107,7 @@ def check_population(config: PbtConfig, population_size: int) -> None:
       ValueError: the population is too small; the message states the required and the given size.
       TypeError: its size is no whole number.
     """
-    check_whole(population_size=population_size)
-    if population_size < 1:
-        raise ValueError(f"population_size must be at least 1, got {population_size}.")
+    check_counts(population_size=population_size)
     if config.exploit != "none" and population_size < 2:
         raise ValueError(
             f"exploit {config.exploit} needs a population of at least 2 members, got {population_size}; enlarge the "

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import hyperparams, trees
-from rookery.factories import config_from
+from rookery.factories import METRIC_NAMES, check_names, config_from
 from rookery.hyperparams import Space
 from rookery.learners import widths
 from rookery.learners.base import Bank, Learner, Member, check_learner, genotype
@@ -273,6 +273,7 @@ def metrics_of(
     """The metrics `[P]` of a generation: evaluation, parents, training, and the hyper-parameters used in training."""
     descriptor = {f"descriptor/{i}": evaluation.descriptor[:, i] for i in range(evaluation.descriptor.shape[1])}
     episodes = {name: jnp.mean(values, axis=1) for name, values in evaluation.episodes.items() if values.ndim == 2}
+    check_names("metric of an evaluation", episodes, [*METRIC_NAMES, *learned])
     return {
         "fitness": evaluation.fitness,
         "parent": parents,

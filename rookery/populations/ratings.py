@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.factories import check_whole
+from rookery.factories import check_counts
 from rookery.learners.base import Bank, Learner, Member, genotype
 from rookery.populations.base import member_keys
 from rookery.populations.selection import comparable
@@ -173,7 +173,7 @@ def check_opponents(learner: Learner, population_size: int, opponents: int) -> N
     Raises:
       ValueError: as `check_roles`; or there is a single member, or the number of opponents is not in 1..P.
     """
-    check_whole(rating_opponents=opponents)
+    check_counts(rating_opponents=opponents)
     check_roles(learner, "select by fitness")
     if population_size < 2:
         raise ValueError(f"population must be at least 2 to compare members by ratings, got {population_size}.")

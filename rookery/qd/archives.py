@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 import jax.numpy as jnp
 
+from rookery.factories import check_counts
 from rookery.populations.sharding import HERE, Rows
 from rookery.qd import novelty, thresholds
 from rookery.qd import repertoire as repertoires
@@ -119,8 +120,7 @@ def dominated_novelty(centroids: Array, neighbours: int = 3) -> Archive:
       >>> cells = rookery.qd.grid((8, 8), arm.descriptor.lower, arm.descriptor.upper)
       >>> program = rookery.map_elites(arm, rookery.qd.dominated_novelty(cells))
     """
-    if neighbours < 1:
-        raise ValueError(f"novelty_neighbours must be at least 1, got {neighbours}.")
+    check_counts(novelty_neighbours=neighbours)
     settings = {"survival": "dominated-novelty", "novelty_neighbours": neighbours}
     return Archive(centroids, partial(novelty.add, neighbours), finder(centroids), has_cells=False, settings=settings)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from typing_extensions import TypeVar
 
 from rookery.envs.base import DescriptorSpec
-from rookery.factories import type_of
+from rookery.factories import check_names, type_of
 from rookery.learners.base import Bank, EvaluateFn, Evaluator, StartStatesFn
 from rookery.populations.base import MembersT, SharedT
 from rookery.qd.repertoire import Repertoire
@@ -65,11 +65,13 @@ def checked_extras(extras: Any) -> dict[str, Array]:
 
     Raises:
       TypeError: it is no mapping of names to numbers or arrays.
+      ValueError: a name cannot be that of a column.
     """
     if not isinstance(extras, Mapping):
         given = type_of(extras)
         raise TypeError(f"what is stored with an elite must be a dictionary of numbers or arrays, got {given}.")
-    return {str(name): jnp.asarray(value) for name, value in extras.items()}
+    check_names("value stored with an elite", extras)
+    return {name: jnp.asarray(value) for name, value in extras.items()}
 
 
 class EmitterState(NamedTuple, Generic[MembersT, SharedT]):

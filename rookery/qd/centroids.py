@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rookery.factories import check_counts
 from rookery.types import Array, Key
 
 _UNROLLED = 4  # centroids per iteration of the loop; a larger number is slower to compile and no faster to run
@@ -45,6 +46,7 @@ def grid(shape: tuple[int, ...], lower: Sequence[float], upper: Sequence[float])
         raise ValueError(f"a grid of {len(low)} dimensions needs as many sizes, got {shape}.")
     if min(shape) < 1:
         raise ValueError(f"a grid needs at least 1 cell along each dimension, got {shape}.")
+    check_counts(cells=math.prod(shape))
     sides = [
         start + (end - start) * (np.arange(size) + 0.5) / size
         for size, start, end in zip(shape, low, high, strict=True)
@@ -83,8 +85,7 @@ def cvt(
         increase, or the cells are narrower than float32 resolves at the size of the limits.
     """
     low, high = _limits(lower, upper)
-    if cells < 1:
-        raise ValueError(f"a tessellation needs at least 1 cell, got {cells}.")
+    check_counts(cells=cells, num_samples=num_samples)
     if num_samples < cells:
         raise ValueError(f"{cells} cells need at least as many draws, got num_samples = {num_samples}.")
     if iterations < 0:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
+from rookery.factories import check_counts
 from rookery.populations.base import member_keys
 from rookery.populations.sharding import HERE, Rows
 from rookery.qd import repertoire as repertoires
@@ -53,8 +54,7 @@ def iso_line(
       >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
       >>> emitter = rookery.qd.iso_line(arm, batch_size=64)
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+    check_counts(batch_size=batch_size)
     bindings = EmitterBindings(scoring, batch_size, variation or VariationConfig(), rows)
     settings = {"variation": vars(bindings.variation)}
     return Emitter(_empty_state, partial(_ask, bindings), _ignore_evaluation, batch_size, settings=settings)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
+from rookery.factories import check_names
 from rookery.learners.evaluation import evaluate as evaluate_episodes
 from rookery.populations import base, rebuild
 from rookery.populations.base import Program, ProgramState
@@ -134,12 +135,9 @@ def finish(bindings: MapElitesBindings, state: ProgramState, work: Work) -> tupl
     repertoire = repertoires.store_extras(repertoire, added, evaluation.extras)
     emitter_state, tell_metrics = bindings.emitter.tell(emitter_state, evaluation._replace(added=added))
     state = with_repertoire(_with_emitter(state, emitter_state), repertoire)
-    metrics = {
-        "fitness": evaluation.fitness,
-        **_metrics(bindings, repertoire, added, evaluation),
-        **ask_metrics,
-        **tell_metrics,
-    }
+    own = {"fitness": evaluation.fitness, **_metrics(bindings, repertoire, added, evaluation)}
+    check_names("metric of the emitter", [*ask_metrics, *(set(tell_metrics) - {"fitness"})], own)
+    metrics = {**own, **ask_metrics, **tell_metrics}
     return state, metrics
 
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.factories import check_fields, check_whole
+from rookery.factories import check_counts, check_fields
 from rookery.hyperparams import Space
 from rookery.learners.base import Bank, Learner, Member, genotype
 from rookery.learners.iterations import divisible
@@ -92,9 +92,7 @@ def counts(config: MePbtConfig, population_size: int) -> Counts:
         together exceed the population.
       TypeError: `population_size` is no whole number.
     """
-    check_whole(population_size=population_size)
-    if population_size < 1:
-        raise ValueError(f"population_size must be at least 1, got {population_size}.")
+    check_counts(population_size=population_size)
     rounded_counts = Counts(
         best=max(rounded(config.best_fraction, population_size), 1),
         replaced=rounded(config.replace_fraction, population_size),

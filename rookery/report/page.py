@@ -11,7 +11,7 @@ from rookery.report.page_json import to_json
 from rookery.report.readers import RunRecord, open_run
 from rookery.report.sections.comparison import comparison_chapter
 from rookery.report.sections.run import chapters, check_metrics
-from rookery.storage.run_dir import write_atomically
+from rookery.storage.run_dir import user_path, write_atomically
 
 # Scripts of the page, in the order of their dependencies; each is inserted unchanged.
 _PARTS = ("elements", "numbers", "charts")
@@ -69,14 +69,14 @@ def check_runs(run_dirs: Sequence[str | Path], path: str | Path | None = None, b
 
 def _open(run_dirs: Sequence[str | Path], path: str | Path | None, begun: bool = True) -> tuple[list[RunRecord], Path]:
     """The runs, and the path of their page."""
-    runs = list(dict.fromkeys(Path(run).resolve() for run in run_dirs))
+    runs = list(dict.fromkeys(user_path(run).resolve() for run in run_dirs))
     if not runs:
         raise ValueError("there is no run to report on; give the folder of at least one.")
     records = [open_run(run) for run in runs]
     for record in records if begun else ():
         check_metrics(record)
     default = records[0].folder.report_file if len(runs) == 1 else Path("report.html")
-    target = Path(path or default).absolute()
+    target = user_path(path or default).absolute()
     if target.is_dir():
         raise ValueError(f"{target} is a folder; name the page itself, such as {target / 'report.html'}.")
     if not target.parent.is_dir():

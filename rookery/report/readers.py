@@ -17,7 +17,7 @@ from rookery.report.runs import Run, finite_or_nan
 from rookery.storage.csv_log import read_csv
 from rookery.storage.events import read_journal
 from rookery.storage.island_files import ISLAND, islands_of
-from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing
+from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing, user_path
 from rookery.trees import flatten_mapping
 
 Table = Mapping[str, np.ndarray]
@@ -238,7 +238,7 @@ def open_run(path: str | Path) -> RunRecord:
     Raises:
       RunFolderError: the folder is not a run; the message names similar runs nearby.
     """
-    path = Path(path)
+    path = user_path(path)
     try:
         return RunRecord(open_existing(path))
     except RunFolderError as error:

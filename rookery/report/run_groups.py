@@ -7,11 +7,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rookery.experiments.agents import DISCOVERIES
-from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, PROGRAM, PYTHON, SCHEDULE, are_independent
+from rookery.experiments.config_io import (
+    DESCRIPTOR,
+    INDEPENDENT,
+    KEYS,
+    PROGRAM,
+    PYTHON,
+    SCHEDULE,
+    are_independent,
+    recorded_keys,
+)
 from rookery.experiments.program_record import kind_label
 from rookery.report.formatting import Settings
 from rookery.report.readers import RunRecord, open_run
 from rookery.report.runs import Run
+from rookery.storage.run_dir import user_path
 from rookery.trees import flatten_mapping
 
 # Settings without an effect on the results, or (`devices` without `exact`, `precision`) only on their rounding.
@@ -79,9 +89,10 @@ def group_runs(runs: Iterable[str | Path | RunRecord], score: str | None = None)
       ValueError: no folder is given, a folder is not a run or has damaged files, or a run has no finished generation or
         lacks the column.
     """
-    paths = {run.path if isinstance(run, RunRecord) else Path(run).resolve(): run for run in runs}
+    paths = {run.path if isinstance(run, RunRecord) else user_path(run).resolve(): run for run in runs}
     if not paths:
         raise ValueError("there is no run to compare; give the folders of at least one.")
+    _check_exact(run if isinstance(run, RunRecord) else open_run(path) for path, run in paths.items())
     sorted_runs: dict[tuple[tuple[str, str], ...], list[Run]] = {}
     independent = {}
     for path, run in paths.items():
@@ -99,12 +110,21 @@ def group_runs(runs: Iterable[str | Path | RunRecord], score: str | None = None)
     ]
 
 
+def _check_exact(records: Iterable[RunRecord]) -> None:
+    """Check that runs with `--exact`, which are compared bit by bit, had the same random keys."""
+    exact = [record for record in records if flatten_mapping(record.config).get("environment.exact")]
+    keys = {recorded_keys(record.config): record.path for record in exact}
+    if len(keys) > 1:
+        runs = " and ".join(f"{path} with {name}" for name, path in keys.items())
+        raise ValueError(f"runs with --exact cannot be compared across implementations of random keys: {runs}.")
+
+
 def _settings(config: Settings) -> dict[str, Any]:
     """A run's settings with dotted names, such as `run.generations`, without nulls and empty lists.
 
     A replayed schedule is represented by a digest of its values instead of its source.
     """
-    settings = {name: value for name, value in config.items() if name not in (DESCRIPTOR, INDEPENDENT)}
+    settings = {name: value for name, value in config.items() if name not in (DESCRIPTOR, INDEPENDENT, KEYS)}
     if SCHEDULE in config:
         digest = hashlib.sha256(json.dumps(config[SCHEDULE], sort_keys=True).encode()).hexdigest()
         settings |= {SCHEDULE: digest[:6], "replay_schedule": None}

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from rookery.distributed import sync
+from rookery.factories import user_path
 from rookery.storage import leaf_specs, manifest
 from rookery.storage.leaf_specs import Target
 from rookery.storage.manifest import Manifest
@@ -70,7 +71,7 @@ class Checkpointer:
     ):
         if keep < 1:
             raise ValueError(f"keep is {keep}, but at least 1 checkpoint must be kept; give 1 or more.")
-        self.directory = Path(directory).absolute()
+        self.directory = user_path(directory).absolute()
         self._keep = keep
         self._read_only = read_only
         self._replaces = replaces

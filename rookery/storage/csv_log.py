@@ -1,18 +1,21 @@
 """The CSV tables that a run writes during training, beside its TensorBoard events, and the reader of the tables."""
 
+import csv
+import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rookery.factories import KEY_COLUMNS
 from rookery.storage.run_dir import RunFolder, write_atomically
 from rookery.storage.tensorboard import Events
 
 _LONGEST_ROW = 2**16
-INTEGER_COLUMNS = ("generation", "member", "parent", "cell", "skill", "episode", "step", "opponent")
+INTEGER_COLUMNS = KEY_COLUMNS
 """Columns that `read_csv` returns as int64; all others are float64."""
 
 
@@ -112,8 +115,7 @@ def read_csv(path: Path) -> dict[str, np.ndarray]:
       OSError: the file cannot be read.
       ValueError: a line's number of fields differs from the first line's, or a field is not a number.
     """
-    header, lines = _read_lines(path)
-    fields = [line.split(",") for line in lines]
+    header, fields = _read_rows(path)
     for number, row in enumerate(fields, start=2):
         if len(row) != len(header):
             raise ValueError(
@@ -137,7 +139,7 @@ def read_last(path: Path) -> dict[str, float]:
         lines = file.read().split(b"\n")[:-1]  # an incomplete last line has no end
     if not header.endswith(b"\n") or not lines:
         return {}
-    names, values = (line.decode().rstrip("\r\n").split(",") for line in (header, lines[-1]))
+    names, values = csv.reader(line.decode() for line in (header, lines[-1]))
     return {name: float(value) for name, value in zip(names, values, strict=True)}
 
 
@@ -149,8 +151,7 @@ def write_table(path: Path, columns: Mapping[str, ArrayLike]) -> None:
       columns: column name -> `[rows]`.
     """
     arrays = [np.asarray(values, _type_of(name)).tolist() for name, values in columns.items()]
-    lines = [",".join(columns), *(",".join(map(repr, row)) for row in zip(*arrays, strict=True))]
-    write_atomically(path, "\n".join([*lines, ""]))
+    write_atomically(path, _as_csv([list(columns), *_numbers(arrays)]))
 
 
 def _type_of(name: str) -> type:
@@ -170,11 +171,8 @@ class _Table:
         self._check(columns, header)
         if self._file is None:
             self._file = open(self._path, "a", encoding="utf-8", newline="")  # noqa: SIM115 - closed by close()
-        if self._header is None:
-            self._file.write(",".join(header) + "\n")
-        # repr of a Python float is the shortest text that reads back to the same bits
-        for row in zip(*(columns[name] for name in header), strict=True):
-            self._file.write(",".join(map(repr, row)) + "\n")
+        names = [header] if self._header is None else []
+        self._file.write(_as_csv([*names, *_numbers([columns[name] for name in header])]))
         self._file.flush()
         self._header, self._last_generation = header, int(columns["generation"][0])
 
@@ -190,9 +188,6 @@ class _Table:
                 f"{self._path} ends at generation {self._last_generation}, so generation {generation} cannot be "
                 "appended; append later generations only."
             )
-        unusable = [name for name in columns if set(name) & set(',"\r\n')]
-        if unusable:
-            raise ValueError(f"Column names must not contain commas, quotes or line breaks; change {unusable}.")
         missing, new = sorted(set(header) - set(columns)), sorted(set(columns) - set(header))
         if missing or new:
             raise ValueError(
@@ -226,20 +221,32 @@ def _truncate(path: Path, generation: int) -> tuple[list[str] | None, int]:
     """Remove rows from `generation` on; returns the header (None if no row remains) and the last generation."""
     if not path.exists():
         return None, -1
-    header, lines = _read_lines(path)
-    generations = _parse(path, "generation", [line.partition(",")[0] for line in lines])
-    kept = [line for line, current in zip(lines, generations, strict=True) if current < generation]
+    header, rows = _read_rows(path)
+    generations = _parse(path, "generation", ["".join(row[:1]) for row in rows])
+    kept = [row for row, current in zip(rows, generations, strict=True) if current < generation]
     if not kept:
         path.unlink()
         return None, -1
-    write_atomically(path, "\n".join([",".join(header), *kept, ""]))
+    write_atomically(path, _as_csv([header, *kept]))
     return header, int(generations[generations < generation].max())
 
 
-def _read_lines(path: Path) -> tuple[list[str], list[str]]:
-    """The column names and the lines below the header; text after the last line break is incomplete and ignored."""
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    return (lines[0].split(",") if lines else []), lines[1:]
+def _read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
+    """The column names and the rows below the header; text after the last line break is incomplete and ignored."""
+    text = path.read_text(encoding="utf-8")
+    rows = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
+    return (rows[0] if rows else []), rows[1:]
+
+
+def _as_csv(rows: Iterable[Sequence[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def _numbers(columns: Iterable[Sequence[float]]) -> Iterator[list[str]]:
+    """The rows of columns; `repr` of a Python float is the shortest text that reads back to the same bits."""
+    return (list(map(repr, row)) for row in zip(*columns, strict=True))
 
 
 def _parse(path: Path, name: str, column: Sequence[str]) -> np.ndarray:

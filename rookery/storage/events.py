@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from rookery.distributed import device_memory, mesh, sync
-from rookery.distributed.device_memory import MemoryWarning, Usage
+from rookery.distributed.device_memory import Usage
 from rookery.distributed.mesh import Mesh
 from rookery.storage.checkpoint import CheckpointWarning
 from rookery.storage.exit_reasons import exit_reason
@@ -21,7 +21,7 @@ from rookery.storage.island_files import IslandWarning
 from rookery.storage.run_dir import RunFolder
 from rookery.versions import versions
 
-_RECORDED_WARNINGS = (CheckpointWarning, IslandWarning, MemoryWarning)
+_RECORDED_WARNINGS = (CheckpointWarning, IslandWarning)
 _ABSOLUTE_PATH = re.compile(r"(?<![\w./:~])/[^\s:;,'\"]*/([^\s:;,'\"/]*)")  # the group is the last component
 _PROCESSOR = Path("/proc/cpuinfo")
 

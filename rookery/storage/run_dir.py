@@ -13,6 +13,7 @@ from typing import Any
 
 import filelock
 
+from rookery.factories import user_path
 from rookery.versions import version, versions
 
 FORMAT = 2
@@ -92,7 +93,7 @@ class RunFolder:
     """
 
     def __init__(self, path: str | os.PathLike[str]):
-        self.path = Path(path).absolute()
+        self.path = user_path(path).absolute()
         self.config_file = self.path / "config.json"
         self.metrics_file = self.path / "metrics.csv"
         self.lineage_file = self.path / "lineage.csv"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rookery.distributed import sync
+from rookery.factories import user_path
 from rookery.tracking import records
 from rookery.tracking.records import TrackerError
 from rookery.training.callbacks import Generation, Start
@@ -47,7 +48,7 @@ class MlflowTracker:
     def __init__(self, uri: str | Path, experiment: str | None = None, quiet: bool = False):
         self._given, self._quiet = str(uri), quiet
         self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "rookery"
-        self._folder = None if re.match(r"[\w+-]{2,}:", self._given) else Path(self._given).absolute()
+        self._folder = None if re.match(r"[\w+-]{2,}:", self._given) else user_path(self._given).absolute()
         self._uri = f"sqlite:///{self._folder / 'mlflow.db'}" if self._folder else self._given
         with _quietly():
             self._mlflow: Any = records.load_package("mlflow", "mlflow")

@@ -49,7 +49,8 @@ class Compiler:
 
     @cached_property
     def _finish(self) -> Lowered:
-        return self._stages.finish.lower(self._template, self.work)
+        with jax.debug_nans(False):  # as where it is called
+            return self._stages.finish.lower(self._template, self.work)
 
     def compile(self, creates: bool = True) -> Stages:
         """Compile all stages; a later call returns the same ones.

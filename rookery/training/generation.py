@@ -112,7 +112,8 @@ class Generations:
             if signum is not None and sync.of_first(left > _FINISH_SECONDS) and done < self._step.iterations:
                 return Pause(signum, state, work, done)
         started = time.monotonic()
-        state, metrics = jax.block_until_ready(self._stages.finish(state, work))
+        with jax.debug_nans(False):  # a fitness of NaN is a result; the flag checks the training
+            state, metrics = jax.block_until_ready(self._stages.finish(state, work))
         metrics = dict(jax.device_get(metrics))
         self._finish_seconds = time.monotonic() - started
         return state, metrics

@@ -19,9 +19,11 @@ from rookery.distributed import device_memory, mesh, programs, sync
 from rookery.distributed.mesh import Mesh
 from rookery.distributed.signals import Requests
 from rookery.experiments.config import RunConfig
+from rookery.experiments.config_io import check_keys
 from rookery.experiments.program_record import record_of_new, record_of_resumed
-from rookery.factories import config_from
+from rookery.factories import LARGEST_COUNT, ROW_NAMES, check_names, config_from
 from rookery.populations.base import Program, ProgramState
+from rookery.populations.stages import StagedStep, staged_step
 from rookery.storage.best_checkpoint import Best
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog
@@ -72,10 +74,10 @@ def plan(program: Program, config: RunConfig, over: Mesh) -> plans.Plan:
 def compile_plan(program: Program, config: RunConfig, over: Mesh) -> tuple[plans.Plan, programs.Stages]:
     """The plan of a run and the compiled stages that it was made from; see `plan`."""
     template = programs.template(program, over)
-    compiler = Compiler(program, over, template)
+    compiler, planned = Compiler(program, over, template), plans.plan(program, over, template)
+    plans.check_fits(planned, compiler.work)
     Best(config.best_by).check(_columns(program, compiler.metrics))
     stages = compiler.compile()
-    planned = plans.plan(program, over, template)
     return planned._replace(working=plans.working_memory(stages, planned.held)), stages
 
 
@@ -179,6 +181,10 @@ def turns(
     _check_alike(config, resume, over, template, number_required(callbacks))
     first_key, run_key = jax.random.split(jax.random.key(config.seed))
     compiler = shared.compiler if shared else Compiler(program, over, template)
+    plans.check_fits(plans.plan(program, over, template), compiler.work)
+    _check_counters(program, config.generations)
+    if not isinstance(program.step, StagedStep):  # else the population method checks what agents and emitters report
+        check_names("metric of the program", compiler.metrics, ROW_NAMES)
     best = _best(program, config, compiler)
     with device_memory.named_errors(), contextlib.ExitStack() as stack:
         # Handles signals until the last checkpoint is complete.
@@ -188,6 +194,7 @@ def turns(
             folder = stack.enter_context(_open(program, config, resume, record))
             journal, checkpoints = _journal_and_checkpoints(stack, folder, config)
             if resume:
+                check_keys(folder.config, folder.path)
                 start = restore(folder, checkpoints, template, lambda: compiler.work)
                 if start.state is not None and start.generation >= config.generations:
                     reporter = Reporter(config.generations, start.generation, config.quiet or not sync.is_first())
@@ -219,6 +226,16 @@ def turns(
         state, history = yield from parts.run(start._replace(state=state), run_key)
         writers.wait()
         return Result(state, history, writers.run_dir, meter.read())
+
+
+def _check_counters(program: Program, generations: int) -> None:
+    """Check that int32 can count the training iterations of a run."""
+    iterations = max(staged_step(program.step).iterations, 1)
+    if generations * iterations > LARGEST_COUNT:
+        raise ValueError(
+            f"generations must be at most {LARGEST_COUNT // iterations} with {iterations} training iterations each, "
+            f"since int32 counts them, got {generations}."
+        )
 
 
 def run_config(config: RunConfig | None, options: Mapping[str, Any], resume: bool) -> RunConfig:

@@ -5,16 +5,16 @@ allocated.
 """
 
 import math
-import warnings
 from typing import NamedTuple
 
 import jax
 
 from rookery.buffers import BufferState
 from rookery.distributed import device_memory, programs
-from rookery.distributed.device_memory import Gauge, MemoryWarning, Usage, size
+from rookery.distributed.device_memory import Gauge, Usage, size
 from rookery.distributed.mesh import Mesh
 from rookery.distributed.programs import Stages
+from rookery.factories import divisors
 from rookery.learners.base import Member
 from rookery.populations.base import Program, ProgramState
 from rookery.types import PyTree
@@ -168,6 +168,21 @@ def working_memory(stages: Stages, held: int) -> int | None:
 _STATELESS = ("first_states", "start_states")  # the state is neither an argument nor the result of these stages
 
 
+def check_fits(planned: Plan, work: PyTree) -> None:
+    """Check before anything is compiled that the state and the work of a generation fit the memory.
+
+    Args:
+      planned: the plan of the state.
+      work: shapes, dtypes and shardings of the work in progress.
+
+    Raises:
+      MemoryError: they do not; the message names settings that fit.
+    """
+    planned = planned._replace(working=sum(map(_share, jax.tree.leaves(work))))
+    if planned.available is not None and planned.held + (planned.working or 0) > planned.available:
+        raise MemoryError(remedy(planned))
+
+
 def remedy(planned: Plan) -> str | None:
     """An error message with settings that would fit; None if the plan fits, or if the available memory is unknown.
 
@@ -220,8 +235,8 @@ def _more_devices(planned: Plan) -> str | None:
     sizes, fixed = planned.sizes, _fixed(planned)
     cells = _costs(planned).get(REPERTOIRE, 0) if sizes.divides_cells else 0
     divided = (planned.peak - fixed + cells) * sizes.devices
-    for count in range(sizes.devices + 1, sizes.population + 1 if planned.separate_memory else 0):
-        divides = sizes.population % count == 0 and not (cells and sizes.cells % count)
+    for count in divisors(sizes.population) if planned.separate_memory and sizes.population else ():
+        divides = count > sizes.devices and not (cells and sizes.cells % count)
         if divides and fixed - cells + -(-divided // count) <= (planned.available or 0):
             return f"{count} devices"
     return None
@@ -242,20 +257,11 @@ class Meter:
       program: the program that runs.
       over: the mesh.
       template: shapes, dtypes and shardings of the program's state on the mesh.
-
-    Warns:
-      MemoryWarning: the state alone is larger than the available memory.
     """
 
     def __init__(self, program: Program, over: Mesh, template: ProgramState):
         self._planned = plan(program, over, template)
         self._gauge = Gauge(over)
-        if self._planned.available is not None and self._planned.held > self._planned.available:
-            message = (
-                f"the run's state alone needs {size(self._planned.held)} on each device, but "
-                f"{size(self._planned.available)} are available; `rookery train ... --plan` lists settings that fit."
-            )
-            warnings.warn(message, MemoryWarning, stacklevel=3)
 
     def begin(self, stages: Stages, state: ProgramState) -> None:
         """Start measuring once the first state is ready, so that memory used by compilation is not counted.

@@ -106,7 +106,8 @@ class RunWriters(NamedTuple):
         if self.checkpoints is None:
             return 0.0
         if table is not None:
-            columns = jax.device_get(table(state))  # a collective computation: every process has to run it
+            with jax.debug_nans(False):  # an empty cell has no descriptor
+                columns = jax.device_get(table(state))  # a collective computation: every process has to run it
             if self.log is not None and self.folder is not None:
                 # Written before the checkpoint, since a run resumed from a complete checkpoint relies on these rows.
                 self.log.write_cells(generation - 1, columns["fitness"])

@@ -414,7 +414,7 @@ def test_the_default_search_space() -> None:
         ({"minibatches": 0}, r"^minibatches must be at least 1, got 0\.$"),
         ({"memory_size": 0}, r"^memory_size must be at least 1, got 0\.$"),
         ({"initial_std": 0.0}, r"^initial_std must be above 0 and at most 7\.38, got 0\.0\.$"),
-        ({"anneal_updates": -1}, r"^anneal_updates must not be negative, got -1\.$"),
+        ({"anneal_updates": -1}, r"^anneal_updates must be at least 0, got -1\.$"),
     ],
 )
 def test_invalid_configurations_are_errors(options: dict, message: str) -> None:

@@ -73,7 +73,7 @@ def test_train_and_evaluate(rookery_command, tmp_path):
     (run / "config.json").write_text(json.dumps(written))
     code, _, err = rookery_command("resume", str(run))
     assert code == 1
-    assert "incompatible version" in err
+    assert "config.json: an incompatible version" in err
     assert "colour" in err
 
 
@@ -348,7 +348,7 @@ INVALID = [
     ("train sac --updates-per-step=inf", 2, "--updates-per-step must be a finite number, got inf."),
     ("train sac --hidden-sizes a b", 2, "--hidden-sizes must be whole numbers, got a b."),
     ("train diayn --discriminator-hidden-sizes 0", 2, "--discriminator-hidden-sizes must all be at least 1"),
-    ("train sac --seed 99999999999999999999", 2, "--seed must be between -2^63 and 2^63"),
+    ("train sac --seed 99999999999999999999", 2, "--seed must be at most 4294967295"),
     ("train sac --env point_room --devices 0", 1, "--devices must be at least 1, got 0."),
     (
         "train sac --env point_room --devices 1000",

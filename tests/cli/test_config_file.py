@@ -49,6 +49,34 @@ def write(tmp_path, monkeypatch):
     return write
 
 
+def test_paths_and_variables_are_expanded_as_in_a_shell(write, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PLACE", "runs")
+    text = 'kind = "sac"\nrun-dir = "~/${PLACE}/$PLACE"\nenv = "~/$PLACE/mass.py:make"\n'
+    text += 'option = ["cost=5$", "to=$PLACE"]\n'
+    config = parse(["train", f"--config=~/{write(text)}"]).config
+    assert config.run.run_dir == f"{tmp_path}/runs/runs"
+    assert config.environment.env == "~/runs/mass.py:make"  # as typed; `factories` expands it
+    assert config.environment.option == ("cost=5$", "to=runs")
+    assert parse(["train", "sac", "--run-dir=~/x"]).config.run.run_dir == f"{tmp_path}/x"
+    code, _, err = call("train", "--config", write('kind = "sac"\nrun-dir = "$NOWHERE/x"\n'))
+    assert (code, err) == (
+        2,
+        'error: run.toml: the variable $NOWHERE in "$NOWHERE/x" is not set; set it, or write its value.\n',
+    )
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_cannot_show_a_path_gets_escapes(encoding, tmp_path):
+    command = [sys.executable, "-c", "import rookery.cli.app; rookery.cli.app.main()", "report", "Ürsprünge-鳥"]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, timeout=300, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"error: ")
+    assert "\\u9ce5 is not a run directory" in done.stderr.decode("latin-1")
+    assert b"Traceback" not in done.stderr
+
+
 def same_as(words: str) -> Any:
     return parse(["train", *words.split()]).config
 

@@ -328,8 +328,8 @@ def test_a_film_gets_the_stored_frames_and_the_sums_of_the_rewards_between_them(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"count": 0}, r"^count must be at least 1 episode, or None for all, got 0\.$"),
-        ({"most_frames": 1}, r"^most_frames must be at least 2, the first and the last, got 1\.$"),
+        ({"count": 0}, r"^count must be at least 1, got 0\.$"),
+        ({"most_frames": 1}, r"^most_frames must be at least 2, got 1\.$"),
         ({"checkpoint": "new"}, r"^checkpoint must be best, last or the number of a generation, got 'new'\.$"),
     ],
 )

@@ -11,7 +11,7 @@ from rookery.agents.ppo import ppo
 from rookery.agents.sac import sac
 from rookery.agents.td3 import td3
 from rookery.envs import registry
-from rookery.envs.base import Environment, EnvSpec, Step, first_step, next_step
+from rookery.envs.base import Environment, EnvSpec, Step, Team, first_step, next_step
 from rookery.envs.check import EnvironmentWarning, check_environment, check_interface
 from rookery.envs.wrappers.frame_stack import stack_frames
 from rookery.envs.wrappers.time_limit import guard_physics, limit_episode
@@ -103,7 +103,10 @@ def test_the_zeros_of_a_reset_may_have_double_precision(name: str) -> None:
             {"observation_size": 3},
             r"reset gives observation\.features of shape \(2,\) instead of \(3,\)\. \(spec\.observation_size is 3\)$",
         ),
-        ("", {"observation_size": 0}, r"spec\.observation_size must be a whole number of at least 1, got 0\.$"),
+        ("", {"observation_size": 0}, r"spec\.observation_size must be at least 1, got 0\.$"),
+        ("", {"team": Team(("a", "a"), (2, 2), (1, 1))}, r"the agent of the team 'a' is there twice"),
+        ("", {"team": Team(("a,b", "c"), (2, 2), (1, 1))}, r"the agent of the team 'a,b' needs another name"),
+        ("", {"measures": {"a\nb": "text"}}, r"the measure 'a\\nb' needs another name"),
         ("", {"masked": True}, r"reset gives no mask, but spec\.masked is True\."),
         ("needs two actions", {}, r"step\(state, action, key\) raised TypeError for an action of shape \(1,\)"),
         (

@@ -1,8 +1,10 @@
 """User-defined environments by name: references, registered names, and what goes wrong."""
 
+import re
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ import rookery
 from rookery import factories
 from rookery.envs import custom, registry
 from rookery.envs.base import Environment
-from rookery.experiments.build_parts import option_value
+from rookery.experiments.build_parts import option_values
 
 FILE = """
 import rookery
@@ -50,7 +52,42 @@ def test_a_factory_in_a_file_is_a_task_with_its_parameters_as_options(file: Path
 
 @pytest.mark.parametrize(("word", "steps"), [("dense=false", 9), ("dense=False", 9), ("dense=true", 7)])
 def test_a_typed_switch_is_not_text(file: Path, word: str, steps: int) -> None:
-    assert registry.make(f"{file}:switches", **dict([option_value(word)])).spec.episode_length == steps
+    assert registry.make(f"{file}:switches", **option_values([word])).spec.episode_length == steps
+
+
+def test_a_file_in_the_home_folder(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(file.parent))
+    assert registry.make("~/own_task.py:make").spec.episode_length == 7
+    assert custom.canonical("~/own_task.py:make") == f"{file}:make"
+
+
+@pytest.mark.parametrize("name", ["name", "self", "options", "factory"])
+def test_a_parameter_of_a_factory_has_any_name(file: Path, name: str) -> None:
+    file.write_text(
+        f"import rookery\ndef make({name}='y'):\n    return rookery.make('point_room', episode_length=len({name}))"
+    )
+    assert registry.make(f"{file}:make", **option_values([f"{name}=long"])).spec.episode_length == 4
+
+
+@pytest.mark.parametrize(
+    "name", ["a,b", 'a"b', "a\nb", "a\tb", "", " a", "a ", "../a", "a=b", "a\\b", "/a", "a/", 3, None, "x"]
+)
+def test_the_one_rule_for_names_from_outside(name: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^the metric {re.escape(repr(name))} (needs another name|is there twice)"):
+        factories.check_names("metric", ["x", name])
+
+
+@pytest.mark.parametrize("name", ["hyper/x", "broken_x", "fitness", "seconds", "max_fitness", "member/0/x", "reward"])
+def test_names_that_the_library_uses_are_reserved(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^the metric '{name}' needs another name, since rookery uses it itself"):
+        factories.check_names("metric", [name], factories.METRIC_NAMES)
+    factories.check_names("metric", ["loss/actor", "Q1", "verlust_ä", "0", "fitness_2"], factories.METRIC_NAMES)
+
+
+@pytest.mark.parametrize("words", [["width=4", "width=5"], ["a,b=1"], ["a b =1"]])
+def test_options_that_are_no_names_or_there_twice_are_errors(words: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"^the option "):
+        option_values(words)
 
 
 def test_a_factory_in_a_module_is_found_from_the_working_directory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

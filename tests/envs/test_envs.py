@@ -343,5 +343,5 @@ def test_declarations_that_make_no_sense_are_refused() -> None:
         base.descriptor_spec("a point", "final", (1.0,), (1.0,))
     with pytest.raises(ValueError, match="'median' is unknown"):
         base.descriptor_spec("a share", "median", (0.0,), (1.0,))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="at least 1 step, got 0"):
+    with pytest.raises(ValueError, match="at least 1, got 0"):
         registry.make("point_room", episode_length=0)

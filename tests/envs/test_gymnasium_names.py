@@ -104,7 +104,7 @@ def test_a_dependency_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"episode_length": 0}, "episode_length must be at least 1 step, got 0"),
+        ({"episode_length": 0}, "episode_length must be at least 1, got 0"),
         ({"episode_length": 201}, "truncates episodes after 200 steps; give an episode_length up to 200"),
         ({"workers": 0}, "workers must be at least 1, got 0"),
         ({"worker_kind": "fibres"}, "worker_kind must be threads or processes, got 'fibres'"),

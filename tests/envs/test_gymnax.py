@@ -148,7 +148,7 @@ def test_mistakes_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
         gymnax.make("CartPole-v9")
     with pytest.raises(ValueError, match=r"MNISTBandit-bsuite is not supported: it downloads its images"):
         gymnax.make("MNISTBandit-bsuite")
-    with pytest.raises(ValueError, match="at least 1 step, got 0"):
+    with pytest.raises(ValueError, match="at least 1, got 0"):
         registry.make("CartPole-v1", episode_length=0)
     monkeypatch.setitem(sys.modules, "gymnax", None)
     with pytest.raises(ImportError, match=r'install it: pip install "rookery\[gymnax\]"'):

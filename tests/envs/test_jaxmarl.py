@@ -240,7 +240,7 @@ def test_mistakes_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
         jaxmarl.make("MPE_simple")
     with pytest.raises(ValueError, match=r"LearnedPolicyEnemySMAX is not supported: it needs a trained enemy policy"):
         jaxmarl.make("LearnedPolicyEnemySMAX")
-    with pytest.raises(ValueError, match="at least 1 step, got 0"):
+    with pytest.raises(ValueError, match="at least 1, got 0"):
         registry.make("switch_riddle", episode_length=0)
     with monkeypatch.context() as without:
         without.setattr("jaxmarl.registration.MABRAX_AVAILABLE", False)

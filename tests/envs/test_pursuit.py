@@ -220,7 +220,7 @@ REFUSED = [
     ({"prey_speed": math.nan}, r"^prey_speed must be finite and at least 0 \(0 means no motion\), got nan\.$"),
     ({"capture_radius": 0.0}, r"^capture_radius must be between 0 and 1, the side of the square, got 0\.0\.$"),
     ({"capture_radius": 1.0}, r"^capture_radius must be between 0 and 1, the side of the square, got 1\.0\.$"),
-    ({"episode_length": 0}, r"^episode_length must be at least 1 step, got 0\.$"),
+    ({"episode_length": 0}, r"^episode_length must be at least 1, got 0\.$"),
 ]
 
 

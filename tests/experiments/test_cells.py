@@ -75,8 +75,9 @@ class TestCells:
             ({"cells": 0}, "cells must be at least 1, got 0"),
             ({"cvt_samples": 0}, "cvt_samples must be at least 1, got 0"),
             ({"cells": 9, "cvt_samples": 8}, r"cvt_samples must be at least cells \(9\), got 8"),
-            ({"grid": (3, 0)}, "grid needs at least 1 cell along each dimension"),
-            ({"grid": ()}, "grid needs at least 1 cell along each dimension"),
+            ({"grid": (3, 0)}, "each of grid must be at least 1, got 0"),
+            ({"grid": ()}, "grid needs the number of cells along each dimension"),
+            ({"grid": (2**16, 2**16)}, "cells must be at most 2147483647"),
         ],
     )
     def test_an_invalid_config_is_rejected_with_a_message(self, options, message):

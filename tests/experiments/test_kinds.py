@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ from rookery.agents.base import Agent
 from rookery.agents.sac import SPACE as SAC_SPACE
 from rookery.agents.sac import SacConfig, sac
 from rookery.cli.flags import flags_of
+from rookery.cli.options import options_of
 from rookery.envs.base import EnvSpec
 from rookery.experiments import agents, kinds, settings
 from rookery.experiments.agents import AgentEntry
+from rookery.experiments.config import RunConfig
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import KINDS, configure, default_space, generate
 from rookery.hyperparams import LogUniform
@@ -63,6 +66,64 @@ def test_capabilities_agree_with_settings(name: str):
     if config.agent_entry is not None:
         assert type(config.agent) is config.agent_entry.config
         assert config.is_on_policy == (config.agent_entry in agents.ON_POLICY.values())
+
+
+def test_paths_of_a_config_begin_in_the_home_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = configure("pbt-sac", init_from="~/a", replay_schedule=Path("~/b"), run=RunConfig(run_dir="~/ü"))
+    assert (config.init_from, config.replay_schedule, config.run.run_dir) == tuple(f"{tmp_path}/{x}" for x in "abü")
+
+
+def changed(config: Any, path: tuple[str, ...], value: Any) -> Any:
+    """A config with another value of the setting at this path."""
+    inner = changed(getattr(config, path[0]), path[1:], value) if path[1:] else value
+    return dataclasses.replace(config, **{path[0]: inner})
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_count_that_int32_cannot_hold_is_an_error_that_names_it(name: str):
+    counts = [option for option in options_of(KINDS[name]) if "int" in str(option.hint)]
+    assert {"generations", "eval-episodes", "start-states"} <= {option.name for option in counts}
+    for option in counts:
+        if "tuple" not in str(option.hint):
+            with pytest.raises(ValueError, match=rf"^{option.path[-1]} must be at most \d+.*, got 5000000000"):
+                changed(KINDS[name](), option.path, 5_000_000_000)
+        with pytest.raises(TypeError, match=option.path[-1]):
+            changed(KINDS[name](), option.path, "many")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("learner.num_envs", "4", "num_envs must be a whole number, got '4'"),
+        ("learner.num_envs", None, "num_envs must be a whole number, got None"),
+        ("learner.batch_size", 3_000_000_000, "batch_size must be at most 2147483647"),
+        ("learner.updates_per_step", float("nan"), "updates_per_step must be a finite number, got nan"),
+        ("learner.normalize_observations", "yes", "normalize_observations must be true or false, got 'yes'"),
+        ("learner", 5, "learner must be a table of settings, got 5"),
+        ("agent.hidden_sizes", 64, "hidden_sizes must be a sequence of numbers"),
+        ("agent.hidden_sizes", {"a": 1}, "hidden_sizes must be a sequence of numbers"),
+        ("environment.env", 3, "env must be a text, got 3"),
+        ("environment.option", [1], "each of option must be a text, got 1"),
+        ("environment.exact", 1, "exact must be true or false, got 1"),
+        ("population", [8], "population must be a whole number"),
+        ("population", True, "population must be a whole number, got True"),
+        ("run.seed", 1.5, "seed must be a whole number, got 1.5"),
+        ("run.run_dir", ["x"], "run_dir must be a text"),
+        ("pbt.exploit", ["none"], "exploit must be 'truncation'"),
+        ("space", [1], "space must be a table of settings, got "),
+        ("islands.migrate_fraction", "0.5", "migrate_fraction must be a number, got '0.5'"),
+    ],
+)
+def test_wrong_types_in_config_json_are_one_sentence_that_names_it(path: str, value: Any, message: str):
+    record = json.loads(json.dumps(to_record(configure("pbt-sac"))))
+    *parts, last = path.split(".")
+    inner = record
+    for part in parts:
+        inner = inner[part]
+    inner[last] = value
+    with pytest.raises(ValueError, match=f"^config.json: {message}"):
+        from_record(record)
 
 
 def test_no_code_tests_the_class_of_a_config():

@@ -312,7 +312,11 @@ def test_an_initial_member_has_no_data_and_starts_from_the_bank(real: Setup) -> 
             "^buffer_size must be at most 2147483622 with num_envs 25, since indices of transitions are int32, got "
             r"2147483623\.$",
         ),
-        ({"warmup_steps": -1}, r"^warmup_steps must not be negative, got -1\.$"),
+        ({"warmup_steps": -1}, r"^warmup_steps must be at least 0, got -1\.$"),
+        (
+            {"updates_per_step": 4e5},
+            r"^updates_per_step x num_envs x batch_size must be at most 2147483647, the largest",
+        ),
         ({"start_states": 9}, r"^start_states must be at least eval_episodes \(10\), got 9\.$"),
     ],
 )

@@ -52,8 +52,8 @@ class TestCounts:
             ({"burn_in": -1}, "burn_in must be at least 0"),
             ({"perturb_factors": (0.0, 1.2)}, "perturb_factors must be above 0"),
             ({"smooth": 0}, "smooth must be at least 1"),
-            ({"frequencies": (1, 0)}, "frequencies must be two or more, each at least 1"),
-            ({"frequencies": (10,)}, "frequencies must be two or more, each at least 1"),
+            ({"frequencies": (1, 0)}, "each of frequencies must be at least 1"),
+            ({"frequencies": (10,)}, "frequencies must be two or more"),
             (
                 {"exploit": "tournement"},
                 "exploit must be 'truncation' or .* got 'tournement'; did you mean 'tournament'",

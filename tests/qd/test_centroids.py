@@ -175,7 +175,7 @@ class TestCvt:
     @pytest.mark.parametrize(
         ("cells", "options", "sentence"),
         [
-            (0, {}, r"^a tessellation needs at least 1 cell, got 0\.$"),
+            (0, {}, r"^cells must be at least 1, got 0\.$"),
             (9, {"num_samples": 8}, r"^9 cells need at least as many draws, got num_samples = 8\.$"),
             (2, {"iterations": -1}, r"^iterations must be at least 0, got -1\.$"),
             (2, {"upper": (0.0,)}, r"finite limits, lower < upper"),

@@ -68,6 +68,18 @@ class TestGroups:
         paths = [write("a", [1.0]), write("b", [1.0], run=other, environment={"devices": 2, "exact": True})]
         assert len(group_runs(paths)) == 1
 
+    def test_random_keys_matter_only_to_runs_that_are_compared_bit_by_bit(self, write):
+        paths = [write("old", [1.0]), write("rbg", [1.0], keys="rbg")]
+        assert len(group_runs(paths)) == 1
+        exact = [
+            write(f"exact{i}", [1.0], keys=name, environment={"exact": True}) for i, name in enumerate(["rbg", "x"])
+        ]
+        with pytest.raises(
+            ValueError, match=r"^runs with --exact cannot be compared across .* rbg and .*exact1 with x\.$"
+        ):
+            group_runs(exact)
+        assert len(group_runs([paths[0], exact[0]])) == 1
+
     def test_a_setting_that_is_null_counts_as_absent(self, write):
         assert len(group_runs([write("old", [1.0]), write("new", [1.0], agent={"fix_alpha": None})])) == 1
 

@@ -51,6 +51,14 @@ def test_the_configuration_is_read_back(tmp_path):
     assert set(content["versions"]) == {"rookery", "jax", "python"}
 
 
+def test_a_home_folder_is_expanded_as_by_a_shell(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    create("~/runs/x", CONFIG).release()
+    assert open_existing("~/runs/x").path == tmp_path / "runs/x"
+    assert RunFolder("~no-such-user/x").path == Path.cwd() / "~no-such-user/x"
+    assert RunFolder("./~/x").path == Path.cwd() / "~/x"
+
+
 def test_the_names_of_the_files(tmp_path):
     run = RunFolder(tmp_path)
     files = [run.config_file, run.metrics_file, run.lineage_file, run.picture_file, run.report_file]

@@ -1,6 +1,8 @@
 """The training loop, with a program of two lines in place of a population."""
 
 import csv
+import dataclasses
+import re
 import shutil
 from functools import partial
 from types import SimpleNamespace
@@ -11,9 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import rookery
+from rookery.distributed import mesh
+from rookery.experiments import config_io
 from rookery.experiments.config import RunConfig
 from rookery.populations.base import Program, ProgramState
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
+from rookery.storage.csv_log import read_csv
 from rookery.storage.events import Journal
 from rookery.storage.exit_reasons import Diverged
 from rookery.storage.run_dir import RunFolder, open_existing
@@ -52,6 +58,90 @@ def walks(diverge_at: int = 1000) -> Program:
 
 def rows(path):
     return list(csv.DictReader(path.read_text().splitlines()))
+
+
+@pytest.mark.parametrize("name", ["fitness", "parent", "step", "a,b"])
+def test_a_metric_of_an_agent_keeps_the_one_rule_for_names(name, tmp_path):
+    environment = rookery.make("point_room", episode_length=10)
+    agent = rookery.sac(environment.spec, hidden_sizes=(8,))
+    own = agent._replace(update=lambda *inputs: (inputs[0], {name: jnp.zeros(())}))
+    program = rookery.pbt(rookery.off_policy(own, environment, tiny.CONFIG), population_size=2)
+    with pytest.raises(ValueError, match=f"^the metric of the agent {re.escape(repr(name))} needs another name"):
+        run(program, generations=1, run_dir=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["generation", "member", "seconds", "env_steps", "a,b"])
+def test_a_metric_of_a_program_keeps_the_rule_too(name, tmp_path):
+    def own_step(state, key):
+        state, metrics = step(1000, state, key)
+        return state, {**metrics, name: jnp.zeros(())}
+
+    with pytest.raises(ValueError, match=f"^the metric of the program {re.escape(repr(name))} needs another name"):
+        run(walks()._replace(step=own_step), generations=1, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def arm():
+    scoring = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
+    return rookery.map_elites(scoring, rookery.qd.grid((4, 4), (0.0, 0.0), (1.0, 1.0)), rookery.qd.iso_line(scoring, 4))
+
+
+def test_healthy_runs_work_under_the_debug_flag_for_nan(tmp_path):
+    learner = tiny.learner(config=dataclasses.replace(tiny.CONFIG, warmup_steps=40))
+    program = rookery.pbt(learner, population_size=2)
+    with jax.debug_nans(True):
+        first, second = run(program, generations=2, run_dir=tmp_path / "pbt", quiet=True).history
+        run(arm(), generations=2, run_dir=tmp_path / "arm", quiet=True)
+        own = jax.jit(program.step)(program.init(jax.random.key(0)), jax.random.key(1))[1]
+    assert np.isnan(first["critic_loss"]).all(), "an average of nothing stays NaN in the tables"
+    assert np.isfinite(second["critic_loss"]).all()
+    assert (own["critic_loss"] == 0).all(), "the flag takes every NaN in a result for an error"
+    columns = read_csv(tmp_path / "arm/repertoire.csv")
+    assert (np.isnan(columns["descriptor/0"]) == ~np.isfinite(columns["fitness"])).all()
+
+
+@pytest.mark.parametrize(
+    ("switch", "message"),
+    [
+        (jax.disable_jit, "^jax_disable_jit is on, but a program is compiled before it runs"),
+        (partial(jax.debug_infs, True), "^jax_debug_infs is on, but the fitness of empty cells is -inf"),
+        (partial(jax.enable_x64, True), "^jax_enable_x64 is on, but agents train in float32"),
+    ],
+)
+def test_switches_of_jax_with_which_nothing_can_run_are_one_sentence(switch, message, tmp_path):
+    program = arm()
+    with switch(), pytest.raises(ValueError, match=message):
+        run(program, generations=1, run_dir=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_platform_that_is_not_there_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(jax, "devices", lambda *_: (_ for _ in ()).throw(AssertionError()))
+    with pytest.raises(
+        ValueError, match=r"^JAX finds no device of the platform 'cpu'; unset JAX_PLATFORMS, or install"
+    ):
+        mesh.make_mesh(1)
+
+
+def test_a_run_continues_with_its_own_implementation_of_random_keys(tmp_path, monkeypatch):
+    run(walks(), generations=1, run_dir=tmp_path / "run", quiet=True)
+    assert open_existing(tmp_path / "run").config["keys"] == "threefry2x32"
+    with jax.threefry_partitionable(False):
+        assert config_io.key_implementation() == "threefry2x32, not partitionable"
+        with pytest.raises(
+            ValueError, match="was run with the random keys threefry2x32, but JAX now has threefry2x32, not"
+        ):
+            run(walks(), generations=2, run_dir=tmp_path / "run", resume=True, quiet=True)
+    monkeypatch.setattr(config_io, "key_implementation", lambda: "rbg")
+    with pytest.raises(ValueError, match="was run with the random keys threefry2x32, but JAX now has rbg"):
+        run(walks(), generations=2, run_dir=tmp_path / "run", resume=True, quiet=True)
+
+
+def test_int32_counts_the_iterations_of_a_run():
+    program = rookery.pbt(tiny.learner(), population_size=2)
+    with pytest.raises(ValueError, match=r"^generations must be at most 214748364 with 10 training iterations each"):
+        run(program, generations=2**28, quiet=True)
 
 
 def test_without_a_run_dir_nothing_is_written(tmp_path, monkeypatch):

@@ -449,15 +449,18 @@ def test_a_plan_is_for_the_devices_of_the_run(tmp_path):
     assert f"on {count} cpu device{'s' * (count > 1)}\n" in done.stdout
 
 
-@pytest.mark.filterwarnings("always::rookery.distributed.device_memory.MemoryWarning")
-def test_a_run_warns_before_and_reports_its_memory_afterwards(train, tmp_path, monkeypatch):
+def test_a_state_that_does_not_fit_is_an_error_before_compiling(train, tmp_path, monkeypatch):
     monkeypatch.setattr(device_memory, "available", lambda _: 959)
+    monkeypatch.setattr(programs, "compile_lowered", None)
+    code, _, err = train("--quiet")
+    assert code == 1
+    assert re.match(r"error: the run needs [\d.]+ kB on each device while it saves, but 959 bytes are available", err)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_reports_its_memory(train, tmp_path):
     code, out, err = train()
-    assert code == 0
-    assert err == (
-        "warning: the run's state alone needs 960 bytes on each device, but 959 bytes are available; "
-        "`rookery train ... --plan` lists settings that fit.\n"
-    )
+    assert (code, err) == (0, "")
     assert re.search(
         r"memory     960 bytes of state per device, [\d.]+ kB while saving; measured [\d.]+ ([kMG]B|bytes) "
         r"\(state and peak growth of the process on 2 devices\)\n",

@@ -5,6 +5,7 @@ from functools import partial
 from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.host import calls
 from rookery.envs.host.pool import HostPool
+from rookery.factories import check_counts
 
 TIMEOUT = 60.0
 """Default time limit of a reset or step, in seconds."""
@@ -43,8 +44,7 @@ def episode_length(name: str, limit: int | None, requested: int | None) -> int:
             f"{name} has no time limit of its own; give episode_length, as in --episode-length 1000, or in Python "
             "episode_length=1000."
         )
-    if length < 1:
-        raise ValueError(f"episode_length must be at least 1 step, got {length}.")
+    check_counts(episode_length=length)
     if limit is not None and length > limit:
         raise ValueError(f"{name} truncates episodes after {limit} steps; give an episode_length up to {limit}.")
     return int(length)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from rookery.envs import base
 from rookery.envs.base import DescriptorSpec
+from rookery.factories import check_counts
 from rookery.types import Array, Key
 
 EDGE = 5.12  # the usual search domain of the sphere and Rastrigin functions is [-5.12, 5.12]^n
@@ -87,8 +88,7 @@ def names() -> tuple[str, ...]:
 
 
 def _arm(name: str, size: int) -> Function:
-    if size < 1:
-        raise ValueError(f"the size of {name!r} must be at least 1 joint, got {size}.")
+    check_counts(**{f"the size of {name!r}": size})
     descriptor = base.descriptor_spec("end of the arm x, y", "final", (0.0, 0.0), (1.0, 1.0))
     init = partial(_uniform, size, 0.0, 1.0)
     return Function(name, init, _score_arm, (0.0, 1.0), descriptor, -0.5, size)

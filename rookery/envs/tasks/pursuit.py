@@ -35,6 +35,7 @@ from rookery.envs import base
 from rookery.envs.base import Environment, EnvSpec, Step, Team
 from rookery.envs.rendering.scene import Picture, Scene, Scenery
 from rookery.envs.wrappers import time_limit
+from rookery.factories import check_counts
 from rookery.hyperparams import Field, Uniform
 from rookery.types import Array, Key, Scalar
 
@@ -144,9 +145,7 @@ def pursuit_continuous(
 
 
 def _check(rules: _Rules, parameters: PursuitParameters) -> None:
-    for name in ("predators", "prey"):
-        if getattr(rules, name) < 1:
-            raise ValueError(f"{name} must be at least 1, got {getattr(rules, name)}.")
+    check_counts(predators=rules.predators, prey=rules.prey)
     for name in ("predator_speed", "prey_speed"):
         speed = getattr(parameters, name)
         if not (math.isfinite(speed) and speed >= 0.0):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step, announce_inside, parameterize_inside
 from rookery.envs.rendering import scene
+from rookery.factories import check_counts
 from rookery.features import Shape, flatten_features, is_shape, unflatten_features
 from rookery.types import Array, Key
 
@@ -39,8 +40,7 @@ def stack_frames(environment: Environment, count: int) -> Environment:
       8
     """
     spec = environment.spec
-    if count < 1:
-        raise ValueError(f"frame_stack must be at least 1, got {count}.")
+    check_counts(frame_stack=count)
     if count == 1:
         return environment
     if environment.assignment is not None or spec.recurrent or spec.identified:

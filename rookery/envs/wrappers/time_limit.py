@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from rookery import trees
 from rookery.envs.base import Environment, EnvState, Step, announce_inside, parameterize_inside
 from rookery.envs.rendering import scene
+from rookery.factories import check_counts
 from rookery.types import Array, Key
 
 
@@ -35,8 +36,7 @@ def limit_episode(environment: Environment, length: int) -> Environment:
       >>> env.spec.episode_length
       10
     """
-    if length < 1:
-        raise ValueError(f"episode_length must be at least 1 step, got {length}.")
+    check_counts(episode_length=length)
     if environment.assignment is not None:
         present = "skills" if environment.spec.skill else "an assignment"
         raise ValueError(f"{environment.spec.name} has {present}; apply limit_episode first, then {present}.")

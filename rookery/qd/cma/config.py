@@ -2,9 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from rookery.factories import check_fields
+from rookery.factories import Within, check_fields
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class CmaMaeConfig:
       ValueError: a count or a standard deviation out of its range, or an unknown choice.
     """
 
-    emitters: int = 15
+    emitters: Annotated[int, Within(1)] = 15
     """Number of distributions, each of which draws an equal share of the batch (at least 1; it must divide the
     batch)."""
     covariance: Literal["auto", "full", "diagonal"] = "auto"
@@ -33,7 +33,5 @@ class CmaMaeConfig:
     def __post_init__(self) -> None:
         """Check the ranges."""
         check_fields(self)
-        if self.emitters < 1:
-            raise ValueError(f"emitters must be at least 1, got {self.emitters}.")
         if self.initial_sigma is not None and not 0.0 < self.initial_sigma < math.inf:
             raise ValueError(f"initial_sigma must be above 0, got {self.initial_sigma}.")

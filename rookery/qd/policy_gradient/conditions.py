@@ -52,10 +52,11 @@ def rows(conditions: Conditions, recorded: Recorded, reached: Array, targets: Ar
       conditions: limits and length scale.
       recorded: transitions `[B, T, ...]` of B policies.
       reached: `[B, D]`, the descriptors that were evaluated.
-      targets: `[B, D]`, the scaled descriptor that each policy should reach; NaN where it is the one that it reached.
+      targets: `[B, D]`, the scaled descriptor that each policy should reach; not finite where it is the one that it
+        reached.
     """
     transitions, found = recorded.transitions, scaled(conditions.descriptor, reached)
-    targets = jnp.where(jnp.isnan(targets), found, targets)
+    targets = jnp.where(jnp.isfinite(targets), targets, found)
     factor = similarity(found, targets, conditions.length_scale)
 
     def see(observation: Observation) -> Observation:

@@ -1,9 +1,10 @@
 """The settings of PGA-ME and DCRL-ME."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from rookery.agents.td3 import Td3Config, Td3Hyper
-from rookery.factories import check_fields
+from rookery.factories import Within, check_fields
 from rookery.qd.scoring import PolicyConfig
 
 
@@ -15,20 +16,20 @@ class PgaMeConfig:
       ValueError: a count below 1, or a share or a rate out of its range.
     """
 
-    critic_steps: int = 300
+    critic_steps: Annotated[int, Within(1)] = 300
     """Updates of the critics, and of the actor that is trained with them, in each generation (at least 1)."""
-    policy_gradient_steps: int = 100
+    policy_gradient_steps: Annotated[int, Within(1)] = 100
     """Gradient steps of each policy that is varied by the critic (at least 1)."""
-    gradient_batch_size: int = 256
+    gradient_batch_size: Annotated[int, Within(1)] = 256
     """Transitions in each update of the critics and each gradient step of a policy (at least 1)."""
-    buffer_size: int = 1_000_000
+    buffer_size: Annotated[int, Within(1)] = 1_000_000
     """Transitions in the replay buffer (at least those of one generation: batch_size x eval_episodes x the length of an
     episode)."""
     variation_share: float = 0.5
     """Share of the batch that is created by iso+line variation, in (0, 1); gradient steps create the rest."""
     critic_hidden_sizes: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers of each critic (each at least 1)."""
-    policy_delay: int = 2
+    policy_delay: Annotated[int, Within(1)] = 2
     """Updates of the critics per update of the actor and of all targets (at least 1)."""
     critic_lr: float = 3e-4
     """Learning rate of the critics (above 0)."""
@@ -50,9 +51,6 @@ class PgaMeConfig:
     def __post_init__(self) -> None:
         """Check the ranges."""
         check_fields(self)
-        for name in ("critic_steps", "policy_gradient_steps", "gradient_batch_size", "buffer_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         for name in ("critic_lr", "actor_lr", "policy_lr", "reward_scaling", "tau"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}.")
@@ -91,11 +89,11 @@ class DcrlMeConfig(PgaMeConfig):
       ValueError: a count below 1, or a share or a rate out of its range.
     """
 
-    critic_steps: int = 3_000
+    critic_steps: Annotated[int, Within(1)] = 3_000
     """Updates of the critics, and of the actor that is trained with them, in each generation (at least 1)."""
-    policy_gradient_steps: int = 150
+    policy_gradient_steps: Annotated[int, Within(1)] = 150
     """Gradient steps of each policy that is varied by the critic (at least 1)."""
-    gradient_batch_size: int = 100
+    gradient_batch_size: Annotated[int, Within(1)] = 100
     """Transitions in each update of the critics and each gradient step of a policy (at least 1)."""
     actor_share: float = 0.25
     """Share of the batch that is the actor, conditioned on the descriptors of random elites, in (0, 1 -

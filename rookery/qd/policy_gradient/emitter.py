@@ -54,7 +54,7 @@ class Shared(NamedTuple):
 
     training: Training
     targets: Array
-    """`[B, D]`, the scaled target of each proposal, NaN where it has none; () without conditions."""
+    """`[B, D]`, the scaled target of each proposal, infinite where it has none; () without conditions."""
 
 
 def init(bindings: GradientBindings, key: Key, bank: Bank) -> EmitterState[tuple[()], Shared]:
@@ -65,7 +65,7 @@ def init(bindings: GradientBindings, key: Key, bank: Bank) -> EmitterState[tuple
     targets: Any = ()
     if bindings.conditions is not None:
         size = scoring.descriptor.size
-        targets = jnp.full((_batch_size(bindings), size), jnp.nan)
+        targets = jnp.full((_batch_size(bindings), size), jnp.inf)
         row = row._replace(
             observation=row.observation._replace(skill=jnp.zeros((size,))),
             next_observation=row.next_observation._replace(skill=jnp.zeros((size,))),
@@ -126,8 +126,8 @@ def propose(
     improved = trees.where(exist | is_actor, parents._replace(params=params), initial)
     proposals = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), variations, improved)
     if targets is not None:
-        none = jnp.full((bindings.variations.batch_size, targets.shape[1]), jnp.nan)
-        known = jnp.concatenate([none, jnp.where(exist, targets, jnp.nan)])
+        none = jnp.full((bindings.variations.batch_size, targets.shape[1]), jnp.inf)
+        known = jnp.concatenate([none, jnp.where(exist, targets, jnp.inf)])
         state = state._replace(shared=state.shared._replace(targets=known))
     return state, proposals, log
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from rookery.deploy.render import RenderedEpisode, film
 from rookery.report.figures.style import INK, PALETTE, QUIET, colour_of
+from rookery.storage.run_dir import user_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,7 +101,7 @@ def animate(
     """
     if most_frames < 2:
         raise ValueError(f"most_frames must be at least 2, got {most_frames}.")
-    path, length = Path(path), len(scenes.position)
+    path, length = user_path(path), len(scenes.position)
     if not length:
         raise ValueError("an episode without a state cannot be drawn; give at least its start.")
     save = _saver(path, frames_per_second)

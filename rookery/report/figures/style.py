@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rookery.report.formatting import steps_text
+from rookery.storage.run_dir import user_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,6 +49,7 @@ def new_figure(size: tuple[float, float], title: str = "", fontsize: int = 11) -
 
 def save_figure(figure: "Figure", path: Path) -> Path:
     """Write a figure; returns the path, with the suffix of the format, which is PNG without one."""
+    path = user_path(path)
     path = path if path.suffix else path.with_suffix(".png")
     figure.savefig(path, dpi=130)
     return path

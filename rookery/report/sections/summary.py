@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, SCHEDULE, environment_label, to_record
+from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, KEYS, SCHEDULE, environment_label, to_record
 from rookery.experiments.kinds import KINDS, default_space, parameter_flag
 from rookery.experiments.program_record import kind_label
 from rookery.report.formatting import AGENT_PREFIX, Settings, counted, duration, number, part, steps_text
@@ -21,7 +21,7 @@ from rookery.trees import flatten_mapping
 
 PHASES = ("seconds", "seconds_tables", "seconds_checkpoint")
 """Columns of `metrics.csv` that add up to the wall time of a generation; older runs have only the first."""
-_SHOWN_ELSEWHERE = {"kind", "space", SCHEDULE, DESCRIPTOR, INDEPENDENT, ISLAND}
+_SHOWN_ELSEWHERE = {"kind", "space", SCHEDULE, DESCRIPTOR, INDEPENDENT, KEYS, ISLAND}
 _WITHOUT_EFFECT = {"run.run_dir", "run.overwrite", "run.quiet", "run.live"}  # no effect on results
 _ENDS = ("ended", "failed")
 """Events after which a run does not go on by itself."""

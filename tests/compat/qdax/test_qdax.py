@@ -104,7 +104,7 @@ def test_completed_episodes_are_counted():
         ("pursuit_discrete", {}, "discrete actions or a team"),
         ("pursuit_continuous", {}, "discrete actions or a team"),
         ("point_room", {"batch_size": 0}, "batch_size must be at least 1, or None, got 0"),
-        ("point_room", {"episode_length": 0}, "episode_length must be at least 1 step, got 0"),
+        ("point_room", {"episode_length": 0}, "episode_length must be at least 1, got 0"),
         ("point_room", {"action_repeat": 2}, "action_repeat"),
         ("point_room", {"gravity": 2}, "no override gravity"),
     ],

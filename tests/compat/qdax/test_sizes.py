@@ -120,7 +120,7 @@ def test_a_single_skill_is_always_recognised():
 
 
 REJECTED: dict[str, Any] = {
-    "buffer needs a capacity of at least 1": lambda: ReplayBuffer.init(0, rows(1)),
+    "capacity of a buffer must be at least 1": lambda: ReplayBuffer.init(0, rows(1)),
     "num_skills": lambda: DIAYN(DiaynConfig(8, T, num_skills=0), 2),
     "descriptor_size": lambda: DIAYN(DiaynConfig(8, T), 2).init(KEY, 2, 2, 0),
     "observation_size": lambda: agent(SAC).init(KEY, 2, 0),
@@ -134,7 +134,7 @@ REJECTED: dict[str, Any] = {
     "batch_size": lambda: make_env(0),
     "grid needs at least 1 cell": lambda: qdax.compute_euclidean_centroids((0,), 0.0, 1.0),
     "limits of one equal size >= 1": lambda: qdax.compute_euclidean_centroids((), 0.0, 1.0),
-    "tessellation needs at least 1 cell": lambda: qdax.compute_cvt_centroids(1, 1, 0, 0.0, 1.0, KEY),
+    "cells must": lambda: qdax.compute_cvt_centroids(1, 1, 0, 0.0, 1.0, KEY),
     "max_steps": lambda: TruncationWrapper(Goals(1), 0),
     "n_actors": lambda: Continuous(Goals(0), Params(), CONFIG),
 }

@@ -21,6 +21,7 @@ from rookery.envs.host.pool import HostPool
 from rookery.envs.host.workers import Worker
 from rookery.envs.suites.envpool.episodes import Episodes, Task
 from rookery.envs.suites.gymnasium import spaces
+from rookery.factories import check_counts
 
 PREFIX = "envpool:"
 """Begins the names of EnvPool's environments."""
@@ -39,6 +40,7 @@ _REMEDY = "EnvPool's environments cannot be wrapped; use another task."
 
 def make(
     name: str,
+    /,
     episode_length: int | None = None,
     num_threads: int | None = None,
     timeout: float = build.TIMEOUT,
@@ -68,8 +70,7 @@ def make(
       3
     """
     envpool, task = _import(), name.removeprefix(PREFIX)
-    if num_threads is not None and num_threads < 1:
-        raise ValueError(f"num_threads must be at least 1, got {num_threads}.")
+    check_counts(num_threads=1 if num_threads is None else num_threads)
     build.check_timeout(timeout)
     known = envpool.list_all_envs()
     if task not in known:

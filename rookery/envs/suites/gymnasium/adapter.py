@@ -21,6 +21,7 @@ from rookery.envs.host.workers import ProcessRunner, Worker
 from rookery.envs.rendering.scene import Picture
 from rookery.envs.suites.gymnasium import film, spaces
 from rookery.envs.suites.gymnasium.episodes import Episodes, Task
+from rookery.factories import check_counts
 
 PREFIX = "gym:"
 """Begins the names of Gymnasium's environments."""
@@ -49,6 +50,7 @@ class Workers(NamedTuple):
 
 def make(
     name: str,
+    /,
     episode_length: int | None = None,
     workers: int | None = None,
     worker_kind: str = "threads",
@@ -179,8 +181,7 @@ def _pool(name: str, task: Task, workers: Workers, rows_here: int) -> HostPool:
     if workers.kind not in ("threads", "processes"):
         raise ValueError(f"worker_kind must be threads or processes, got {workers.kind!r}.")
     count = min(os.cpu_count() or 1, 8) if workers.number is None else workers.number
-    if count < 1:
-        raise ValueError(f"workers must be at least 1, got {count}.")
+    check_counts(workers=count)
     build.check_timeout(workers.timeout)
     create = partial(_process, task) if workers.kind == "processes" else partial(Episodes, task)
     return HostPool(name, task.sizes, partial(_worker, name, create), count, workers.timeout, rows_here)

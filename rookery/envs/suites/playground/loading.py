@@ -9,6 +9,7 @@ import jax
 from rookery.envs.suites import third_party
 from rookery.envs.suites.brax.adapter import quiet_model_load
 from rookery.envs.suites.playground import tasks
+from rookery.factories import check_counts
 
 INSTALL = 'pip install "rookery[playground]"'
 DOWNLOAD = (
@@ -55,8 +56,7 @@ def load(name: str, impl: str | None = None, naconmax: int | None = None) -> Any
     if name not in tasks.TASKS:
         raise ValueError(f"MuJoCo Playground has no task {name!r}; `rookery envs playground` lists them.")
     chosen = checked_implementation(impl)
-    if naconmax is not None and naconmax < 1:
-        raise ValueError(f"naconmax must be at least 1, got {naconmax}.")
+    check_counts(naconmax=1 if naconmax is None else naconmax)
     registry = suite()
     _check_robot(name)
     given = {"impl": chosen, "naconmax": naconmax}
