@@ -100,8 +100,8 @@ def find_cells(config: CellsConfig, descriptor: DescriptorSpec, ranked: bool = F
     needed, memory = _COORDINATE * len(descriptor.lower) * points, machine()
     if memory is not None and needed > memory:
         raise MemoryError(
-            f"the centroids of {config.count} cells need {size(needed)}, but {size(memory)} are available; reduce cells, "
-            "grid or cvt_samples."
+            f"the centroids of {config.count} cells need {size(needed)}, but {size(memory)} are available; reduce "
+            "cells, grid or cvt_samples."
         )
     if config.grid is not None:
         found = centroids.grid(config.grid, descriptor.lower, descriptor.upper)
