@@ -180,7 +180,8 @@ def play_all(
     """
     picture = render.picture_of(environment)
     record = _record_film if picture.film else _record_frames
-    kind, arrays = record(act, environment, picture, selection, seed, most_frames)
+    with jax.debug_nans(False):  # a body without a heading
+        kind, arrays = record(act, environment, picture, selection, seed, most_frames)
     header = {
         "seed": seed,
         "task": environment.spec.name,

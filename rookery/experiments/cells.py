@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rookery.distributed.device_memory import machine, size
 from rookery.envs.base import DescriptorSpec
 from rookery.factories import Within, check_counts, check_fields
 from rookery.qd import archives, centroids
@@ -24,6 +25,8 @@ _METHOD = 1
 """Version of the CVT method; incremented whenever the same arguments would give different centroids."""
 ANNEALED_RATE = 0.01
 """Archive learning rate of CMA-MAE by default."""
+_COORDINATE = 24
+"""Bytes that each coordinate of a centroid, or of a sample, takes while the centroids are computed, at least."""
 _DIGEST_SIZE = hashlib.sha256().digest_size
 
 
@@ -82,6 +85,7 @@ def find_cells(config: CellsConfig, descriptor: DescriptorSpec, ranked: bool = F
 
     Raises:
       ValueError: the grid does not have one size per descriptor dimension, or a setting has no effect.
+      MemoryError: the centroids exceed the memory.
     """
     novelty = config.survival == "dominated-novelty"
     if config.novelty_neighbours != CellsConfig.novelty_neighbours and not novelty:
@@ -92,6 +96,13 @@ def find_cells(config: CellsConfig, descriptor: DescriptorSpec, ranked: bool = F
         )
     if novelty and config.archive_learning_rate not in (CellsConfig.archive_learning_rate, ANNEALED_RATE):
         raise ValueError("archive_learning_rate has no effect with --survival dominated-novelty; leave it out.")
+    points = config.count if config.grid is not None else max(config.cells, config.cvt_samples)
+    needed, memory = _COORDINATE * len(descriptor.lower) * points, machine()
+    if memory is not None and needed > memory:
+        raise MemoryError(
+            f"the centroids of {config.count} cells need {size(needed)}, but {size(memory)} are available; reduce "
+            "cells, grid or cvt_samples."
+        )
     if config.grid is not None:
         found = centroids.grid(config.grid, descriptor.lower, descriptor.upper)
     else:

@@ -310,9 +310,9 @@ INVALID = [
     ("train sac --policy-lr 3", 2, "has no flag --policy-lr; did you mean --space.policy-lr?"),
     ("train sac --pop 3", 2, "has no flag --pop; did you mean --population?"),
     ("train sac --hidden-sizes 8,8", 2, "--hidden-sizes must be whole numbers, got 8,8; separate them by spaces."),
-    ("train sac --env point_room --population -3", 1, "--population must be at least 1, got -3."),
-    ("train sac --env point_room --seeds -3", 1, "--seeds must be at least 1, got -3."),
-    ("train me-pbt-sac --population 0", 1, "--population must be at least 1, got 0."),
+    ("train sac --env point_room --population -3", 2, "--population must be at least 1, got -3."),
+    ("train sac --env point_room --seeds -3", 2, "--seeds must be at least 1, got -3."),
+    ("train me-pbt-sac --population 0", 2, "--population must be at least 1, got 0."),
     ("train sac --seeds x", 2, "--seeds must be a whole number, got x."),
     ("train sac --population", 2, "--population must be a whole number, got nothing."),
     ("train sac --population 1 2", 2, "'2' after --population is one word too many"),
@@ -349,7 +349,7 @@ INVALID = [
     ("train sac --hidden-sizes a b", 2, "--hidden-sizes must be whole numbers, got a b."),
     ("train diayn --discriminator-hidden-sizes 0", 2, "--discriminator-hidden-sizes must all be at least 1"),
     ("train sac --seed 99999999999999999999", 2, "--seed must be at most 4294967295"),
-    ("train sac --env point_room --devices 0", 1, "--devices must be at least 1, got 0."),
+    ("train sac --env point_room --devices 0", 2, "--devices must be at least 1, got 0."),
     (
         "train sac --env point_room --devices 1000",
         1,
@@ -357,7 +357,7 @@ INVALID = [
     ),
     ("compare . --picture x.foo", 1, "--picture must end in one of ."),
     ("train sac --env point_room --option foo", 1, "--option must be name=value"),
-    ("train map-elites --env arm --dimensions 0", 1, "--dimensions must be at least 1, got 0."),
+    ("train map-elites --env arm --dimensions 0", 2, "--dimensions must be at least 1, got 0."),
     ("train sac --run-dir=", 2, "--run-dir is empty; give it a value, or leave it out."),
     *(
         (f"{command} {__file__}", 1, "cli/test_cli.py is a file, not a run directory")
@@ -370,7 +370,7 @@ INVALID = [
     ("arguments", "code", "expected"),
     [
         ("train pbt-sac --env hoper", 1, "did you mean hopper"),
-        ("train sac --env point_room --population 0", 1, "--population must be at least 1, got 0."),
+        ("train sac --env point_room --population 0", 2, "--population must be at least 1, got 0."),
         ("train pbt-sac --env point_room --population 3 --devices 2", 1, "cannot be divided evenly over 2 devices"),
         ("train pbt-sac --env point_room --population 4 --best-count 2 --replace-count 3", 1, "2 best and 3 replaced"),
         ("train sac --env point_room --backend mjx", 1, "backend"),
@@ -392,7 +392,7 @@ INVALID = [
         ("train map-elites --env probe_value", 1, "probe_value has no descriptor, which quality diversity needs"),
         ("train map-elites --env arm --episode-length 5", 1, "arm is a function and has no --episode-length"),
         ("train map-elites --env point_room --dimensions 3", 1, "dimensions belong to a function (arm, sphere"),
-        ("train map-elites --env arm --batch-size 0", 1, "--batch-size must be at least 1, got 0"),
+        ("train map-elites --env arm --batch-size 0", 2, "--batch-size must be at least 1, got 0"),
         ("train map-elites --env arm --grid 4", 1, "a grid of 2 dimensions needs as many sizes, got (4,)"),
         ("train map-elites --cells 0", 2, "cells must be at least 1, got 0"),
         (
@@ -401,7 +401,7 @@ INVALID = [
             "a repertoire of 9 cannot be divided evenly over 2 devices; use 8 or 10",
         ),
         ("train me-pbt-sac --best-fraction .5 --replace-fraction .3", 1, "5 best members, 3 replaced from them and 4"),
-        ("train me-pbt-td3 --ga-population 0", 1, "--ga-population must be at least 1, got 0"),
+        ("train me-pbt-td3 --ga-population 0", 2, "--ga-population must be at least 1, got 0"),
         ("train me-pbt-sac --iso-sigma -1", 2, "--iso-sigma must not be negative, got -1.0"),
         ("train sac --replay-schedule nowhere", 1, "no such folder"),
         (
@@ -442,7 +442,7 @@ INVALID = [
         ),
         ("train pbt-ippo --select-by ratings", 2, "--select-by must be auto or fitness or rating, got ratings"),
         ("train pbt-ippo --select-by rating --fitness prey", 1, "rating rates the agents of all roles; leave fitness"),
-        ("train pbt-ippo --select-by rating --rating-opponents 0", 1, "at most the population of 8, got 0"),
+        ("train pbt-ippo --select-by rating --rating-opponents 0", 2, "--rating-opponents must be at least 1, got 0"),
         ("train pbt-ippo --select-by rating --rating-opponents 9", 1, "at most the population of 8, got 9"),
         (
             "train pbt-ippo --rating-opponents 2 --fitness prey",

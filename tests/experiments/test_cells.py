@@ -84,6 +84,15 @@ class TestCells:
         with pytest.raises(ValueError, match=message):
             CellsConfig(**options)
 
+    @pytest.mark.parametrize(
+        "options", [{"grid": (46_000, 46_000)}, {"cells": 2_000_000_000, "cvt_samples": 2_000_000_000}]
+    )
+    def test_centroids_that_exceed_the_memory_are_an_error_at_once(self, options):
+        with pytest.raises(
+            MemoryError, match=r"^the centroids of 2\d+ cells need [\d.]+ GB, but .* are available; reduce"
+        ):
+            find_cells(CellsConfig(**options), limits(2))
+
     def test_counts(self):
         assert CellsConfig(cells=7).count == 7
         assert find_cells(CellsConfig(cells=5, cvt_samples=50), limits(1)).centroids.shape == (5, 1)

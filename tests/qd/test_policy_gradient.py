@@ -32,7 +32,6 @@ from rookery.qd.scoring import PolicyConfig, named_scoring, policy_scoring
 from rookery.types import Observation, Transition
 from tests import tiny
 
-NAN = math.nan
 POLICY = PolicyConfig(hidden_sizes=(4,))
 ONE_EPISODE = EvaluationConfig(eval_episodes=1, start_states=8)
 SMALL = {
@@ -204,7 +203,7 @@ class TestConditions:
             observation, jnp.zeros((2, 2, 1)), jnp.full((2, 2), 2.0), observation, jnp.zeros((2, 2), bool)
         )
         reached = jnp.asarray([[1.0, 0.5], [4.0, -1.0]])  # scaled: (-0.5, 0.5) and (1, -1)
-        targets = jnp.asarray([[-0.5, 0.4], [NAN, NAN]])
+        targets = jnp.asarray([[-0.5, 0.4], [jnp.inf, jnp.inf]])
         found = conditions.rows(
             Conditions(self.LIMITS, 0.1, 3, 0.5),
             Recorded(rows, jnp.ones((2, 2), bool), jnp.zeros((2, 2), bool)),
@@ -228,9 +227,9 @@ class TestConditions:
 
     def test_actors_are_proposed_for_the_descriptors_of_elites(self, dcrl):
         _, (first, (asked, proposals, evaluation, after, _), repertoire, _) = dcrl
-        assert jnp.isnan(first[0].shared.targets).all()
+        assert jnp.isinf(first[0].shared.targets).all()
         targets = asked.shared.targets
-        assert jnp.isnan(targets).all(axis=1).tolist() == [True] * 4 + [False] * 4
+        assert jnp.isinf(targets).all(axis=1).tolist() == [True] * 4 + [False] * 4
         elites = conditions.scaled(SCORING.descriptor, repertoire.descriptors)
         distance = jnp.abs(targets[4:, None] - elites[None]).max(axis=2)  # compiled apart, they may differ in a bit
         assert float(distance.min(axis=1).max()) < 1e-6
@@ -240,7 +239,7 @@ class TestConditions:
             jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), trees.take(proposals.params, row), expected)
         buffer, begun = after.shared.training.member.buffer, int(first[3].shared.training.member.buffer.size)
         reached = conditions.scaled(SCORING.descriptor, evaluation.descriptor)
-        wanted = jnp.where(jnp.isnan(targets), reached, targets)
+        wanted = jnp.where(jnp.isinf(targets), reached, targets)
         lengths = np.asarray(evaluation.lengths[:, 0])
         stored = np.asarray(buffer.rows.observation.skill)[begun : int(buffer.size)]
         np.testing.assert_allclose(stored, np.repeat(np.asarray(wanted), lengths, axis=0), atol=1e-6)

@@ -93,6 +93,8 @@ def test_healthy_runs_work_under_the_debug_flag_for_nan(tmp_path):
     with jax.debug_nans(True):
         first, second = run(program, generations=2, run_dir=tmp_path / "pbt", quiet=True).history
         run(arm(), generations=2, run_dir=tmp_path / "arm", quiet=True)
+        rookery.load(tmp_path / "arm", arm()).evaluate()
+        rookery.load(tmp_path / "pbt", program).report(rollouts=1)
         own = jax.jit(program.step)(program.init(jax.random.key(0)), jax.random.key(1))[1]
     assert np.isnan(first["critic_loss"]).all(), "an average of nothing stays NaN in the tables"
     assert np.isfinite(second["critic_loss"]).all()
