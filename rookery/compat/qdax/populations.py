@@ -31,7 +31,7 @@ from rookery.distributed import layout
 from rookery.envs.base import Step, first_step
 from rookery.learners import evaluation, rollout
 from rookery.learners.base import EvaluationConfig, Evaluator, Member, genotype
-from rookery.learners.off_policy import OffPolicyBindings, OffPolicyConfig, iterate
+from rookery.learners.off_policy import OffPolicyBindings, OffPolicyConfig, iterate, summarize
 from rookery.populations.base import member_keys
 from rookery.populations.config import PbtConfig
 from rookery.populations.inheritance import inherit, perturb
@@ -187,12 +187,12 @@ def _train(
 
     playing = rollout.EnvBatchState(env_states.pipeline_state, Observation(env_states.obs))
     members = states.member(playing, replay_buffers.state)
-    members, (_, metrics, reward, broken) = jax.vmap(train_member)(members, keys[:, 0])
+    members, log = jax.vmap(train_member)(members, keys[:, 0])
     steps = states.steps + config.iterations * config.updates
     states = states.of_member(members, key=next_keys, steps=steps, hyper=states.hyper)
     env_states = env_states.moved_to(members.env_state.state, members.env_state.observation.features)
     trained = states, env_states, replay_buffers.replace(state=members.buffer)
-    return trained, {**metrics, "reward": reward, "broken_steps": broken}
+    return trained, jax.vmap(jax.vmap(summarize))(log)
 
 
 def check_population(*arrays: Array) -> None:

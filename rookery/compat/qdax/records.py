@@ -46,6 +46,16 @@ class Transition(Record):
     actions: Array
     """`[..., A]`."""
 
+    @property
+    def reward(self) -> Array:
+        """`rewards`, by the name that Rookery's learners read."""
+        return self.rewards
+
+    @property
+    def terminated(self) -> Array:
+        """`[...]` bool, where the episode ended by termination."""
+        return (self.dones > 0.5) & (self.truncations < 0.5)
+
     @classmethod
     def init_dummy(cls, observation_dim: int, action_dim: int) -> "Transition":
         """A batch of one zero transition, which defines the shapes of a replay buffer."""
@@ -167,10 +177,9 @@ def observation_of(num_skills: int, obs: Array) -> Observation:
 
 def transition_of(num_skills: int, rows: Transition) -> types.Transition:
     """Rows as Rookery's transitions, with `extras` the descriptors for the discriminator."""
-    terminated = (rows.dones > 0.5) & (rows.truncations < 0.5)
     reached = rows.next_state_desc if isinstance(rows, QDTransition) else ()
     obs, next_obs = (observation_of(num_skills, obs) for obs in (rows.obs, rows.next_obs))
-    return types.Transition(obs, rows.actions, rows.rewards, next_obs, terminated, reached)
+    return types.Transition(obs, rows.actions, rows.reward, next_obs, rows.terminated, reached)
 
 
 def _add(state: buffers.BufferState, rows: types.Transition, valid: Array | None = None) -> buffers.BufferState:

@@ -36,9 +36,9 @@ def breaking_env(size: int) -> environments.Batch:
         x = jax.random.uniform(key, (2,), minval=-0.01, maxval=0.01)
         return x, first_step(x, x)
 
-    def step(x: Any, action: Any, key: Any) -> tuple:
+    def step(state: Any, action: Any, key: Any) -> tuple:
         del key
-        x = x + 0.1 * jnp.sign(action)
+        x = state + 0.1 * jnp.sign(action)
         x = jnp.where(x[0] > 0.25, jnp.nan, x)
         return x, next_step(x, jnp.float32(-1.0), jnp.asarray(False), x)
 
