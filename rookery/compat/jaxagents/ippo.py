@@ -101,7 +101,7 @@ class IPPOBase(Hooks):
         """
         store, done = self.checkpoint_manager, self.previous_training_max_step
         initial = self.training_runner if done else None
-        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((rng, hyperparams))):
+        if _is_traced((rng, hyperparams)):
             remedy = "leave checkpoint_dir out."
             check(not self.checkpointing, f"training within jax.jit or jax.vmap writes no checkpoints; {remedy}")
             return self._compiled_train(rng, hyperparams, initial)
@@ -132,6 +132,8 @@ class IPPOBase(Hooks):
 
     def _checkpoint_base(self, update_runner: Runner, metrics: dict[str, Array], i_training_step: int) -> None:
         """Save the runner and its metrics as step `i_training_step` after those of previous trainings."""
+        remedy = "train calls it after every stage, so leave the call out."
+        check(not _is_traced(update_runner), f"_checkpoint was called inside compiled code; {remedy}")
         step = i_training_step + self.previous_training_max_step
         if self.checkpoint_manager:
             checkpoint_metrics.save(self.checkpoint_manager, step, update_runner, metrics)
@@ -251,6 +253,10 @@ class IPPO(IPPOBase):
         """Minibatches of whole rollouts, `[M, minibatch_size, T, ...]`, followed by the hyper-parameters."""
         order = minibatch.shuffle(self.config.batch_size, runner.rng).reshape(-1, self.config.minibatch_size)
         return *trees.take(rows, order), runner.hyperparams
+
+
+def _is_traced(tree: PyTree) -> bool:
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))
 
 
 def _listed(title: str, fields: Any) -> str:

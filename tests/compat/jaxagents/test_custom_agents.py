@@ -224,6 +224,13 @@ def test_a_method_inside_a_loop_is_refused(name: str, loop: str):
         getattr(custom(), name)
 
 
+def test_a_checkpoint_inside_compiled_code_is_refused():
+    agent: Any = custom()
+    runner, metrics = agent._begin(jax.random.key(0), HYPER)
+    with pytest.raises(ValueError, match=r"^_checkpoint was called inside compiled code; train calls it after every"):
+        jax.jit(agent._checkpoint)(runner, metrics, 1)
+
+
 class Wrapped(TowardsHalf):
     """Its env has a step, but none without reset."""
 
