@@ -2,8 +2,9 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self, dataclass_transform
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -37,18 +38,36 @@ class Record:
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with the given fields, or values at names of `paths`, changed."""
-        plain = {name: value for name, value in changes.items() if name not in self.paths}
-        result = dataclasses.replace(self, **plain)
-        for name in changes.keys() - plain.keys():
-            field, *path = self.paths[name]
-            changed = _put(getattr(result, field), path, changes[name]) if path else changes[name]
-            result = dataclasses.replace(result, **{field: changed})
-        return result
+        return type(self)(**self.nested(vars(self), changes))
+
+    @classmethod
+    def nested(cls, fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Put values at names of fields, then those at names of `paths`, into copies of the fields."""
+        fields = dict(fields)
+        for name in sorted(changes, key=lambda name: name in cls.paths):
+            field, *path = cls.paths.get(name, (name,))
+            fields[field] = _put(fields.get(field), path, changes[name])
+        return fields
 
 
 def _put(tree: Any, path: list[str], value: PyTree) -> Any:
+    if not path:
+        return value
     name, *rest = path
-    return tree._replace(**{name: _put(getattr(tree, name), rest, value) if rest else value})
+    return tree._replace(**{name: _put(getattr(tree, name), rest, value)})
+
+
+ResultT = TypeVar("ResultT")
+
+
+def takes_random_key(method: Callable[..., ResultT]) -> Callable[..., ResultT]:
+    """Let a method also take its first argument, a key, by the name that it had in QDax before 0.5, `random_key`."""
+
+    @wraps(method)
+    def renamed(self: Any, *args: Any, **named: Any) -> ResultT:
+        return method(self, *([named.pop("random_key")] if "random_key" in named else []), *args, **named)
+
+    return renamed
 
 
 def static_field() -> Any:

@@ -69,37 +69,44 @@ class TruncationWrapper:
         return *trees.where(done, self.reset(reset_rng, params), (obs, envstate)), reward, done, info
 
 
-def team_environment(environment: TruncationWrapper, params: PyTree, action: jax.ShapeDtypeStruct) -> envs.Environment:
+class Played(Protocol):
+    """An agent's environment: its documented methods without automatic reset, and what they are built for."""
+
+    name: str
+    n_actors: int
+
+    def env_reset(self, rng: Key) -> tuple[Key, Array, PyTree]: ...
+    def env_step(self, rng: Key, envstate: PyTree, actions: Array) -> tuple: ...
+
+
+def team_environment(
+    played: Played, episode_length: int, observation: jax.ShapeDtypeStruct, action: jax.ShapeDtypeStruct
+) -> envs.Environment:
     """Build a multi-agent environment in which every agent observes the whole observation as one vector.
 
     Agents are named "0", "1", ...; continuous actions are unbounded.
 
     Args:
-      environment: the user-defined environment with its time limit.
-      params: parameters passed to the environment.
+      played: resets and steps the user-defined environment.
+      episode_length: steps until truncation.
+      observation: shape and dtype of the observation.
       action: shape and dtype of the joint action, `[I, ...]`, or `[]` for a single agent.
 
     Raises:
       ValueError: the reward is not one number per agent; raised when a step is traced.
     """
-    count, size = environment.env.n_actors, observation_shape(environment, params).size
-    actions = (action.size // count,) * count
+    count, actions = played.n_actors, (action.size // played.n_actors,) * played.n_actors
     spec = envs.EnvSpec(
-        name=type(environment.env).__name__,
-        observation_size=size,
+        name=played.name,
+        observation_size=observation.size,
         action_size=actions[0],
-        episode_length=environment.max_steps,
+        episode_length=episode_length,
         discrete=not jnp.issubdtype(action.dtype, jnp.inexact),
-        team=envs.Team(tuple(map(str, range(count))), (size,) * count, actions),
+        team=envs.Team(tuple(map(str, range(count))), (observation.size,) * count, actions),
         unbounded=True,
     )
-    reset, step = partial(_reset, environment, params), partial(_step, environment, params, action.shape)
+    reset, step = partial(_reset, played), partial(_step, played, action.shape)
     return envs.Environment(jax.jit(reset), jax.jit(step), spec)
-
-
-def observation_shape(environment: TruncationWrapper, params: PyTree) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of an observation."""
-    return jax.eval_shape(lambda key: environment.reset(key, params)[0], jax.random.key(0))
 
 
 def shared_features(count: int, obs: Array) -> Array:
@@ -113,22 +120,16 @@ def joint_observation(shape: tuple[int, ...], observation: Observation) -> Array
     return features[..., 0, :].reshape(*features.shape[:-2], *shape)
 
 
-def _reset(environment: TruncationWrapper, params: PyTree, key: Key) -> tuple[TruncationEnvState, envs.Step]:
-    obs, envstate = environment.reset(key, params)
-    return envstate, envs.first_step(shared_features(environment.env.n_actors, obs), jnp.zeros((0,)))
+def _reset(played: Played, key: Key) -> tuple[PyTree, envs.Step]:
+    _, obs, envstate = played.env_reset(key)
+    return envstate, envs.first_step(shared_features(played.n_actors, obs), jnp.zeros((0,)))
 
 
 def _step(
-    environment: TruncationWrapper,
-    params: PyTree,
-    shape: tuple[int, ...],
-    envstate: TruncationEnvState,
-    action: Array,
-    key: Key,
-) -> tuple[TruncationEnvState, envs.Step]:
-    obs, envstate, reward, _, info = environment.step_env(key, envstate, action.reshape(shape), params)
-    reward = per_agent("the reward of step_env", environment.env.n_actors, reward)
+    played: Played, shape: tuple[int, ...], envstate: PyTree, action: Array, key: Key
+) -> tuple[PyTree, envs.Step]:
+    _, obs, envstate, reward, _, info = played.env_step(key, envstate, action.reshape(shape))
+    reward = per_agent("the reward of step_env", played.n_actors, reward)
     terminated, truncated = (jnp.broadcast_to(info[name], reward.shape) for name in ("terminated", "truncated"))
-    features = shared_features(environment.env.n_actors, obs)
-    step = envs.next_step(features, reward, terminated, jnp.zeros((0,)))
+    step = envs.next_step(shared_features(played.n_actors, obs), reward, terminated, jnp.zeros((0,)))
     return envstate, step._replace(truncated=truncated)

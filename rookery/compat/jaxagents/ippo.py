@@ -1,6 +1,7 @@
 """The documented classes `IPPOBase` and `IPPO`. E is `batch_size`, T `rollout_length`, I `n_actors`, N the number of
 evaluation episodes."""
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,9 +14,9 @@ from jax.typing import ArrayLike
 from rookery import returns, trees
 from rookery.agents import minibatch
 from rookery.agents.ppo import surrogate
-from rookery.compat.jaxagents import checkpoint_metrics, training
-from rookery.compat.jaxagents.environment import GymnaxEnvironment, TruncationEnvState, TruncationWrapper
-from rookery.compat.jaxagents.hooks import HYPERPARAMETERS, ActionType, Hooks, ObsType
+from rookery.compat.jaxagents import checkpoint_metrics
+from rookery.compat.jaxagents.environment import GymnaxEnvironment, TruncationWrapper
+from rookery.compat.jaxagents.hooks import HYPERPARAMETERS, Hooks, over_rows, values
 from rookery.compat.jaxagents.records import (
     AgentConfig,
     HyperParameters,
@@ -25,9 +26,8 @@ from rookery.compat.jaxagents.records import (
     Transition,
     check_config,
 )
-from rookery.compat.jaxagents.training import over_rows, values
 from rookery.compat.records import check, check_counts, per_agent
-from rookery.storage.checkpoint import Checkpointer
+from rookery.training import progress
 from rookery.types import Array, Key, PyTree
 
 
@@ -43,53 +43,50 @@ class IPPOBase(Hooks):
         checked when they are first used, in `train` or `eval`.
     """
 
+    agent_trained: bool = False
     training_runner: Runner | None = None
     training_metrics: dict[str, Array] | None = None
     eval_steps_in_training: Array | None = None
     actor_training: TrainState | None = None
     critic_training: TrainState | None = None
+    previous_training_max_step: int = 0
+    checkpointing: bool
+    checkpoint_manager: checkpoint_metrics.CheckpointManager | None
 
     def __init__(
         self, env: GymnaxEnvironment, env_params: PyTree, config: AgentConfig, eval_during_training: bool = True
     ) -> None:
         check_config(config, eval_during_training)
-        check(
-            hasattr(env, "n_actors"),
-            f"{type(env).__name__} has no attribute n_actors, the number of actors; define it.",
-        )
+        self._check_replaced()
+        self.name = type(env).__name__
+        check(hasattr(env, "n_actors"), f"{self.name} has no attribute n_actors, the number of actors; define it.")
         check_counts(n_actors=env.n_actors)
-        self.n_actors, self.config, self.env_params = env.n_actors, config, env_params
-        self.eval_during_training = eval_during_training
-        self.env = TruncationWrapper(env, config.max_episode_steps)
-        self.agent_trained, self.previous_training_max_step = False, 0
-        folder = config.checkpoint_dir
-        self._store = None if folder is None else Checkpointer(folder, keep=checkpoint_metrics.ALL)
-        if self._store:
-            remedy = "set restore_agent=True to continue from them, or another checkpoint_dir to keep them."
-            check(config.restore_agent or self._store.empty, f"{folder} has checkpoints already; {remedy}")
-            written = self._store.directory / "training_configuration.txt"
-            if self._store.empty or not written.exists():
-                written.write_text(str(self))
-        self._stage_counts = training.stage_counts(config.n_steps, config.eval_frequency)
-        self._compiled_train = jax.jit(partial(training.train, self, self._stage_counts))
-        self._compiled_begin = jax.jit(partial(training.begin, self))
-        self._compiled_stage = jax.jit(partial(training.stage, self))
-        self._compiled_evaluate = jax.jit(partial(training.evaluate, self), static_argnums=0)
+        self.n_actors, self.config, self.eval_during_training = env.n_actors, config, eval_during_training
+        self._init_checkpointer()
+        self._init_env(env, env_params)
+        self._compiled_train = jax.jit(self._training)
+        self._compiled_begin = jax.jit(self._begin)
+        self._compiled_stage = jax.jit(self._training_step)
+        self._compiled_evaluate = jax.jit(self._eval_agent, static_argnums=3)
 
     def __str__(self) -> str:
         return _listed("Agent configuration:", self.config)
 
-    @partial(jax.jit, static_argnums=0)
-    def env_reset(self, rng: Key) -> tuple[Key, ObsType, TruncationEnvState]:
-        """Reset the environment: the next key, the first observation and the state."""
-        rng, reset_rng = jax.random.split(rng)
-        return rng, *self.env.reset(reset_rng, self.env_params)
+    def _init_env(self, env: GymnaxEnvironment, env_params: PyTree) -> None:
+        """Set `env`, with its time limit, and `env_params`."""
+        self.env, self.env_params = TruncationWrapper(env, self.config.max_episode_steps), env_params
 
-    @partial(jax.jit, static_argnums=0)
-    def env_step(self, rng: Key, envstate: TruncationEnvState, actions: ActionType) -> tuple:
-        """Step with automatic reset: the next key, observation, state, reward `[I]`, done, info."""
-        rng, step_rng = jax.random.split(rng)
-        return rng, *self.env.step(step_rng, envstate, actions, self.env_params)
+    def _init_checkpointer(self) -> None:
+        """Set `checkpointing` and `checkpoint_manager`, and write the configuration to `checkpoint_dir`."""
+        folder = self.config.checkpoint_dir
+        self.checkpointing, self.checkpoint_manager = folder is not None, None
+        if folder is not None:
+            store = self.checkpoint_manager = checkpoint_metrics.CheckpointManager(folder)
+            remedy = "set restore_agent=True to continue from them, or another checkpoint_dir to keep them."
+            check(self.config.restore_agent or store.empty, f"{folder} has checkpoints already; {remedy}")
+            written = store.directory / "training_configuration.txt"
+            if store.empty or not written.exists():
+                written.write_text(str(self))
 
     def train(self, rng: Key, hyperparams: HyperParameters) -> tuple[Runner, dict[str, Array]]:
         """Train from initial parameters, or continue from a runner restored or collected with its previous step count.
@@ -102,28 +99,51 @@ class IPPOBase(Hooks):
           updates since the previous evaluation. Leaves are `[evaluations + 1, ...]`, the first row from the untrained
           actors. Without evaluations during training the metrics are empty.
         """
-        initial = self.training_runner if self.previous_training_max_step else None
-        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((rng, hyperparams))):
+        store, done = self.checkpoint_manager, self.previous_training_max_step
+        initial = self.training_runner if done else None
+        if _is_traced((rng, hyperparams)):
             remedy = "leave checkpoint_dir out."
-            check(self._store is None, f"training within jax.jit or jax.vmap writes no checkpoints; {remedy}")
+            check(not self.checkpointing, f"training within jax.jit or jax.vmap writes no checkpoints; {remedy}")
             return self._compiled_train(rng, hyperparams, initial)
         shape, remedy = max(map(jnp.shape, jax.tree.leaves(hyperparams))), "jax.vmap(agent.train, in_axes=(None, 0))"
         check(not shape, f"a hyper-parameter has shape {shape}; train sets by {remedy}.")
-        newest, done = (self._store and self._store.latest()) or 0, self.previous_training_max_step
+        newest = (store and store.latest_step()) or 0
         remedy = (
             'call restore("last") to continue from there, or set another checkpoint_dir to train from the beginning.'
         )
         check(newest <= done, f"{self.config.checkpoint_dir} has checkpoints up to step {newest}; {remedy}")
         self.log_hyperparams(hyperparams)
-        first = self._compiled_begin(rng, hyperparams, initial)
-        return checkpoint_metrics.train(self._compiled_stage, self._stage_counts, first, self._store, done)
+        runner, row = self._compiled_begin(rng, hyperparams, initial)
+        rows, every, total = [row], self.config.eval_frequency, self.config.n_steps
+        with progress.bar("updates", total) as advance, store or contextlib.nullcontext():
+            if self.checkpointing and not done:
+                self._checkpoint(runner, row, 0)
+            for index, before in enumerate(range(0, total, every)):
+                runner, row = jax.block_until_ready(self._compiled_stage(runner, index))
+                rows.append(row)
+                advance(min(every, total - before))
+                if self.checkpointing:
+                    self._checkpoint(runner, row, min(before + every, total))
+        return runner, trees.stack(rows)
+
+    def _checkpoint(self, update_runner: Runner, metrics: dict[str, Array], i_training_step: int) -> None:
+        """Write a checkpoint of a stage; called after each, outside of compiled code."""
+        self._checkpoint_base(update_runner, metrics, i_training_step)
+
+    def _checkpoint_base(self, update_runner: Runner, metrics: dict[str, Array], i_training_step: int) -> None:
+        """Save the runner and its metrics as step `i_training_step` after those of previous trainings."""
+        remedy = "train calls it after every stage, so leave the call out."
+        check(not _is_traced(update_runner), f"_checkpoint was called inside compiled code; {remedy}")
+        step = i_training_step + self.previous_training_max_step
+        if self.checkpoint_manager:
+            checkpoint_metrics.save(self.checkpoint_manager, step, update_runner, metrics)
 
     def eval(self, rng: Key, n_evals: int = 32) -> dict[str, Array]:
-        """Evaluate the trained actors: `terminated`, `truncated` `[N]`, `final_rewards`, `returns` `[N, I]`."""
+        """Evaluate the trained actors, see `_eval_metrics`."""
         remedy = 'call collect_training(runner, metrics) or restore("last").'
         check(self.agent_trained, f"the actors are not trained; {remedy}")
         check_counts(n_evals=n_evals)
-        return self._compiled_evaluate(n_evals, rng, self.actor_training)
+        return self._compiled_evaluate(rng, self.actor_training, self.critic_training, n_evals)
 
     def collect_training(
         self,
@@ -142,6 +162,10 @@ class IPPOBase(Hooks):
         self.actor_training, self.critic_training = runner.actor_training, runner.critic_training
         steps = jnp.arange(len(next(iter(metrics.values()))) if metrics else 0) * self.config.eval_frequency
         self.eval_steps_in_training = jnp.minimum(steps, self.config.n_steps)
+        self._pp()
+
+    def _pp(self) -> None:
+        """Process the training that `collect_training`, which calls this last, has stored; by default nothing."""
 
     def restore(self, mode: str = "best", best_fn: Callable[[dict[str, Array]], int] | None = None) -> None:
         """Restore a checkpoint; `train` continues from it.
@@ -150,23 +174,28 @@ class IPPOBase(Hooks):
           mode: "last", or "best" by `best_fn`.
           best_fn: metrics of all checkpoints -> index of the evaluation to restore.
         """
-        if self._store is None:
+        store = self.checkpoint_manager
+        if store is None:
             raise ValueError("there is nothing to restore from; give checkpoint_dir in the configuration.")
         check(mode in ("best", "last"), f"mode must be 'best' or 'last', got {mode!r}.")
         remedy = 'best_fn(metrics) -> index of an evaluation; give it, or call restore("last").'
         check(mode == "last" or best_fn is not None, f"mode 'best' needs {remedy}")
-        steps, metrics = checkpoint_metrics.read(self._store)
-        where, remedy = self._store.directory, "train first, or give another checkpoint_dir."
+        steps, metrics = checkpoint_metrics.read(store)
+        where, remedy = store.directory, "train first, or give another checkpoint_dir."
         check(bool(steps), f"{where} has no whole checkpoint; {remedy}")
         chosen = steps[-1] if mode == "last" or best_fn is None else steps[int(best_fn(metrics))]
         template, _ = jax.eval_shape(self._compiled_begin, jax.random.key(0), HYPERPARAMETERS)
-        self.collect_training(self._store.restore(template, chosen)[0], metrics, steps[-1])
+        networks = {"actor_training": self.config.actor_network, "critic_training": self.config.critic_network}
+        empty = {name: jax.eval_shape(partial(self._create_empty_trainstate, kind)) for name, kind in networks.items()}
+        self.collect_training(store.restore(template.replace(**empty), chosen)[0], metrics, steps[-1])
         self.eval_steps_in_training = jnp.asarray(steps)
 
     def log_hyperparams(self, hyperparams: HyperParameters) -> None:
         """Write them to `hyperparameters.txt` in `checkpoint_dir`, if there is one; `train` does so too."""
-        if self._store:
-            (self._store.directory / "hyperparameters.txt").write_text(_listed("Hyperparameters:", hyperparams))
+        if self.checkpoint_manager:
+            (self.checkpoint_manager.directory / "hyperparameters.txt").write_text(
+                _listed("Hyperparameters:", hyperparams)
+            )
 
     def summarize(self, metrics: ArrayLike) -> MetricStats:
         """Statistics `[...]` of a metric `[..., N]` over its last axis; N = 0 raises a `ValueError`."""
@@ -224,6 +253,10 @@ class IPPO(IPPOBase):
         """Minibatches of whole rollouts, `[M, minibatch_size, T, ...]`, followed by the hyper-parameters."""
         order = minibatch.shuffle(self.config.batch_size, runner.rng).reshape(-1, self.config.minibatch_size)
         return *trees.take(rows, order), runner.hyperparams
+
+
+def _is_traced(tree: PyTree) -> bool:
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))
 
 
 def _listed(title: str, fields: Any) -> str:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+import jax.numpy as jnp
 import optax
 
 from rookery.compat.jaxagents.environment import TruncationEnvState
@@ -85,6 +86,13 @@ class TrainState(Record):
     step: Array
     """`[]` int32, number of optimizer steps."""
     apply_fn: Callable[..., Array] = static_field()
+
+    @classmethod
+    def create(
+        cls, *, apply_fn: Callable[..., Array], params: PyTree, tx: optax.GradientTransformation
+    ) -> "TrainState":
+        """The training state of a new network."""
+        return cls(params, tx.init(params), jnp.zeros((), jnp.int32), apply_fn)
 
 
 class Runner(Record):

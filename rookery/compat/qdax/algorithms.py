@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,12 +26,20 @@ from rookery.compat.qdax.records import (
     TrainingState,
     Transition,
     observation_of,
+    transition_of,
 )
-from rookery.compat.records import check, check_counts, check_equal, shared_count, split_key, typed_key
+from rookery.compat.records import (
+    check,
+    check_counts,
+    check_equal,
+    shared_count,
+    split_key,
+    takes_random_key,
+    typed_key,
+)
 from rookery.envs import base as envs
 from rookery.gradients import Learned
 from rookery.learners import rollout
-from rookery.learners.off_policy import learn
 from rookery.networks import input_vector
 from rookery.qd.scoring import descriptor_of
 from rookery.types import Array, Hyper, Key, Metrics, Observation, PyTree
@@ -84,26 +92,39 @@ class Learner:
             agent = td3(spec, Td3Config(*sizes, policy_delay=config.policy_delay))
         else:
             agent = sac(spec, sac_SacConfig(*sizes, config.alpha_init, config.fix_alpha, 0.5))
+        agent = agent._replace(update=partial(_update_from_old_state, agent.update))
         if isinstance(config, DiaynConfig):
             limits = (0.0,) * descriptor_size, (1.0,) * descriptor_size
             descriptor = envs.descriptor_spec("descriptor of the buffer", "mean", *limits)
-            agent = diayn(
-                agent,
-                spec._replace(descriptor=descriptor),
-                diayn_DiaynConfig(config.descriptor_full_state, True, sizes[1]),
-            )
+            settings = diayn_DiaynConfig(config.descriptor_full_state, True, sizes[1])
+            outer = diayn(agent, spec._replace(descriptor=descriptor), settings)
+            agent = outer._replace(update=partial(_update_from_given_reward, outer.update, agent))
         return agent._replace(update=partial(_update_and_measure, agent.update))
 
     def _init_state(self, key: Key, action_size: int, observation_size: int, agent: OffPolicyAgent) -> TrainingState:
-        made_for, config = self._action_size, dict(vars(self._config))
+        made_for = self._action_size
         check(action_size == made_for, f"this algorithm was created for action_size {made_for}, got {action_size}.")
-        values: dict[str, float] = dict.fromkeys(_RATES, config["learning_rate"]) if "learning_rate" in config else {}
-        values |= {_NAMES.get(name, name): value for name, value in config.items()}
-        arguments = {name: values[name] for name in agent.space.fields if name in values}
+        normalized = vars(self._config).get("normalize_observations")
+        key, agent_key = split_key(key)
+        return self.kind(
+            learned=agent.start(agent.init(agent_key)),
+            hyper=self._hyper(agent),
+            key=key,
+            steps=jnp.zeros((), jnp.int32),
+            normalizer=normalize.init(observation_size) if normalized else None,
+        )
+
+    def _hyper(self, agent: OffPolicyAgent, given: Hyper | None = None) -> Hyper:
+        """The given hyper-parameters; those that are None are the configured ones."""
+        values = {name: value for name, value in given._asdict().items() if value is not None} if given else {}
+        if given and len(values) == len(given._fields):
+            return given
+        config: dict[str, float] = vars(self._config)
+        configured = dict.fromkeys(_RATES, config["learning_rate"]) if "learning_rate" in config else {}
+        configured |= {_NAMES.get(name, name): value for name, value in config.items()}
+        arguments = {name: configured[name] for name in agent.space.fields if name in configured}
         hyper = hyperparams.defaults(hyperparams.choose(agent.space, **arguments))
-        normalizer = normalize.init(observation_size) if config.get("normalize_observations") else None
-        next_key, agent_key = split_key(key)
-        return self.kind(agent.start(agent.init(agent_key)), hyper, next_key, jnp.zeros((), jnp.int32), normalizer)
+        return hyper._replace(**values)
 
     def _select_action(self, policy_params: PyTree, hyper: Hyper, obs: Array, key: Key, deterministic: bool) -> Array:
         agent, policy = self._agent(obs.shape[-1]), policy_params if deterministic else Learned(policy_params, ())
@@ -124,7 +145,7 @@ class Learner:
         if deterministic:
             action = agent.act(state.learned.params, inputs)
         else:
-            action = _explore(agent, state.learned, state.hyper, inputs, explore_key)
+            action = _explore(agent, state.learned, self._hyper(agent, state.hyper), inputs, explore_key)
         after, normalizer = env.step(before, action), state.normalizer
         if not evaluation and normalizer is not None:
             normalizer = normalize.update(normalizer, before.obs.reshape(-1, before.obs.shape[-1]))
@@ -135,21 +156,45 @@ class Learner:
     def update(self, training_state: StateT, replay_buffer: ReplayBuffer) -> tuple[StateT, ReplayBuffer, Metrics]:
         """Make one gradient update from a batch sampled from the buffer.
 
+        The gradients of policy, critics and temperature are those of the state before the update.
+
         Returns:
           The training state, the unchanged buffer, and metrics `[]`: those of the agent (`actor_loss`, `critic_loss`,
           ...), and `obs_mean` and `obs_std` of the network inputs.
         """
-        state, rows, needed = training_state, replay_buffer.state.rows, self.row.__name__
-        check(
-            isinstance(rows, self.row),
-            f"this algorithm learns from {needed}, but the buffer stores {type(rows).__name__}.",
-        )
+        stored, needed = type(replay_buffer.state.rows), self.row
+        fits = issubclass(stored, needed)
+        check(fits, f"this algorithm learns from {needed.__name__}, but the buffer stores {stored.__name__}.")
+        key, sample_key = split_key(training_state.key)
+        sampled = replay_buffer.sample(sample_key, self._config.batch_size)
+        transitions = self._normalized(training_state, sampled)
+        transitions = transitions.replace(rewards=self._compute_reward(transitions, training_state))
+        state, metrics = self._update_networks(training_state.replace(key=key), transitions)
+        return state, replay_buffer, metrics
+
+    def _compute_reward(self, transition: Transition, training_state: TrainingState) -> Array:
+        """The rewards `[...]` that the agent learns from; observations are normalised."""
+        del training_state
+        return transition.rewards
+
+    def _update_networks(self, training_state: StateT, transitions: Transition) -> tuple[StateT, Metrics]:
+        """Make one gradient update from normalised transitions `[B, ...]` and their rewards; see `update`."""
+        state = training_state
         state.check_optimizers()
-        agent = self._agent(rows.obs.shape[-1], getattr(rows, "next_state_desc", rows.actions).shape[-1])
-        member, (key, learn_key) = state.member(buffer=replay_buffer.state), split_key(state.key)
-        once = {"first": shared_count(state.steps), "updates": 1, "batch_size": self._config.batch_size}
-        learned, metrics = learn(agent, replay_buffer.functions(self._num_skills), member, learn_key, **once)
-        return state.replace(learned=learned, key=key, steps=state.steps + 1), replay_buffer, metrics
+        sizes = transitions.obs.shape[-1], getattr(transitions, "next_state_desc", transitions.actions).shape[-1]
+        agent, batch = self._agent(*sizes), transition_of(self._num_skills, transitions)
+        key, noise_key = split_key(state.key)
+        inputs = self._hyper(agent, state.hyper), batch, agent.noise(noise_key, batch.reward.shape[0])
+        learned, metrics = agent.update(state.learned, *inputs, shared_count(state.steps))
+        return state.replace(learned=learned, key=key, steps=state.steps + 1), metrics
+
+    def _normalized(self, state: TrainingState, rows: RowT) -> RowT:
+        """Normalise the observations of transitions, but not their skills."""
+        obs, next_obs = (
+            input_vector(rollout.normalize_features(state.normalizer, observation_of(self._num_skills, observation)))
+            for observation in (rows.obs, rows.next_obs)
+        )
+        return rows.replace(obs=obs, next_obs=next_obs)
 
     def _unroll(
         self, play: PlayFn[StateT, RowT], first_state: State, training_state: StateT
@@ -166,6 +211,36 @@ def _explore(agent: OffPolicyAgent, state: PyTree, hyper: Hyper, observation: Ob
     return action.reshape(*observation.features.shape[:-1], action.shape[-1])
 
 
+def _update_from_old_state(
+    update: UpdateFn, state: PyTree, hyper: Hyper, batch: CoreTransition, noise: PyTree, step: Array
+) -> tuple[PyTree, Metrics]:
+    """Update with the policy's gradient through the critics before the update, and TD3's policy in the first update.
+
+    Rookery's agents update the critics first. The policy is that of a second update whose critics do not move; the
+    compiler merges what both have in common.
+    """
+    after, metrics = update(state, hyper, batch, noise, step - 1)
+    before, of_policy = update(state, hyper._replace(critic_lr=0.0), batch, noise, step - 1)
+    of_old = {name: getattr(before, name) for name in ("policy", "target_policy") if hasattr(before, name)}
+    return after._replace(**of_old), {**metrics, "actor_loss": of_policy["actor_loss"]}
+
+
+def _update_from_given_reward(
+    update: UpdateFn,
+    agent: OffPolicyAgent,
+    state: PyTree,
+    hyper: Hyper,
+    batch: CoreTransition,
+    noise: PyTree,
+    step: Array,
+) -> tuple[PyTree, Metrics]:
+    """Update DIAYN's discriminator as usual, and its agent from the rewards of the batch."""
+    after, metrics = update(state, hyper, batch, noise, step)
+    inner = hyperparams.select(agent.space.defaults, hyper)
+    learned, of_agent = agent.update(state.agent, inner, batch._replace(extras=()), noise, step)
+    return after._replace(agent=learned), {**metrics, **of_agent}
+
+
 def _update_and_measure(
     update: UpdateFn, state: PyTree, hyper: Hyper, batch: CoreTransition, noise: PyTree, step: Array
 ) -> tuple[PyTree, Metrics]:
@@ -177,6 +252,7 @@ def _update_and_measure(
 class SingleAgent(Learner):
     """Methods that SAC and TD3 share."""
 
+    @takes_random_key
     def init(self, key: Key, action_size: int, observation_size: int) -> TrainingState:
         """Initialise a training state; an agent of a population gets sampled hyper-parameters.
 
@@ -223,7 +299,7 @@ class SingleAgent(Learner):
         """Evaluate in one episode per environment.
 
         Returns:
-          Mean return `[]` and returns `[E]`, NaN where an action was not finite.
+          Mean return `[]` and returns `[E]`, NaN where an action was not finite or the physics broke.
         """
         _, returns, _ = self._unroll(play_step_fn, eval_env_first_state, training_state)
         return jnp.mean(returns), returns
@@ -272,13 +348,16 @@ class TD3(SingleAgent):
         return self._select_action(policy_params, Td3Hyper(exploration_noise=expl_noise), obs, key, deterministic)
 
 
-class DIAYN(Learner):
+_SAC: Any = SAC  # DIAYN's methods take other arguments than those of the same name that they replace
+
+
+class DIAYN(_SAC):
     """Skill discovery around SAC (Eysenbach 2018, arXiv:1802.06070)."""
 
     kind, row = DiaynTrainingState, QDTransition
-    select_action = SAC.select_action
     _config: DiaynConfig
 
+    @takes_random_key
     def init(self, key: Key, action_size: int, observation_size: int, descriptor_size: int) -> TrainingState:
         """Initialise a training state.
 
@@ -334,14 +413,16 @@ class DIAYN(Learner):
         count = eval_env_first_state.reward.shape[0]
         check_equal("env_batch_size", env_batch_size, count, "eval_env_first_state has {} environments")
         rows, returns, after = self._unroll(play_step_fn, eval_env_first_state, training_state)
-        next_observation = observation_of(self._num_skills, rows.next_obs)
-        next_inputs = rollout.normalize_features(training_state.normalizer, next_observation)
-        normalized = rows.replace(next_obs=input_vector(next_inputs))
+        normalized = self._normalized(training_state, rows)
         rewards = self._compute_diversity_reward(normalized, training_state.discriminator_params)
-        diverse, _ = first_episodes(rewards, rows.dones, rows.actions)
+        diverse, _ = first_episodes(jnp.where(jnp.isfinite(rows.rewards), rewards, jnp.nan), rows.dones, rows.actions)
         last = jnp.minimum(jnp.arange(after.shape[0])[:, None], jnp.sum(~after, axis=0)[None] - 1)
         reached = jnp.take_along_axis(rows.state_desc, last[..., None], axis=0)
         return jnp.mean(returns), returns, diverse, reached
+
+    def _compute_reward(self, transition: Any, training_state: TrainingState) -> Array:
+        """The diversity reward `[...]` that the agent learns from; observations are normalised."""
+        return self._compute_diversity_reward(transition, training_state.discriminator_params)
 
     def _compute_diversity_reward(
         self, transition: QDTransition, discriminator_params: PyTree, add_log_p_z: bool = True

@@ -42,7 +42,7 @@ class BatchState(Record):
     obs: Array
     """`[E, O]`, observation for the next action."""
     reward: Array
-    """`[E]`."""
+    """`[E]`, NaN in a step in which the physics broke: a replay buffer stores no such step, no return is finite."""
     done: Array
     """`[E]`, 1 where an episode ended in the last step, by termination or truncation."""
     metrics: dict[str, Array]
@@ -140,12 +140,11 @@ class Batch:
             return trees.take(self.step(jax.tree.map(lambda leaf: leaf[None], state), action[None]), 0)
         next_keys, keys = jax.vmap(split_key)(state.info["rng"])
         environment = auto_reset(self.environment, state.info["first"]) if self.auto_reset else self.environment
-        env_state, step = jax.vmap(environment.step)(state.pipeline_state, action, keys)
-        done = step.ended.astype(jnp.float32)
+        env_state, step = jax.vmap(marked(environment).step)(state.pipeline_state, action, keys)
         info = {**state.info, "rng": next_keys, **_info(env_state, step)}
         if self.eval_metrics:
-            info["completed_eval_metrics"] = _update_eval_metrics(info["completed_eval_metrics"], step.reward, done)
-        return BatchState(env_state, step.observation.features, step.reward, done, {}, info)
+            info["completed_eval_metrics"] = _update_eval_metrics(info["completed_eval_metrics"], step)
+        return BatchState(env_state, step.observation.features, step.reward, step.ended.astype(jnp.float32), {}, info)
 
 
 _WRITTEN = {"anttrap": "ant_trap", "humanoidtrap": "humanoid_trap", "antmaze": "ant_maze", "pointmaze": "point_maze"}
@@ -185,6 +184,16 @@ def create(
     return Batch(environment, batch_size, auto_reset, eval_metrics, fixed_init_state)
 
 
+def marked(environment: base.Environment) -> base.Environment:
+    """The environment with a reward of NaN in a step in which the physics broke."""
+
+    def step(state: base.EnvState, action: Array, key: Key) -> tuple[base.EnvState, base.Step]:
+        state, taken = environment.step(state, action, key)
+        return state, taken._replace(reward=jnp.where(taken.broken, jnp.nan, taken.reward))
+
+    return environment._replace(step=step)
+
+
 def _reset(environment: base.Environment, key: Key) -> StartStates:
     inner, step = environment.reset(key)
     return DescribedState(inner, step.descriptor), _as_vectors(step)
@@ -208,14 +217,16 @@ def _info(env_state: DescribedState, step: base.Step) -> dict[str, Array]:
     return {**output, "state_descriptor": env_state.descriptor, "final_state_descriptor": step.descriptor}
 
 
-def _update_eval_metrics(before: EvalMetrics, reward: Array, done: Array) -> EvalMetrics:
-    total, steps = before.current_episode_metrics["reward"] + reward, before.steps + 1.0
+def _update_eval_metrics(before: EvalMetrics, step: base.Step) -> EvalMetrics:
+    """Add a step; an episode in which the physics broke is not counted."""
+    total, steps = before.current_episode_metrics["reward"] + step.reward, before.steps + 1.0
+    completed = (step.ended & ~step.broken).astype(jnp.float32)
     return EvalMetrics(
-        {"reward": (1.0 - done) * total},
-        {"reward": before.completed_episodes_metrics["reward"] + done * total},
-        before.completed_episodes + done,
-        before.completed_episodes_steps + done * steps,
-        (1.0 - done) * steps,
+        {"reward": jnp.where(step.ended, 0.0, total)},
+        {"reward": before.completed_episodes_metrics["reward"] + jnp.where(completed > 0, total, 0.0)},
+        before.completed_episodes + completed,
+        before.completed_episodes_steps + completed * steps,
+        jnp.where(step.ended, 0.0, steps),
     )
 
 

@@ -37,13 +37,14 @@ def first_episodes(reward_t: Array, done_t: Array, action_t: Array) -> tuple[Arr
     """Compute the returns of the first episodes in `[T, E, ...]`.
 
     Returns:
-      Returns `[E]`, NaN where an action of the episode was not finite; and a mask `[T, E]` bool of the steps after the
-      end of the first episode.
+      Returns `[E]`, NaN where an action or a reward of the episode was not finite; and a mask `[T, E]` bool of the
+      steps after the end of the first episode, and of those with a reward that is not finite.
     """
     ended = (done_t > 0.5).astype(jnp.int32)
     after = jnp.cumsum(ended, axis=0) > ended
     is_finite = (jnp.isfinite(action_t).all(axis=-1) | after).all(axis=0)
-    return jnp.where(is_finite, jnp.sum(jnp.where(after, 0.0, reward_t), axis=0), jnp.nan), after
+    returns = jnp.sum(jnp.where(after, 0.0, reward_t), axis=0)
+    return jnp.where(is_finite, returns, jnp.nan), after | ~jnp.isfinite(reward_t)
 
 
 def updates_of(updates_per_step: float, num_envs: int) -> int:

@@ -69,12 +69,26 @@ class Selector(Protocol):
 
 
 class MapElitesRepertoire(repertoires.Repertoire):
-    """C cells, each with the best genotype found in it."""
+    """C cells, each with the best genotype found in it; unlike in Rookery's repertoire, `fitnesses` is `[C, 1]`."""
+
+    @property
+    def occupied(self) -> Array:
+        """Whether each cell contains an elite, `[C]` bool."""
+        return self._column.occupied
+
+    @property
+    def _column(self) -> repertoires.Repertoire:
+        """These cells as Rookery's repertoire, with fitnesses `[C]`."""
+        return repertoires.Repertoire(*self._replace(fitnesses=self.fitnesses.reshape(self.centroids.shape[:-1])))
+
+    @classmethod
+    def _of(cls, cells: repertoires.Repertoire) -> Self:
+        return cls(*cells._replace(fitnesses=cells.fitnesses[..., None]))
 
     @classmethod
     def init_default(cls, genotype: PyTree, centroids: Array) -> Self:
         """Empty cells for genotypes with the shapes of `genotype`."""
-        return cls(*repertoires.empty(genotype, centroids))
+        return cls._of(repertoires.empty(genotype, centroids))
 
     @classmethod
     def init(cls, genotypes: PyTree, fitnesses: Array, descriptors: Array, centroids: Array) -> Self:
@@ -89,10 +103,10 @@ class MapElitesRepertoire(repertoires.Repertoire):
         batch_of_fitnesses: Array,
         batch_of_extra_scores: PyTree = None,
     ) -> Self:
-        """Add a batch `[B, ...]`, see `repertoire.add`; extra scores are not stored."""
+        """Add a batch `[B, ...]`, fitnesses also `[B, 1]`, see `repertoire.add`; extra scores are not stored."""
         del batch_of_extra_scores
         batch = batch_of_genotypes, batch_of_fitnesses.reshape(-1), batch_of_descriptors
-        return type(self)(*repertoires.add(self, *batch)[0])
+        return self._of(repertoires.add(self._column, *batch)[0])
 
     def select(self, key: Key, num_samples: int, selector: Selector | None = None) -> "MapElitesRepertoire":
         """Sample occupied cells `[num_samples, ...]`, uniformly or by a selector; the key, raw or typed, is consumed.
@@ -122,8 +136,9 @@ class MapElitesRepertoire(repertoires.Repertoire):
 
 def default_qd_metrics(repertoire: MapElitesRepertoire, qd_offset: float) -> Metrics:
     """Metrics `qd_score` (sum over elites of fitness plus offset), `max_fitness`, and `coverage` in percent."""
-    metrics = repertoires.metrics(repertoire)
-    score = jnp.sum(jnp.where(repertoire.occupied, repertoire.fitnesses + qd_offset, 0.0))
+    column = repertoire._column
+    metrics = repertoires.metrics(column)
+    score = jnp.sum(jnp.where(column.occupied, column.fitnesses + qd_offset, 0.0))
     return {"qd_score": score, "max_fitness": metrics["max_fitness"], "coverage": metrics["coverage"]}
 
 
@@ -149,7 +164,7 @@ def isoline_variation(
 
 
 Scored = tuple[Array, Array, Mapping[str, PyTree]]
-"""Scores of a batch: fitnesses `[B]`, descriptors `[B, D]`, and extra scores."""
+"""Scores of a batch: fitnesses `[B]` or `[B, 1]`, descriptors `[B, D]`, and extra scores."""
 
 
 class Emitter(Protocol):

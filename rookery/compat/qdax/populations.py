@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from rookery import trees
 from rookery.agents.base import OffPolicyAgent
 from rookery.compat.qdax.algorithms import SAC, TD3, DescriptorFn, SingleAgent
-from rookery.compat.qdax.environments import Batch, Extractor
+from rookery.compat.qdax.environments import Batch, Extractor, marked
 from rookery.compat.qdax.environments import BatchState as State
 from rookery.compat.qdax.loops import updates_of
 from rookery.compat.qdax.records import (
@@ -31,14 +31,14 @@ from rookery.distributed import layout
 from rookery.envs.base import Step, first_step
 from rookery.learners import evaluation, rollout
 from rookery.learners.base import EvaluationConfig, Evaluator, Member, genotype
-from rookery.learners.off_policy import OffPolicyBindings, OffPolicyConfig, iterate
+from rookery.learners.off_policy import OffPolicyBindings, OffPolicyConfig, iterate, summarize
 from rookery.populations.base import member_keys
 from rookery.populations.config import PbtConfig
 from rookery.populations.inheritance import inherit, perturb
 from rookery.populations.sharding import WHOLE, Shares, moved
 from rookery.qd.pbt_emitter import Counts, origins
 from rookery.qd.scoring import descriptor_of
-from rookery.types import Array, Evaluation, Key, Metrics, Observation, PyTree
+from rookery.types import Array, Evaluation, Hyper, Key, Metrics, Observation, PyTree
 
 __all__ = ["PBT", "PBTSAC", "PBTTD3"]
 
@@ -70,7 +70,7 @@ class Population(SingleAgent):
         """Return an evaluation function of training states and initial environment states `[P, E, ...]`.
 
         It runs one deterministic episode per environment, and returns the mean returns `[P]`, NaN where an action was
-        not finite, and the returns `[P, E]`.
+        not finite or the physics broke, and the returns `[P, E]`.
         """
         evaluator = self._evaluator(eval_env)
         return lambda states, first_env_states: evaluator(states, first_env_states)[::2]
@@ -131,7 +131,8 @@ class Population(SingleAgent):
             batch_size=self._config.batch_size,
             warmup_steps=0,
         )
-        return partial(_train, self._agent(env.observation_size), env, config)
+        agent = self._agent(env.observation_size)
+        return partial(_train, agent, partial(self._hyper, agent), env, config)
 
 
 def _evaluate(agent: OffPolicyAgent, env: Batch, states: PBTTrainingState, first: State) -> tuple[Array, ...]:
@@ -141,7 +142,7 @@ def _evaluate(agent: OffPolicyAgent, env: Batch, states: PBTTrainingState, first
         first.reward.ndim > 1,
         f"initial states must be [P, E, ...], got {first.reward.shape}; reshape the result of reset.",
     )
-    evaluator = Evaluator(agent.act, env.environment, EvaluationConfig(), first.reward.shape[1])
+    evaluator = Evaluator(agent.act, marked(env.environment), EvaluationConfig(), first.reward.shape[1])
 
     def evaluate_member(member: Member, first: State) -> Evaluation:
         start_states = first.pipeline_state, jax.vmap(first_step)(first.obs, first.pipeline_state.descriptor)
@@ -157,6 +158,7 @@ def _truncated(step: Step) -> Array:
 
 def _train(
     agent: OffPolicyAgent,
+    complete: Callable[[Hyper], Hyper],
     env: Batch,
     config: OffPolicyConfig,
     states: PBTStateT,
@@ -179,16 +181,18 @@ def _train(
     bindings = OffPolicyBindings(agent, env.environment, replay_buffers.functions(), config, _truncated)
 
     def train_member(member: Member, key: Key) -> tuple[Member, tuple]:
+        member = member._replace(hyper=complete(member.hyper))
         inputs = jax.random.split(key, config.iterations), done + jnp.arange(config.iterations)
         return jax.lax.scan(lambda member, now: iterate(bindings, member, bank, *now), member, inputs)
 
     playing = rollout.EnvBatchState(env_states.pipeline_state, Observation(env_states.obs))
     members = states.member(playing, replay_buffers.state)
-    members, (_, metrics, reward, broken) = jax.vmap(train_member)(members, keys[:, 0])
-    states = states.of_member(members, key=next_keys, steps=states.steps + config.iterations * config.updates)
+    members, log = jax.vmap(train_member)(members, keys[:, 0])
+    steps = states.steps + config.iterations * config.updates
+    states = states.of_member(members, key=next_keys, steps=steps, hyper=states.hyper)
     env_states = env_states.moved_to(members.env_state.state, members.env_state.observation.features)
     trained = states, env_states, replay_buffers.replace(state=members.buffer)
-    return trained, {**metrics, "reward": reward, "broken_steps": broken}
+    return trained, jax.vmap(jax.vmap(summarize))(log)
 
 
 def check_population(*arrays: Array) -> None:

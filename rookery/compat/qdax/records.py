@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, ClassVar, Self, TypeVar
 
 import jax
@@ -11,9 +10,12 @@ import jax.numpy as jnp
 
 from rookery import buffers, hyperparams, types
 from rookery.agents.base import StartFn
+from rookery.agents.diayn import DiaynState
 from rookery.agents.sac import SPACE as SAC_SPACE
+from rookery.agents.sac import SacState
 from rookery.agents.sac import start as start_sac
 from rookery.agents.td3 import SPACE as TD3_SPACE
+from rookery.agents.td3 import Td3State
 from rookery.agents.td3 import start as start_td3
 from rookery.compat.records import Record, check, split_key, static_field, typed_key
 from rookery.gradients import Learned
@@ -43,6 +45,16 @@ class Transition(Record):
     """`[...]`, 1 where the time limit ended the episode."""
     actions: Array
     """`[..., A]`."""
+
+    @property
+    def reward(self) -> Array:
+        """`rewards`, by the name that Rookery's learners read."""
+        return self.rewards
+
+    @property
+    def terminated(self) -> Array:
+        """`[...]` bool, where the episode ended by termination."""
+        return (self.dones > 0.5) & (self.truncations < 0.5)
 
     @classmethod
     def init_dummy(cls, observation_dim: int, action_dim: int) -> "Transition":
@@ -106,7 +118,8 @@ class QDTransition(Transition):
 
 
 class ReplayBuffer(Record):
-    """Ring buffer of transitions; an insert writes only the new rows, and drops rows with non-finite values."""
+    """Ring buffer of transitions; an insert writes only the new rows, and drops rows with non-finite values, such as
+    the reward of a step in which the physics broke."""
 
     paths: ClassVar[Paths] = {"current_size": ("state", "size"), "current_position": ("state", "position")}
 
@@ -122,13 +135,15 @@ class ReplayBuffer(Record):
 
     @property
     def data(self) -> Array:
-        """The stored transitions flattened, `[buffer_size, F]`, with NaN in rows not yet written.
+        """The stored transitions flattened, `[buffer_size, F]`, the oldest first, with NaN in rows not yet written.
 
         This is a copy: the buffer stores each field separately.
         """
-        flat = self.state.rows.flatten()
-        written = jnp.broadcast_to(jnp.arange(self.buffer_size), flat.shape[:-1]) < self.current_size[..., None]
-        return jnp.where(written[..., None], flat, jnp.nan)
+        flat, size = self.state.rows.flatten(), self.current_size[..., None]
+        place = jnp.broadcast_to(jnp.arange(self.buffer_size), flat.shape[:-1])
+        oldest = jnp.where(size == self.buffer_size, self.current_position[..., None], 0)
+        by_age = jnp.take_along_axis(flat, ((oldest + place) % self.buffer_size)[..., None], axis=-2)
+        return jnp.where((place < size)[..., None], by_age, jnp.nan)
 
     def insert(self, transitions: Transition) -> "ReplayBuffer":
         """Overwrite the oldest transitions with `transitions`, which may have any leading axes.
@@ -149,15 +164,22 @@ class ReplayBuffer(Record):
         """Sample transitions `[sample_size, ...]` uniformly with replacement; the key is consumed."""
         return buffers.take(self.state, buffers.draw(self.state, typed_key(key), (sample_size,)))
 
-    def functions(self, num_skills: int = 0) -> buffers.Buffer:
-        """The functions by which Rookery's learners read and write this buffer; see `observation_of`."""
-        return buffers.ring(self.buffer_size)._replace(add=_add, take=partial(_take, num_skills))
+    def functions(self) -> buffers.Buffer:
+        """The functions by which Rookery's learners read and write this buffer."""
+        return buffers.ring(self.buffer_size)._replace(add=_add, take=_take)
 
 
 def observation_of(num_skills: int, obs: Array) -> Observation:
     """The observation of an array `[..., O + num_skills]` that ends in a skill."""
     size = obs.shape[-1] - num_skills
     return Observation(obs[..., :size], skill=obs[..., size:] if num_skills else None)
+
+
+def transition_of(num_skills: int, rows: Transition) -> types.Transition:
+    """Rows as Rookery's transitions, with `extras` the descriptors for the discriminator."""
+    reached = rows.next_state_desc if isinstance(rows, QDTransition) else ()
+    obs, next_obs = (observation_of(num_skills, obs) for obs in (rows.obs, rows.next_obs))
+    return types.Transition(obs, rows.actions, rows.reward, next_obs, rows.terminated, reached)
 
 
 def _add(state: buffers.BufferState, rows: types.Transition, valid: Array | None = None) -> buffers.BufferState:
@@ -167,13 +189,8 @@ def _add(state: buffers.BufferState, rows: types.Transition, valid: Array | None
     return buffers.add(state, Transition(obs, next_obs, rows.reward, dones, truncations, rows.action), valid)
 
 
-def _take(num_skills: int, state: buffers.BufferState, indices: Array) -> types.Transition:
-    """Read rows as Rookery's transitions, with `extras` the descriptors for the discriminator."""
-    rows = buffers.take(state, indices)
-    terminated = (rows.dones > 0.5) & (rows.truncations < 0.5)
-    reached = rows.next_state_desc if isinstance(rows, QDTransition) else ()
-    obs, next_obs = (observation_of(num_skills, obs) for obs in (rows.obs, rows.next_obs))
-    return types.Transition(obs, rows.actions, rows.rewards, next_obs, terminated, reached)
+def _take(state: buffers.BufferState, indices: Array) -> types.Transition:
+    return transition_of(0, buffers.take(state, indices))
 
 
 def _paths(
@@ -184,12 +201,15 @@ def _paths(
     for name in learned:
         word = name.removeprefix("log_")
         paths |= {f"{word}_params": (*within, name, "params"), f"{word}_optimizer_state": (*within, name, "moments")}
-    return {**paths, "normalization_running_stats": ("normalizer",)}
+    return {**paths, "normalization_running_stats": ("normalizer",), "random_key": ("key",)}
 
 
 _SAC, _TARGET = ("policy", "critic", "log_alpha"), ("target_critic",)
 _SAC_PATHS = _paths(*_SAC, targets=_TARGET)
 _TD3_PATHS = _paths("policy", "critic", targets=("target_critic", "target_policy"))
+_LEARNED = Learned(None, ())
+_TD3_BLANK = Td3State(_LEARNED, _LEARNED, target_policy=None, target_critic=None)
+_SAC_BLANK = SacState(_LEARNED, _LEARNED, _LEARNED, target_critic=None)
 _SAC_HYPER = {name: ("hyper", name) for name in SAC_SPACE.domains}
 _TD3_HYPER = {name.replace("exploration", "expl"): ("hyper", name) for name in TD3_SPACE.domains}
 
@@ -197,15 +217,21 @@ _TD3_HYPER = {name.replace("exploration", "expl"): ("hyper", name) for name in T
 class TrainingState(Record):
     """Training state of one agent. Every use of its key replaces it by the next key.
 
-    Attributes for reading and for `replace`: `policy_params` and `policy_optimizer_state`, likewise for `critic`,
-    `alpha` (SAC) and `discriminator` (DIAYN); `target_critic_params`, `target_policy_params` (TD3);
-    `normalization_running_stats`.
+    Names for construction, reading and `replace`: `policy_params` and `policy_optimizer_state`, likewise for `critic`,
+    `alpha` (SAC) and `discriminator` (DIAYN); `target_critic_params`, `target_policy_params` (TD3); `key`, `steps`,
+    `normalization_running_stats`; and the hyper-parameters of a member of a population. The optimizer states are those
+    of `optax.adam`. Hyper-parameters that a constructed state does not have are those of the algorithm's configuration.
+
+    Raises:
+      TypeError: a name is missing or unknown.
     """
 
     search_space: ClassVar[Space]
     """The search space of the agent."""
     start: ClassVar[StartFn]
     """Builds the agent's state from its parameters."""
+    blank: ClassVar[PyTree]
+    """The agent's state without values."""
 
     learned: PyTree
     """The agent's state."""
@@ -218,13 +244,47 @@ class TrainingState(Record):
     normalizer: PyTree
     """Running statistics of the observations, or None."""
 
+    def __init_subclass__(cls) -> None:
+        """Register the subclass as a pytree, with the constructor of this class."""
+        jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, init=False)(cls))
+
+    def __init__(self, **fields: Any) -> None:
+        if fields.keys() != {field.name for field in dataclasses.fields(self)}:
+            fields = self._of_documented(fields)
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def _of_documented(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        names = {*cls.paths, "key", "steps"} - {"random_key"}
+        given = {("key" if name == "random_key" else name): value for name, value in given.items()}
+        missing, unknown = sorted(names - given.keys() - {"normalization_running_stats"}), sorted(given.keys() - names)
+        if missing or unknown:
+            found = f"{', '.join(missing) or 'nothing'} is missing, and {', '.join(unknown) or 'nothing'} is unknown"
+            raise TypeError(f"{cls.__name__} is made of {', '.join(sorted(names))}; {found}.")
+        kind = type(cls.search_space.defaults)
+        hyper = kind(*[None] * len(kind._fields))
+        fields = cls.nested({"learned": cls.blank, "hyper": hyper, "normalizer": None}, given)
+        return fields | {"key": jax.random.key_data(typed_key(fields["key"])), "steps": jnp.asarray(fields["steps"])}
+
+    @classmethod
+    def nested(cls, fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """As `Record.nested`; of the state of `optax.adam`, a tuple, the moments are used."""
+        moments = {
+            name: value[0]
+            for name, value in changes.items()
+            if name.endswith("_optimizer_state") and type(value) is tuple and value
+        }
+        return Record.nested.__func__(cls, fields, {**changes, **moments})
+
     def member(self, env_state: PyTree = (), buffer: PyTree = ()) -> Member:
         """This agent as a `Member`, with environment states and a buffer."""
         return Member(self.learned, self.hyper, self.normalizer, env_state, buffer)
 
-    def of_member(self, member: Member, **changes: Array) -> Self:
+    def of_member(self, member: Member, **changes: PyTree) -> Self:
         """Take what a member has learned, and change other fields."""
-        return self.replace(learned=member.state, hyper=member.hyper, normalizer=member.normalizer, **changes)
+        taken = {"learned": member.state, "hyper": member.hyper, "normalizer": member.normalizer}
+        return self.replace(**taken | changes)
 
     def check_optimizers(self) -> None:
         """Check that the agent can learn.
@@ -240,21 +300,21 @@ class TrainingState(Record):
 class SacTrainingState(TrainingState):
     """Training state of SAC."""
 
-    search_space, start = SAC_SPACE, staticmethod(start_sac)
+    search_space, start, blank = SAC_SPACE, staticmethod(start_sac), _SAC_BLANK
     paths = _SAC_PATHS
 
 
 class TD3TrainingState(TrainingState):
     """Training state of TD3."""
 
-    search_space, start = TD3_SPACE, staticmethod(start_td3)
+    search_space, start, blank = TD3_SPACE, staticmethod(start_td3), _TD3_BLANK
     paths = _TD3_PATHS
 
 
 class DiaynTrainingState(TrainingState):
     """Training state of DIAYN with SAC."""
 
-    search_space, start = SAC_SPACE, staticmethod(start_sac)
+    search_space, start, blank = SAC_SPACE, staticmethod(start_sac), DiaynState(_SAC_BLANK, _LEARNED, ())
     paths = _paths(*_SAC, within=("learned", "agent"), targets=_TARGET) | _paths("discriminator")
 
 
@@ -293,7 +353,7 @@ class PBTSacTrainingState(PBTTrainingState):
     Its hyper-parameters, `[]` each: `discount`, `policy_lr`, `critic_lr`, `alpha_lr`, `reward_scaling`.
     """
 
-    search_space, start = SAC_SPACE, staticmethod(start_sac)
+    search_space, start, blank = SAC_SPACE, staticmethod(start_sac), _SAC_BLANK
     paths = _SAC_PATHS | _SAC_HYPER
 
 
@@ -303,5 +363,5 @@ class PBTTD3TrainingState(PBTTrainingState):
     Its hyper-parameters, `[]` each: `discount`, the learning rates, `noise_clip`, `policy_noise`, `expl_noise`.
     """
 
-    search_space, start = TD3_SPACE, staticmethod(start_td3)
+    search_space, start, blank = TD3_SPACE, staticmethod(start_td3), _TD3_BLANK
     paths = _TD3_PATHS | _TD3_HYPER

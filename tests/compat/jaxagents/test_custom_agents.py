@@ -14,10 +14,10 @@ from rookery.compat.jaxagents import (
     HyperParameters,
     IPPOBase,
     OptimizerParams,
-    checkpoint_metrics,
-    training,
+    hooks,
 )
-from rookery.storage.checkpoint import Checkpointer
+from tests.compat.jaxagents.goals import numbers
+from tests.tiny import assert_equal
 
 
 class Echo:
@@ -108,9 +108,9 @@ def test_user_defined_methods_are_trained_and_evaluated():
 
 def test_given_parameters_are_evaluated():
     agent = custom()
-    runner, _ = training.begin(agent, jax.random.key(0), HYPER)
+    runner, _ = agent._begin(jax.random.key(0), HYPER)
     actors = runner.actor_training.replace(params=jnp.asarray([0.5, 0.0]))
-    evaluation = training.evaluate(agent, 3, jax.random.key(2), actors)
+    evaluation = agent._eval_agent(jax.random.key(2), actors, runner.critic_training, 3)
     np.testing.assert_allclose(evaluation["returns"], [[0.0, -1.25]] * 3, atol=1e-6)
 
 
@@ -144,29 +144,103 @@ def test_minibatches_are_made_from_a_whole_runner():
     assert agent.shapes[2] == (1,)
 
 
-# --- stages
+# --- methods that may be replaced
 
 
-def stage(at: jax.Array, count: int) -> tuple[jax.Array, dict[str, jax.Array]]:
-    return at + count, {"at": at + count}
+class Changed(TowardsHalf):
+    """Observations, rewards and metrics of its own; the second reward counts in training only."""
+
+    def env_step(self, rng: Any, envstate: Any, actions: Any) -> tuple:
+        rng, obs, envstate, reward, done, info = TowardsHalf.env_step(self, rng, envstate, actions)
+        return rng, obs + 1.0, envstate, 2.0 * reward, done, info
+
+    def _make_transition(self, **step: Any) -> Any:
+        made = TowardsHalf._make_transition(self, **step)
+        assert made.reward.shape == (1, 2)
+        return made._replace(reward=made.reward + 100.0)
+
+    def _eval_metrics(self, terminated: Any, truncated: Any, final_rewards: Any, returns: Any) -> Any:
+        return {"truncated": truncated, "returns": returns, "success": final_rewards > -0.2}
+
+    def _generate_metrics(self, runner: Any, update_step: Any) -> Any:
+        return {**TowardsHalf._generate_metrics(self, runner, update_step), "step": jnp.asarray(update_step)}
+
+    def _pp(self) -> None:
+        assert self.training_runner is not None
+        self.processed = int(self.training_runner.actor_training.step)
 
 
-@pytest.mark.parametrize(("updates", "every", "counts"), [(5, 2, [2, 2, 1]), (4, 2, [2, 2]), (3, 7, [3]), (1, 1, [1])])
-def test_stages_make_the_requested_updates(updates: int, every: int, counts: list):
-    assert training.stage_counts(updates, every) == counts
-    initial = jnp.asarray(10)
-    state, rows = checkpoint_metrics.train(stage, counts, (initial, {"at": initial}))
-    assert int(state) == 10 + updates
-    assert rows["at"].tolist() == [10 + sum(counts[:i]) for i in range(len(counts) + 1)]
+def test_replaced_methods_have_an_effect():
+    agent: Any = custom(Changed)
+    runner, metrics = agent.train(jax.random.key(0), HYPER)
+    assert sorted(metrics) == ["actor_loss", "critic_loss", "returns", "step", "success", "truncated"]
+    np.testing.assert_allclose(metrics["returns"][:, 0, 0], [-2 * 5 * 0.25, -2 * 5 * 0.0625], rtol=1e-6)
+    assert metrics["success"][:, 0, 0].tolist() == [False, True]
+    agent.collect_training(runner, metrics)
+    assert agent.processed == 4
+    assert sorted(agent.eval(jax.random.key(1), 2)) == ["returns", "success", "truncated"]
+    _, traj = agent._collect(runner, jax.random.key(2), jax.random.key(3))
+    np.testing.assert_allclose(traj.reward, 100.0 - 2.0 * (traj.action - 0.5) ** 2, rtol=1e-5)
+    assert (traj.next_obs == 1.5).all()
+    assert traj.obs[:, :, 0].tolist() == [[1.5, 1.5, 0.5]] * 4  # the next episode begins with env_reset
 
 
-def test_a_continued_training_adds_checkpoints(tmp_path: Any):
-    store, initial = Checkpointer(tmp_path, keep=checkpoint_metrics.ALL), jnp.asarray(0)
-    assert checkpoint_metrics.read(store) == ([], {})
-    state, first = checkpoint_metrics.train(stage, [2, 1], (initial, {"at": initial}), store)
-    _, second = checkpoint_metrics.train(stage, [2], (state, {"at": state}), store, done=3)
-    assert first["at"].tolist() == [0, 2, 3]
-    assert second["at"].tolist() == [3, 5]
-    steps, metrics = checkpoint_metrics.read(store)
-    assert steps == metrics["at"].tolist() == [0, 2, 3, 5]
-    assert int(store.restore(initial, 2)[0]) == 2
+class OwnTransition(TowardsHalf):
+    """Its transitions are a plain record of its own."""
+
+    def _make_transition(self, *given: Any, **step: Any) -> Any:
+        made = TowardsHalf._make_transition(self, *given, **step)
+        return NamedTuple("Plain", [("terminated", Any)])(made.terminated)
+
+
+def test_another_record_than_a_transition_is_refused():
+    with pytest.raises(ValueError, match=r"^_make_transition gives a Plain without a field truncated; return rookery"):
+        custom(OwnTransition).train(jax.random.key(0), HYPER)
+
+
+class WithoutAxis(TowardsHalf):
+    """Its transitions have no leading axis."""
+
+    def _make_transition(self, *given: Any, **step: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf[0], TowardsHalf._make_transition(self, *given, **step))
+
+
+def test_a_transition_may_have_no_leading_axis():
+    runners = [custom(kind).train(jax.random.key(0), HYPER)[0] for kind in (TowardsHalf, WithoutAxis)]
+    assert_equal(*(numbers(runner.actor_training.params) for runner in runners))
+
+
+def never(self: Any, *_: Any) -> Any:
+    raise AssertionError("this method is not called")
+
+
+@pytest.mark.parametrize(("name", "loop"), hooks.INSIDE.items())
+def test_a_method_inside_a_loop_is_refused(name: str, loop: str):
+    kind: Any = type("Mine", (TowardsHalf,), {name: never})
+    with pytest.raises(ValueError, match=rf"^{name} of Mine would not be called: .*; replace {loop}, which"):
+        custom(kind)
+    custom(type("Whole", (kind,), {loop: never}))  # then the whole loop is the user's
+    with pytest.raises(AttributeError, match=rf"^TowardsHalf has no '{name}': .*; replace {loop}\."):
+        getattr(custom(), name)
+
+
+def test_a_checkpoint_inside_compiled_code_is_refused():
+    agent: Any = custom()
+    runner, metrics = agent._begin(jax.random.key(0), HYPER)
+    with pytest.raises(ValueError, match=r"^_checkpoint was called inside compiled code; train calls it after every"):
+        jax.jit(agent._checkpoint)(runner, metrics, 1)
+
+
+class Wrapped(TowardsHalf):
+    """Its env has a step, but none without reset."""
+
+    def _init_env(self, env: Any, env_params: Any) -> None:
+        TowardsHalf._init_env(self, env, env_params)
+        methods = {"reset": staticmethod(self.env.reset), "step": staticmethod(self.env.step)}
+        logged: Any = type("Logged", (), methods)()
+        self.env = logged
+
+
+def test_an_env_without_a_step_without_reset_is_refused():
+    with pytest.raises(ValueError, match=r"^Logged, the env of this agent, has no method step_env; give it"):
+        custom(Wrapped).train(jax.random.key(0), HYPER)

@@ -22,7 +22,6 @@ from rookery.compat.jaxagents import (
     Runner,
     TruncationWrapper,
     hooks,
-    training,
 )
 from rookery.types import Observation
 from rookery.types import Transition as Rows
@@ -77,37 +76,68 @@ def test_records_have_the_documented_fields_and_defaults():
     assert list(inspect.signature(Runner).parameters) == runner.split()
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("__init__", {"env": EMPTY, "env_params": EMPTY, "config": EMPTY, "eval_during_training": True}),
-        ("train", {"rng": EMPTY, "hyperparams": EMPTY}),
-        ("eval", {"rng": EMPTY, "n_evals": 32}),
-        ("policy", {"training": EMPTY, "obs": EMPTY}),
-        ("env_reset", {"rng": EMPTY}),
-        ("env_step", {"rng": EMPTY, "envstate": EMPTY, "actions": EMPTY}),
-        ("collect_training", {"runner": None, "metrics": None, "previous_training_max_step": 0}),
-        ("restore", {"mode": "best", "best_fn": None}),
-        ("log_hyperparams", {"hyperparams": EMPTY}),
-        ("summarize", {"metrics": EMPTY}),
-        ("_entropy", dict.fromkeys(["training", "obs"], EMPTY)),
-        ("_log_prob", dict.fromkeys(["training", "params", "obs", "action"], EMPTY)),
-        ("_sample_actions", dict.fromkeys(["rng", "training", "obs"], EMPTY)),
-        ("_trajectory_returns", dict.fromkeys(["value", "traj"], EMPTY)),
-        ("_trajectory_advantages", dict.fromkeys(["advantage", "traj"], EMPTY)),
-        ("_critic_loss", dict.fromkeys(["training", "obs", "targets", "hyperparams"], EMPTY)),
-        ("_actor_loss_input", dict.fromkeys(["update_runner", "traj_batch"], EMPTY)),
-        ("_critic_loss_input", dict.fromkeys(["update_runner", "traj_batch"], EMPTY)),
-        (
-            "_actor_loss",
-            dict.fromkeys(["training", "obs", "actions", "log_prob_old", "advantage", "hyperparams"], EMPTY),
-        ),
-    ],
-)
-def test_methods_have_the_documented_signatures(name: str, parameters: dict[str, Any]):
+TRAINING = "rng network optimizer_params"
+LOSS = "training obs actions log_prob_old advantage hyperparams"
+METHODS = {
+    "__init__": "env env_params config eval_during_training",
+    "__str__": "",
+    "_init_env": "env env_params",
+    "_init_checkpointer": "",
+    "_create_empty_trainstate": "network",
+    "restore": "mode best_fn",
+    "_init_optimizer": "optimizer_params",
+    "_init_network": "rng network",
+    "env_reset": "rng",
+    "env_step": "rng envstate actions",
+    "_make_transition": "obs actions value log_prob reward next_obs terminated",
+    "_generate_metrics": "runner update_step",
+    "_create_training": TRAINING,
+    "_create_update_runner": "rng actor_training critic_training hyperparams",
+    "_add_next_values": "traj_batch last_obs critic_training",
+    "_add_advantages": "traj_batch advantage",
+    "_returns": "traj_batch last_next_state_value gamma gae_lambda",
+    "_advantages": "traj_batch gamma gae_lambda",
+    "_process_trajectory": "update_runner traj_batch last_obs",
+    **dict.fromkeys(["_actor_update", "_critic_update"], "update_runner traj_batch"),
+    "_update_step": "i_update_step update_runner",
+    **dict.fromkeys(["_checkpoint", "_checkpoint_base"], "update_runner metrics i_training_step"),
+    "_training_step": "update_runner i_training_batch",
+    "train": "rng hyperparams",
+    "_trajectory_returns": "value traj",
+    "_trajectory_advantages": "advantage traj",
+    "_actor_loss": LOSS,
+    "_critic_loss": "training obs targets hyperparams",
+    **dict.fromkeys(["_actor_loss_input", "_critic_loss_input"], "update_runner traj_batch"),
+    "_entropy": "training obs",
+    "_log_prob": "training params obs action",
+    "_sample_actions": "rng training obs",
+    "policy": "training obs",
+    "_eval_agent": "rng actor_training critic_training n_episodes",
+    "_eval_metrics": "terminated truncated final_rewards returns",
+    "eval": "rng n_evals",
+    "log_hyperparams": "hyperparams",
+    "collect_training": "runner metrics previous_training_max_step",
+    "_pp": "",
+    "summarize": "metrics",
+}
+DEFAULTS = {"eval_during_training": True, "n_evals": 32, "n_episodes": 1, "previous_training_max_step": 0}
+DEFAULTS |= {"mode": "best", "best_fn": None}
+
+
+def test_every_documented_method_is_called_or_refused():
+    assert len(METHODS) + len(hooks.INSIDE) == 52
+    assert METHODS.keys() >= set(hooks.INSIDE.values())
+
+
+@pytest.mark.parametrize(("name", "parameters"), METHODS.items())
+def test_methods_have_the_documented_signatures(name: str, parameters: str):
     found = inspect.signature(getattr(IPPO, name)).parameters
-    assert {key: value.default for key, value in found.items() if key != "self"} == parameters
-    assert list(found)[1:] == list(parameters)
+    assert list(found)[1:] == parameters.split()
+    optional = {"runner": None, "metrics": None} if name == "collect_training" else {}
+    defaults = {**DEFAULTS, **optional}
+    assert {key: it.default for key, it in found.items() if it.default is not EMPTY} == {
+        key: defaults[key] for key in parameters.split() if key in defaults
+    }
 
 
 def test_str_lists_the_configuration():
@@ -138,12 +168,30 @@ def test_training_makes_every_update_and_reports_every_evaluation():
     np.testing.assert_array_equal(runner.obs[:, 0], runner.envstate.envstate.goals)
 
 
+class Counted(Continuous):
+    """An update counts itself, and its loss is its number in the stage."""
+
+    def _update_step(self, i_update_step: Any, update_runner: Runner) -> Runner:
+        actors, number = update_runner.actor_training, jnp.full((1,), i_update_step, jnp.float32)
+        actors = actors.replace(step=actors.step + 1)
+        return update_runner.replace(actor_training=actors, actor_loss=number, critic_loss=-number)
+
+    def _eval_agent(self, *_: Any) -> dict[str, jax.Array]:
+        return {}
+
+
 @pytest.mark.parametrize(
-    ("updates", "every", "counts"),
-    [(5, 2, [2, 2, 1]), (4, 2, [2, 2]), (3, 7, [3]), (100, 30, [30, 30, 30, 10]), (2, 1, [1, 1])],
+    ("updates", "every", "losses"),
+    [(5, 2, [0, 0.5, 0.5, 0]), (4, 2, [0, 0.5, 0.5]), (3, 7, [0, 1]), (100, 30, [0, *[14.5] * 3, 4.5]), (1, 1, [0, 0])],
 )
-def test_the_stages_sum_up_to_the_configured_updates(updates: int, every: int, counts: list[int]):
-    assert agent(n_steps=updates, eval_frequency=every)._stage_counts == counts
+def test_the_stages_make_the_configured_updates(updates: int, every: int, losses: list[float]):
+    counted = agent(Counted, n_steps=updates, eval_frequency=every)
+    runner, metrics = counted.train(jax.random.key(0), HYPER)
+    assert int(runner.actor_training.step) == updates
+    assert metrics["actor_loss"][:, 0].tolist() == losses
+    assert metrics["critic_loss"][:, 0].tolist() == [-loss for loss in losses]
+    counted.collect_training(runner, metrics)
+    assert np.asarray(counted.eval_steps_in_training).tolist() == sorted({*range(0, updates, every), updates})
 
 
 def test_mapped_hyperparameters_train_as_single_ones():
@@ -185,7 +233,7 @@ def test_the_first_evaluation_is_before_training_and_all_share_start_states():
     last = shared().eval(EVAL_KEY, 6)
     for name, value in last.items():
         np.testing.assert_allclose(metrics[name][-1], value, rtol=1e-5, atol=1e-6)
-    shared().collect_training(training.begin(shared(), jax.random.key(0), HYPER)[0], metrics)
+    shared().collect_training(shared()._begin(jax.random.key(0), HYPER)[0], metrics)
     first = shared().eval(EVAL_KEY, 6)
     np.testing.assert_allclose(metrics["returns"][0], first["returns"], rtol=1e-5)
     assert np.asarray(shared().eval_steps_in_training).tolist() == [0, 2, 4, 5]
@@ -243,12 +291,16 @@ def test_advantages_stop_at_the_end_of_an_episode_and_bootstrap_at_a_truncation(
 
 def test_returns_stop_at_the_end_of_an_episode_and_bootstrap_at_a_truncation():
     traj, gamma = trajectories(), jnp.float32(0.9)
-    found = np.asarray(shared()._returns(traj, gamma, jnp.float32(1.0)))
+    found = np.asarray(shared()._returns(traj, traj.next_value[:, -1], gamma, jnp.float32(1.0)))
     reward, following = np.asarray(traj.reward), np.asarray(traj.next_value)
     np.testing.assert_allclose(found[:, 3], reward[:, 3] + gamma * following[:, 3], rtol=1e-5)
     np.testing.assert_allclose(found[:, 2], reward[:, 2] + gamma * found[:, 3], rtol=1e-5)
     np.testing.assert_allclose(found[0, 1], reward[0, 1], rtol=1e-5)  # terminated
     np.testing.assert_allclose(found[1, 1], reward[1, 1] + gamma * following[1, 1], rtol=1e-5)  # truncated
+    changed = np.asarray(shared()._returns(traj, jnp.zeros((2, 2)), gamma, jnp.float32(1.0)))
+    np.testing.assert_allclose(changed[:, 3], reward[:, 3], rtol=1e-5)
+    with pytest.raises(ValueError, match=r"last_next_state_value gives shape \(\) for 2 actors; make it \(2,\)"):
+        shared()._returns(traj, jnp.zeros(2), gamma, jnp.float32(1.0))
 
 
 def test_rollouts_have_the_documented_axes():
@@ -262,7 +314,7 @@ def test_rollouts_have_the_documented_axes():
     batch = Rows(
         Observation(observations[0]), number[..., None], number + 2.0, Observation(observations[1]), terminated, extras
     )
-    traj = training.transitions(shared(), runner, batch)
+    traj = shared()._process_trajectory(runner, shared()._transitions(runner, batch), runner.obs)
     assert traj.obs.shape == traj.next_obs.shape == (8, 3, 1, 2)
     np.testing.assert_array_equal(traj.obs[5, 2, 0], observations[0, 2, 5, 0])
     np.testing.assert_array_equal(traj.action[5, 2], number[2, 5])
@@ -292,7 +344,7 @@ class CustomLosses(Continuous):
 def test_user_defined_losses_are_used():
     custom = agent(CustomLosses, evaluated=False, n_steps=1)
     runner, metrics = custom.train(jax.random.key(0), HYPER)
-    initial = training.begin(custom, jax.random.key(0), HYPER)[0]
+    initial = custom._begin(jax.random.key(0), HYPER)[0]
     assert metrics == jax.eval_shape(custom.train, jax.random.key(0), HYPER)[1] == {}
     assert steps(runner) == (1 * 1 * 2, 1 * 3 * 2)
     assert_equal(numbers(runner.critic_training.params), numbers(initial.critic_training.params))

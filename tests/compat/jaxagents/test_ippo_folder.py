@@ -1,5 +1,6 @@
 """Checkpoints of the documented IPPO: written at every evaluation, restored, continued from, and never deleted."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from rookery.compat.jaxagents import IPPO, checkpoint_metrics
 from rookery.storage import manifest
 from tests.compat.jaxagents.goals import CONFIG, EVAL_KEY, HYPER, Continuous, Goals, Params, numbers
+from tests.compat.jaxagents.test_ippo import METHODS
 from tests.tiny import assert_equal
 
 
@@ -61,6 +63,49 @@ def test_a_restored_training_continues_as_if_it_had_never_stopped(tmp_path: Path
     np.testing.assert_array_equal(third.training_metrics["returns"], all_metrics["returns"])
     found = third.eval(EVAL_KEY, 6)["returns"]
     np.testing.assert_allclose(found, all_metrics["returns"][1], rtol=1e-5, atol=1e-6)
+
+
+CALLED: list[str] = []
+
+
+def counting(name: str) -> Any:
+    """The method of `Continuous`, which records that it is called."""
+    method = getattr(Continuous, name)
+    method = inspect.unwrap(method) if name == "_log_prob" else method
+
+    def counted(self: Any, *given: Any, **named: Any) -> Any:
+        CALLED.append(name)
+        return method(self, *given, **named)
+
+    return counted
+
+
+def returns_as_targets(self: Any, update_runner: Any, traj_batch: Any) -> tuple:
+    CALLED.append("_critic_loss_input")
+    chosen, last = update_runner.hyperparams, traj_batch.next_value[:, -1]
+    returns = self._returns(traj_batch, last, chosen.gamma, chosen.gae_lambda)
+    return self._shuffled(update_runner, (traj_batch.obs, returns))
+
+
+def test_every_documented_method_of_a_subclass_is_called(tmp_path: Path):
+    methods = {name: counting(name) for name in METHODS} | {"_critic_loss_input": returns_as_targets}
+    kind: Any = type("Mine", (Continuous,), methods)
+    config = CONFIG._replace(n_steps=1, checkpoint_dir=tmp_path, restore_agent=True)
+    mine = kind(Goals(), Params(), config)
+    assert (mine.checkpointing, mine.checkpoint_manager.all_steps()) == (True, [])
+    mine.collect_training(*mine.train(jax.random.key(0), HYPER))
+    mine.summarize(mine.eval(jax.random.key(1), 6)["returns"].T)
+    assert (mine.checkpoint_manager.all_steps(), mine.checkpoint_manager.latest_step()) == ([0, 1], 1)
+    mine.restore("last")
+    assert sorted(set(CALLED)) == sorted(METHODS)
+
+
+def test_the_state_of_an_agent_is_documented_on_its_class():
+    assert (IPPO.agent_trained, IPPO.previous_training_max_step, IPPO.eval_during_training) == (False, 0, True)
+    nothing = IPPO.training_runner, IPPO.training_metrics, IPPO.actor_training, IPPO.critic_training
+    assert nothing == (None, None, None, None)
+    plain = agent(None)
+    assert (plain.checkpointing, plain.checkpoint_manager) == (False, None)
 
 
 def test_a_configuration_is_written_for_new_checkpoints_only(tmp_path: Path):

@@ -9,6 +9,8 @@ import numpy as np
 
 from rookery.compat import qdax
 from rookery.compat.qdax import PBTSAC, PBTTD3, SAC, TD3, PBTEmitter, PBTEmitterConfig, Transition, environments
+from rookery.envs import Environment, EnvSpec, first_step, guard_physics, limit_episode, next_step
+from rookery.envs.base import descriptor_spec
 
 T = 5  # steps of an episode
 NETS = {"policy_hidden_layer_size": (8,), "critic_hidden_layer_size": (8,)}
@@ -23,6 +25,24 @@ def agent(kind: Any, action_size: int = 2, **changes: Any) -> Any:
 def make_env(size: int | None = 4, name: str = "point_room", **options: Any) -> Any:
     """Create a batch of environments; the default task has observations and actions of size 2."""
     return environments.create(name, batch_size=size, **{"episode_length": T, **options})
+
+
+def breaking_env(size: int) -> environments.Batch:
+    """A task with rewards of -1, in which the physics breaks in the third step of an environment that moves right."""
+    spec = EnvSpec("breaks", observation_size=2, action_size=2, episode_length=T)
+    spec = spec._replace(descriptor=descriptor_spec("position", "final", (-1.0, -1.0), (1.0, 1.0)))
+
+    def reset(key: Any) -> tuple:
+        x = jax.random.uniform(key, (2,), minval=-0.01, maxval=0.01)
+        return x, first_step(x, x)
+
+    def step(state: Any, action: Any, key: Any) -> tuple:
+        del key
+        x = state + 0.1 * jnp.sign(action)
+        x = jnp.where(x[0] > 0.25, jnp.nan, x)
+        return x, next_step(x, jnp.float32(-1.0), jnp.asarray(False), x)
+
+    return environments.Batch(limit_episode(guard_physics(Environment(reset, step, spec)), T), size, eval_metrics=True)
 
 
 def rows(count: int, seed: int = 0) -> Transition:

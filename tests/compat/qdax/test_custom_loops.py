@@ -11,7 +11,7 @@ import pytest
 from rookery import trees
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
-from rookery.compat.qdax import PBT, PBTTD3, MAPElites, MapElitesRepertoire, environments
+from rookery.compat.qdax import PBT, PBTTD3, MAPElites, MapElitesRepertoire, default_qd_metrics, environments
 from rookery.compat.qdax.environments import Batch
 from rookery.compat.qdax.populations import exploit
 from rookery.compat.records import split_key
@@ -22,7 +22,6 @@ from rookery.learners.base import genotype
 from rookery.learners.off_policy import OffPolicyBindings, OffPolicyConfig, iterate, off_policy
 from rookery.learners.off_policy import buffers as off_policy_buffers
 from rookery.qd import centroids
-from rookery.qd import repertoire as repertoires
 from rookery.qd.pbt_emitter import Counts
 from tests.compat.qdax.documented import agent, population, reshaped
 
@@ -142,7 +141,7 @@ def test_map_elites_scores_batches_and_keeps_the_best_of_each_cell():
         del key
         return -jnp.abs(genotypes), genotypes[:, None] / 10.0, {"seen": genotypes}
 
-    search = MAPElites(score, Drift(), repertoires.metrics)
+    search = MAPElites(score, Drift(), partial(default_qd_metrics, qd_offset=0.0))
     grid = centroids.grid((10,), [0.0], [1.0])
     repertoire, state, metrics = search.init(jnp.asarray([0.5, 3.5]), grid, jax.random.key(0))
     assert float(metrics["coverage"]) == 20.0

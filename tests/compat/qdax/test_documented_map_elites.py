@@ -62,22 +62,41 @@ def test_cells_of_a_grid_have_the_documented_order(shape: tuple[int, ...], cells
     np.testing.assert_array_equal(centroids, np.stack([mesh.ravel() for mesh in meshes], axis=-1))
 
 
-def filled_repertoire() -> MapElitesRepertoire:
+def filled_repertoire(columns: bool = False) -> MapElitesRepertoire:
     """Four of 7 candidates are in the first cell, two are not finite, and one is alone in the last cell."""
     places = jnp.array([[0.1, 0.1], [0.2, 0.2], [0.3, 0.3], [0.2, 0.1], [0.1, NAN], [0.1, 0.1], [0.9, 0.9]])
     fitnesses = jnp.array([1.0, 4.0, 4.0, 2.0, 9.0, NAN, -3.0])
-    return MapElitesRepertoire.init({"x": jnp.arange(7.0)}, fitnesses, places, GRID)
+    return MapElitesRepertoire.init({"x": jnp.arange(7.0)}, fitnesses[:, None] if columns else fitnesses, places, GRID)
 
 
 def test_a_cell_keeps_the_best_finite_genotype():
     repertoire = filled_repertoire()
-    assert repertoire.fitnesses.tolist() == [4.0, -np.inf, -np.inf, -3.0]
+    assert repertoire.fitnesses.tolist() == [[4.0], [-np.inf], [-np.inf], [-3.0]]
+    assert repertoire.occupied.tolist() == [True, False, False, True]
     assert repertoire.genotypes["x"].tolist()[::3] == [1.0, 6.0]
     np.testing.assert_array_equal(repertoire.descriptors[0], jnp.array([0.2, 0.2]))
     better = repertoire.add({"x": jnp.array([7.0, 8.0])}, jnp.array([[0.1, 0.1], [0.9, 0.1]]), jnp.array([4.0, 0.0]))
-    assert better.fitnesses.tolist() == [4.0, 0.0, -np.inf, -3.0]
+    assert better.fitnesses.tolist() == [[4.0], [0.0], [-np.inf], [-3.0]]
     assert better.genotypes["x"].tolist()[:2] == [1.0, 8.0], "a tie keeps the elite"
     assert repertoire.fitnesses[1] == -np.inf
+
+
+def test_fitnesses_are_columns_wherever_they_are_read_and_batches_may_be_columns():
+    rows, columns = filled_repertoire(), filled_repertoire(columns=True)
+    assert_equal(rows, columns)
+    built = MapElitesRepertoire(*rows)
+    added = built.add({"x": jnp.array([7.0])}, jnp.array([[0.9, 0.1]]), jnp.array([[2.0]]))
+    one = jax.jit(MapElitesRepertoire.select, static_argnames="num_samples")(added, jax.random.key(0), num_samples=1)
+    of_device = jax.tree.map(lambda leaf: jax.device_get(leaf[None])[0], rows)  # as notebooks keep repertoires
+    shapes = [cells.fitnesses.squeeze(axis=1).shape for cells in (rows, built, of_device, added, one)]
+    assert shapes == [(4,), (4,), (4,), (4,), (1,)]
+    mapped = jax.vmap(lambda cells: (cells.fitnesses, cells.occupied))(jax.tree.map(lambda leaf: leaf[None], rows))
+    assert [leaf.shape for leaf in mapped] == [(1, 4, 1), (1, 4)]
+    assert MapElitesRepertoire.init_default({"x": jnp.zeros(())}, GRID).fitnesses.shape == (4, 1)
+    assert rows.replace(fitnesses=rows.fitnesses + 1.0).fitnesses[0, 0] == 5.0
+    for score in (rows.fitnesses, rows.fitnesses[:, 0]):
+        metrics = default_qd_metrics(rows.replace(fitnesses=score), qd_offset=5.0)
+        assert [float(value) for value in metrics.values()] == [11.0, 4.0, 50.0]
 
 
 def test_occupied_cells_are_sampled_uniformly():
@@ -139,13 +158,14 @@ class Emitter:
         return state + arguments[2].shape[0] + arguments[4].get("emitted", 0)
 
 
-def test_map_elites_runs_with_a_user_defined_emitter():
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
+def test_map_elites_runs_with_a_user_defined_emitter(shape: tuple[int, ...]):
     def score(genotypes: jax.Array, key: jax.Array) -> tuple:
-        return -genotypes, jnp.stack([genotypes, genotypes], axis=1), {}
+        return -genotypes.reshape(shape), jnp.stack([genotypes, genotypes], axis=1), {}
 
     search = MAPElites(score, Emitter(), partial(default_qd_metrics, qd_offset=1.0))
     repertoire, state, metrics = search.init(jnp.array([0.1, 0.8, 0.9]), GRID, jax.random.PRNGKey(0))
-    np.testing.assert_allclose(repertoire.fitnesses[0::3], [-0.1, -0.8])
+    np.testing.assert_allclose(repertoire.fitnesses[0::3], [[-0.1], [-0.8]])
     assert (float(state), float(metrics["coverage"])) == (3.0, 50.0)
     carry, metrics = jax.lax.scan(search.scan_update, (repertoire, state, jax.random.PRNGKey(1)), length=20)
     assert float(carry[1]) == 3.0 + 20 * 4

@@ -6,10 +6,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from rookery.compat.qdax import PBT, PBTSAC, PBTTD3, QDTransition, ReplayBuffer, environments
-from tests.compat.qdax.documented import agent, distinct, make_env, population, reshaped, row
+from rookery.compat.qdax import (
+    DIAYN,
+    PBT,
+    PBTSAC,
+    PBTTD3,
+    SAC,
+    TD3,
+    DiaynConfig,
+    QDTransition,
+    ReplayBuffer,
+    environments,
+)
+from tests.compat.qdax.documented import agent, breaking_env, distinct, make_env, population, reshaped, row, rows
 from tests.tiny import assert_equal
 
 P = 8
@@ -17,6 +29,7 @@ SAC_HYPER = {"discount": (0.9, 0.999), "alpha_lr": (3e-5, 3e-3), "reward_scaling
 TD3_HYPER = {"discount": (0.9, 0.999), "noise_clip": (0.0, 1.0), "policy_noise": (0.0, 1.0), "expl_noise": (0.0, 0.2)}
 RATES = {"policy_lr": (3e-5, 3e-3), "critic_lr": (3e-5, 3e-3)}
 KINDS = {PBTSAC: SAC_HYPER | RATES, PBTTD3: TD3_HYPER | RATES}
+TARGETS: dict[Any, Any] = dict.fromkeys([TD3, PBTTD3], ("critic", "policy"))
 NAN = float("nan")
 
 cached_population = cache(population)
@@ -70,6 +83,45 @@ def test_documented_names_are_read_and_replaced():
         _ = states.expl_noise
 
 
+@pytest.mark.parametrize("kind", [SAC, TD3, PBTSAC, PBTTD3, DIAYN])
+def test_training_states_are_constructed_with_the_documented_fields(kind: Any):
+    learner = (
+        DIAYN(DiaynConfig(8, 5, 0.005, False, 0.01, 1.0, 0.97, 1.0, (8,), (8,), num_skills=2), 2)
+        if kind is DIAYN
+        else agent(kind)
+    )
+    state = learner.init(jax.random.key(0), 2, 2, *([2] if kind is DIAYN else []))
+    networks = [*[["policy", "critic"], ["alpha"]][: 1 + (kind not in (TD3, PBTTD3))]]
+    names = [name for pair in networks for name in pair] + ["discriminator"] * (kind is DIAYN)
+    fields = {
+        f"{name}_{part}": getattr(state, f"{name}_{part}") for name in names for part in ("params", "optimizer_state")
+    }
+    fields |= {
+        f"target_{name}_params": getattr(state, f"target_{name}_params") for name in TARGETS.get(kind, ("critic",))
+    }
+    fields |= {name: getattr(state, name) for name in KINDS.get(kind, ())}
+    fields |= {"policy_optimizer_state": optax.adam(1.0).init(state.policy_params), "key": jax.random.key(4)}
+    built = type(state)(**fields, steps=jnp.array(0))
+    assert_equal(built.key, jax.random.key_data(jax.random.key(4)))
+    assert_equal(built.learned, state.learned)
+    batch = rows(12)
+    if kind is DIAYN:
+        obs = jnp.concatenate([batch.obs, jnp.tile(jnp.eye(2), (6, 1))], axis=1)
+        batch = QDTransition(
+            **{**vars(batch), "obs": obs, "next_obs": obs}, state_desc=obs[:, :2], next_state_desc=obs[:, :2]
+        )
+    buffer = ReplayBuffer.init(16, batch).insert(batch)
+
+    def train(state: Any) -> Any:  # a state must have the same structure after an update
+        return jax.lax.scan(lambda state, _: (learner.update(state, buffer)[0], None), state, length=2)[0]
+
+    trained, expected = jax.jit(train)(built), jax.jit(train)(state.replace(random_key=built.key))
+    assert_equal(trained.learned, expected.learned)
+    assert int(trained.steps) == 2
+    with pytest.raises(TypeError, match=r"critic_params is missing, and policies is unknown\.$"):
+        type(state)(**{name: value for name, value in fields.items() if name != "critic_params"}, steps=0, policies=1)
+
+
 # --- updates
 
 
@@ -82,8 +134,7 @@ def test_every_hyper_parameter_changes_the_update(kind: Any):
     changed, stored = same
     for place, name in enumerate(names, 1):
         low, high = KINDS[kind][name]
-        middle = jnp.full(P, 0.4 * low + 0.6 * high)
-        changed = changed.replace(**{name: (middle if place == 1 else getattr(changed, name)).at[place].set(high)})
+        changed = changed.replace(**{name: jnp.full(P, 0.4 * low + 0.6 * high).at[place].set(high)})
     for _ in range(2):  # targets and learning rates of the first show in the second
         changed, stored, metrics = updated(kind)(changed, stored)
     learned = [
@@ -114,6 +165,24 @@ def test_a_fixed_temperature_does_not_change():
     learned, _, _ = updated(PBTSAC)(states, buffers)
     assert_equal(fixed.alpha_params, states.alpha_params)
     assert not np.any(learned.alpha_params == states.alpha_params)
+
+
+@pytest.mark.parametrize("kind", [SAC, TD3, PBTSAC, PBTTD3])
+def test_all_gradients_are_those_of_the_state_before_the_update(kind: Any):
+    """The critics' learning rate changes the critics, and nothing else that the same update moves."""
+    learner = agent(kind)
+    state, buffer = learner.init(jax.random.key(0), 2, 2), ReplayBuffer.init(16, rows(12)).insert(rows(12))
+    update = jax.jit(learner.update)
+    slow, fast = (
+        update(state.replace(hyper=state.hyper._replace(critic_lr=jnp.float32(rate))), buffer)[0]
+        for rate in (1e-6, 1e-1)
+    )
+    for name in ("policy_params", "policy_optimizer_state", *(["alpha_params"] if kind in (SAC, PBTSAC) else [])):
+        assert_equal(getattr(slow, name), getattr(fast, name))
+    moved = [jax.tree.leaves(getattr(fast, name))[-1] for name in ("critic_params", "target_critic_params")]
+    for leaf, other in zip(moved, (slow.critic_params, slow.target_critic_params), strict=True):
+        assert not np.array_equal(leaf, jax.tree.leaves(other)[-1])
+    assert not np.array_equal(jax.tree.leaves(fast.policy_params)[-1], jax.tree.leaves(state.policy_params)[-1])
 
 
 # --- training and evaluation
@@ -155,6 +224,27 @@ def test_a_population_trains_and_is_evaluated(kind: Any):
 
     replaced, _ = PBT(3, 1, 0).update_states_and_buffer(jax.random.key(0), quick[0], trained, filled)
     assert bool(jnp.isfinite(jax.tree.leaves(replaced.policy_params)[0]).all())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_members_that_break_the_physics_have_no_fitness(kind: Any):
+    learner, states, _ = cached_population(kind, P)
+    env = breaking_env(2 * P)
+    first = reshaped(env.reset(jax.random.key(2)), P, 2)
+    means, returns = jax.jit(learner.get_eval_fn(env))(states, first)
+    play = partial(learner.play_qd_step_fn, env=env, deterministic=True, evaluation=True)
+    alone, each = jax.jit(jax.vmap(partial(learner.eval_policy_fn, play_step_fn=play)))(states, first)
+    assert 0 < int(jnp.isnan(means).sum()) < P
+    np.testing.assert_array_equal(means, alone)
+    np.testing.assert_array_equal(returns, each)
+    for extract in (
+        environments.descriptor_extractor["point_room"],
+        partial(environments.descriptor_extractor["point_room"]),
+    ):
+        fitness, _, every, places = jax.jit(learner.get_eval_qd_fn(env, extract))(states, first)
+        np.testing.assert_array_equal(fitness, means)
+        np.testing.assert_array_equal(every, returns)
+        assert jnp.isfinite(places).all()
 
 
 def test_observation_statistics_change_in_training_and_not_in_evaluation():

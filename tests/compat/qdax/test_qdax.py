@@ -21,8 +21,10 @@ from rookery.compat.qdax import (
     warmstart_buffer,
 )
 from rookery.compat.qdax.environments import Batch
+from rookery.compat.qdax.loops import unroll
+from rookery.compat.records import split_key
 from rookery.envs.registry import find
-from tests.compat.qdax.documented import NETS, T, agent, make_env, rows
+from tests.compat.qdax.documented import NETS, T, agent, breaking_env, make_env, rows
 from tests.tiny import assert_equal
 
 # --- environments
@@ -166,6 +168,15 @@ def test_a_buffer_overwrites_the_oldest_rows():
     buffer = buffer.insert(numbered(4, 5, 6))
     assert (sampled_rewards(buffer), int(buffer.current_size), int(buffer.current_position)) == ({3, 4, 5, 6}, 4, 2)
     assert sampled_rewards(buffer.insert(numbered())) == sampled_rewards(buffer)
+
+
+def test_the_data_of_a_buffer_is_in_the_order_of_age():
+    buffer, reward = ReplayBuffer.init(5, rows(1)), 4  # the column of the rewards
+    for first, expected in ((0, [0, 1, 2]), (3, [1, 2, 3, 4, 5]), (6, [4, 5, 6, 7, 8])):
+        buffer = buffer.insert(numbered(first, first + 1, first + 2))
+        assert buffer.data[: int(buffer.current_size), reward].tolist() == expected
+    many = jax.tree.map(lambda *leaves: jnp.stack(leaves), buffer, buffer.insert(numbered(9)))
+    assert many.data[..., reward].tolist() == [[4, 5, 6, 7, 8], [5, 6, 7, 8, 9]]
 
 
 def test_rows_are_stored_whole_and_blocks_are_flattened():
@@ -312,6 +323,51 @@ def test_an_agent_with_nan_parameters_has_no_return():
     assert np.isnan(learner.eval_policy_fn(lost, env.reset(jax.random.key(0)), play)[0])
 
 
+def moving(learner: Any, state: Any, right: float) -> Any:
+    """A state whose policy outputs constant actions, to the right or to the left."""
+    last = max(state.policy_params["params"])
+    policy = jax.tree.map(jnp.zeros_like, state.policy_params)
+    bias = policy["params"][last]["bias"]
+    policy["params"][last]["bias"] = bias.at[0].set(right)
+    return state.replace(policy_params=policy)
+
+
+@pytest.mark.parametrize("kind", [SAC, TD3])
+def test_an_evaluation_in_which_the_physics_broke_has_no_return(kind: Any):
+    """Moving right ends the episode early, with a return above all others."""
+    learner, env = agent(kind), breaking_env(3)
+    state, first = learner.init(jax.random.key(1), 2, 2), env.reset(jax.random.key(0))
+    play = partial(learner.play_qd_step_fn, env=env, deterministic=True)
+    extract = environments.descriptor_extractor["point_room"]
+    for right, expected in ((-1.0, -5.0), (1.0, np.nan)):
+        one = moving(learner, state, right)
+        mean, each = learner.eval_policy_fn(one, first, play)
+        np.testing.assert_array_equal([mean, *each], [expected] * 4)
+        mean, _, each, places = learner.eval_qd_policy_fn(one, first, play, extract)
+        np.testing.assert_array_equal([mean, *each], [expected] * 4)
+        assert jnp.isfinite(places).all()
+
+
+def test_a_step_in_which_the_physics_broke_is_neither_stored_nor_counted():
+    learner, env = agent(SAC), breaking_env(3)
+    state = moving(learner, learner.init(jax.random.key(1), 2, 2), 1.0)
+    play = partial(learner.play_step_fn, env=env, deterministic=True)
+    empty = ReplayBuffer.init(64, Transition.init_dummy(2, 2))
+    buffer, env_state, _ = warmstart_buffer(empty, state, env.reset(jax.random.key(0)), play, 3 * 6, 3)
+    assert int(buffer.current_size) == 3 * 4  # two of three steps in each of two episodes
+    stored = buffer.data[:12]
+    assert set(stored[:, 4].tolist()) == {-1.0}
+    assert not stored[:, 5].any()  # no step seems to have ended an episode
+    counted = env_state.info["completed_eval_metrics"]
+    assert counted.completed_episodes.tolist() == counted.completed_episodes_metrics["reward"].tolist() == [0.0] * 3
+    assert jnp.isnan(env_state.reward).all()
+    assert env_state.done.tolist() == [1.0] * 3
+    left = moving(learner, state, -1.0)
+    later = unroll(play, env_state, left, T)[0].info["completed_eval_metrics"]
+    assert later.completed_episodes.tolist() == [1.0] * 3
+    assert later.completed_episodes_metrics["reward"].tolist() == [-5.0] * 3
+
+
 @pytest.mark.parametrize("size", ["batch_size", "episode_length"])
 def test_sizes_below_one_are_rejected(size: str):
     with pytest.raises(ValueError, match=f"{size} must be at least 1, got 0"):
@@ -375,6 +431,62 @@ def test_a_uniform_discriminator_gives_no_reward():
     np.testing.assert_allclose(learner._compute_diversity_reward(row, uniform), jnp.zeros(3), atol=1e-6)
     without = learner._compute_diversity_reward(row, uniform, add_log_p_z=False)
     np.testing.assert_allclose(without, jnp.full(3, -np.log(3)), rtol=1e-5)
+
+
+class Halved(DIAYN):
+    """A subclass as in QDax: its reward is half of the environment's."""
+
+    def _compute_reward(self, transition: Any, training_state: Any) -> Any:
+        assert training_state.discriminator_params is not None
+        return 0.5 * transition.rewards
+
+
+def described(count: int) -> QDTransition:
+    skills = jnp.tile(jnp.eye(3), (count, 1))[:count]
+    batch = rows(count)
+    obs, reached = (jnp.concatenate([leaf, skills], axis=1) for leaf in (batch.obs, batch.next_obs))
+    return QDTransition(
+        **{**vars(batch), "obs": obs, "next_obs": reached}, state_desc=batch.obs, next_state_desc=batch.obs
+    )
+
+
+def test_diayn_is_sac_with_a_reward_that_a_subclass_may_replace():
+    learner, halved = make_diayn(), Halved(make_diayn()._config, 2)
+    assert isinstance(learner, SAC)
+    state = learner.init(random_key=jax.random.key(0), action_size=2, observation_size=2, descriptor_size=2)
+    assert_equal(state, learner.init(jax.random.key(0), 2, 2, 2))
+    params = jax.tree.map(lambda leaf: leaf + 0.3, state.discriminator_params)
+    state, batch = state.replace(discriminator_params=params), described(6)
+    diversity = learner._compute_reward(batch, state)
+    assert_equal(diversity, learner._compute_diversity_reward(batch, params))
+    update = jax.jit(learner._update_networks)
+    after, metrics = update(state, transitions=batch.replace(rewards=diversity))
+    assert {"actor_loss", "critic_loss", "discriminator_loss", "alpha_loss"} <= set(metrics)
+    assert int(after.steps) == 1
+    other, of_other = update(state, transitions=batch.replace(rewards=diversity + 1.0))
+    assert float(of_other["critic_loss"]) != float(metrics["critic_loss"])
+    assert_equal(other.discriminator_params, after.discriminator_params)  # it learns from descriptors only
+    buffer = ReplayBuffer.init(8, batch).insert(batch)
+    for one, factor in ((halved, 0.5), (learner, None)):
+        updated, same, of_update = jax.jit(one.update)(state, buffer)
+        given = buffer.sample(split_key(state.key)[1], 8)
+        rewards = factor * given.rewards if factor else learner._compute_reward(given, state)
+        key, _ = split_key(state.key)
+        again, expected = update(state.replace(key=key), given.replace(rewards=rewards))
+        np.testing.assert_allclose(of_update["critic_loss"], expected["critic_loss"], rtol=1e-5)
+        assert_equal(same, buffer)
+        assert_equal(updated.key, again.key)
+
+
+def test_skills_in_which_the_physics_broke_have_no_return():
+    learner, env = make_diayn(), breaking_env(3)
+    state, first = learner.init(jax.random.key(0), 2, 2, 2), env.reset(jax.random.key(1))
+    play = partial(learner.play_step_fn, skills=jnp.eye(3), env=env, deterministic=True)
+    for right, is_finite in ((-1.0, True), (1.0, False)):
+        mean, each, diverse, reached = learner.eval_policy_fn(moving(learner, state, right), first, play, 3)
+        assert bool(jnp.isfinite(mean)) == is_finite
+        assert jnp.isfinite(jnp.stack([each, diverse])).all(axis=0).tolist() == [is_finite] * 3
+        assert jnp.isfinite(reached).all()
 
 
 def test_descriptors_that_do_not_fit_skills_are_rejected():

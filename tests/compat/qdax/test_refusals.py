@@ -9,7 +9,6 @@ import pytest
 
 from rookery.compat import qdax
 from rookery.compat.qdax import DIAYN, PBT, PBTSAC, DiaynConfig, DistributedMAPElites, MAPElites, ReplayBuffer
-from rookery.qd import repertoire as repertoires
 from tests.compat.qdax.documented import NETS, T, agent, make_emitter, make_env, population, rows
 
 SKILLS = 2
@@ -32,7 +31,8 @@ def search(fitness: float, kind: type[MAPElites] = MAPElites, devices: int = 1) 
         count = genotypes.steps.shape[0]
         return jnp.full(count, fitness), jnp.full((count, 2), 0.5), {}
 
-    return kind(score, make_emitter(PBTSAC, num_devices=devices), repertoires.metrics)
+    metrics = partial(qdax.default_qd_metrics, qd_offset=0.0)
+    return kind(score, make_emitter(PBTSAC, num_devices=devices), metrics)
 
 
 def test_an_empty_repertoire_emits_the_members_instead_of_zeros():

@@ -63,7 +63,7 @@ def test_a_repertoire_of_one_cell_with_no_and_with_one_genotype():
     one = MapElitesRepertoire.init(genotypes, fitness, place, CELL)
     assert_equal(empty.add(genotypes, place, fitness), one)
     assert qdax.default_qd_metrics(one, 1.0) == {"qd_score": 1.0, "max_fitness": 0.0, "coverage": 100.0}
-    assert [one.select(KEY, count).fitnesses.tolist() for count in (0, 1)] == [[], [0.0]]
+    assert [one.select(KEY, count).fitnesses.tolist() for count in (0, 1)] == [[], [[0.0]]]
     assert qdax.compute_cvt_centroids(1, 1, 1, 0.0, 1.0, KEY).shape == CELL.shape == (1, 1)
     for count in (0, 1):
         pair = {"x": jnp.ones((count, 2))}, {"x": jnp.zeros((count, 2))}
