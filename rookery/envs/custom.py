@@ -70,7 +70,7 @@ def names() -> tuple[str, ...]:
     return (*_FACTORIES, *(name for name in _declared() if name not in _FACTORIES))
 
 
-def make(name: str, **options: Any) -> Environment:
+def make(name: str, /, **options: Any) -> Environment:
     """Build a user-defined environment.
 
     Args:

@@ -65,7 +65,7 @@ class Task(NamedTuple):
     """Name -> meaning of each measure that can be the objective."""
 
 
-def make(name: str, **overrides: Any) -> Environment:
+def make(name: str, /, **overrides: Any) -> Environment:
     """Build a task's environment, with the task's name in its spec, or a user-defined environment.
 
     Args:
@@ -108,7 +108,7 @@ def _settings(environment: Environment, name: str, overrides: dict[str, Any]) ->
     """
     own = dict(environment.settings.get("environment", {}))
     own.pop("episode_length", None)
-    return {"environment": {**own, "env": name, **overrides}}
+    return {"environment": {**own, **overrides, "env": name}}
 
 
 def names() -> tuple[str, ...]:
