@@ -39,6 +39,7 @@ _REMEDY = "EnvPool's environments cannot be wrapped; use another task."
 
 def make(
     name: str,
+    /,
     episode_length: int | None = None,
     num_threads: int | None = None,
     timeout: float = build.TIMEOUT,
