@@ -332,14 +332,14 @@ def _described_import(error: BaseException) -> str:
 
 def place_of(error: BaseException) -> str:
     """The latest place in the user's own files that led to an exception, such as ` (mass.py, line 9)`; that in an
-    installed package if there is none, and "" if the message has the place or it is in this library."""
+    installed package if there is none, and "" if the message has the place or there is neither."""
     if isinstance(error, SyntaxError):
         return ""
-    ours = (str(Path(__file__).parent), "<")
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
     packages = tuple(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))
-    installed = (*packages, sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
-    found = [frame for frame in frames if not frame.filename.startswith(installed)] or frames
+    python = (str(Path(__file__).parent), "<", sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+    frames = traceback.extract_tb(error.__traceback__)
+    installed = [frame for frame in frames if frame.filename.startswith(packages)]
+    found = [frame for frame in frames if not frame.filename.startswith((*packages, *python))] or installed
     return f" ({found[-1].filename}, line {found[-1].lineno})" if found else ""
 
 
