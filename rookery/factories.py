@@ -15,6 +15,7 @@ import operator
 import os
 import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,10 @@ OWN_ENVIRONMENT = f"{GUIDES}/own_environment.md"
 OWN_AGENT = f"{GUIDES}/own_agent.md"
 OWN_NETWORK = f"{GUIDES}/own_network.md"
 OWN_PROGRAM = f"{GUIDES}/python_runs.md"
+
+
+RAISED = (Exception, SystemExit)
+"""What a user's function raises as its own failure; KeyboardInterrupt is Ctrl-C."""
 
 
 class Product(NamedTuple):
@@ -93,7 +98,7 @@ def call(name: str, factory: Factory, options: dict[str, Any]) -> Any:
     _check_options(name, factory, options)
     try:
         return factory(**options)
-    except Exception as error:
+    except RAISED as error:
         raise ValueError(f"the factory {name} raised {_described(error)}") from error
 
 
@@ -328,17 +333,16 @@ def _from_package(name: str, product: Product) -> ModuleType:
     _make_importable(Path.cwd())
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+    except RAISED as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and (name == missing or name.startswith(f"{missing}.")):
             raise ValueError(
-                f"there is no module {error.name!r}; run the command in its folder, install its package, or give "
+                f"there is no module {missing!r}; run the command in its folder, install its package, or give "
                 f"the path of a file, such as {product.example}."
             ) from error
-        raise
-    except ImportError:
-        raise
-    except Exception as error:
-        raise ValueError(f"the module {name} raised {_described(error)}") from error
+        if isinstance(error, ImportError):
+            raise ImportError(f"{error}{place_of(error)}") from error
+        raise ValueError(f"the module {name} raised {_described_import(error)}") from error
 
 
 def _from_file(where: str, product: Product) -> ModuleType:
@@ -356,12 +360,15 @@ def _from_file(where: str, product: Product) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)  # so that its classes can be pickled
+    program, sys.argv[:1] = sys.argv[:1], [str(path)]  # which a parser in the file names in its messages
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except RAISED as error:
         if sys.modules.get(path.stem) is module:
             del sys.modules[path.stem]
-        raise ValueError(f"the file {path} raised {_described(error)}") from error
+        raise ValueError(f"the file {path} raised {_described_import(error)}") from error
+    finally:
+        sys.argv[:1] = program
     _MODULES[path] = module
     return module
 
@@ -423,16 +430,26 @@ def reference_to(name: str, factory: Factory) -> str:
 
 def _described(error: BaseException) -> str:
     """An exception with the place that led to it, as the end of a sentence."""
-    return f"{type(error).__name__}: {error}{place_of(error)}"
+    return f"{type(error).__name__}: {str(error).rstrip('.')}{place_of(error)}"
+
+
+def _described_import(error: BaseException) -> str:
+    """Likewise, for an exception of a module while it is imported."""
+    remedy = '; keep what ends the program under if __name__ == "__main__"' if isinstance(error, SystemExit) else ""
+    return _described(error) + remedy
 
 
 def place_of(error: BaseException) -> str:
     """The latest place in the user's own files that led to an exception, such as ` (mass.py, line 9)`; that in an
-    installed package if there is none."""
+    installed package if there is none, and "" if the message has the place or there is neither."""
+    if isinstance(error, SyntaxError):
+        return ""
+    packages = tuple(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))
+    python = (str(Path(__file__).parent), "<", sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
     frames = traceback.extract_tb(error.__traceback__)
-    installed = (str(Path(__file__).parent), "<", *(path for path in sys.path if "site-packages" in path))
-    own = [frame for frame in frames if not frame.filename.startswith(installed)] or frames
-    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    installed = [frame for frame in frames if frame.filename.startswith(packages)]
+    found = [frame for frame in frames if not frame.filename.startswith((*packages, *python))] or installed
+    return f" ({found[-1].filename}, line {found[-1].lineno})" if found else ""
 
 
 def type_of(value: object) -> str:

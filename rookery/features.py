@@ -37,11 +37,16 @@ def flatten_features(features: PyTree, leading: int = 0) -> Array:
       features: an array, or a pytree of arrays.
       leading: number of leading axes to keep: 1 for the features of a team, `[I, ...]`.
 
+    Raises:
+      ValueError: there is no array.
+
     Example:
       >>> rookery.envs.flatten_features({"image": jnp.zeros((10, 10, 4)), "speed": jnp.zeros(2)}).shape
       (402,)
     """
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(features)]
+    if not leaves:
+        raise ValueError(f"features must be at least one array, got {features}.")
     if any(leaf.dtype != jnp.uint8 for leaf in leaves):
         leaves = [as_floats(leaf) for leaf in leaves]
     return jnp.concatenate([leaf.reshape(*leaf.shape[:leading], -1) for leaf in leaves], axis=-1)

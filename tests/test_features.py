@@ -48,6 +48,12 @@ def test_pixels_keep_their_type_alone_and_are_scaled_among_others() -> None:
     np.testing.assert_allclose(mixed, [0.0, 0.2, 0.4, 1.0, 1.0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("nothing", [{}, (), None])
+def test_no_array_is_an_error(nothing: object) -> None:
+    with pytest.raises(ValueError, match=r"^features must be at least one array, got "):
+        features.flatten_features(nothing)
+
+
 def test_booleans_become_numbers() -> None:
     np.testing.assert_array_equal(features.flatten_features(jnp.asarray([True, False])), [1.0, 0.0])
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from rookery import hyperparams, trees
 from rookery.agents.base import Agent, OffPolicyAgent, OnPolicyAgent, RolloutExtras
 from rookery.envs.base import ActionWithCarry, EnvSpec, Previous, Step
-from rookery.factories import METRIC_NAMES, OWN_AGENT, check_names
+from rookery.factories import METRIC_NAMES, OWN_AGENT, RAISED, check_names, place_of
 from rookery.types import Array, Hyper, Key, Observation, PyTree, Transition
 
 _UPDATES = 8
@@ -102,9 +102,9 @@ def _call(report: Report, call: str, function: Callable[..., Any], *inputs: Any)
         # A new function each time, since JAX does not trace the same one again.
         first, again = (jax.make_jaxpr(lambda *values: function(*values))(*inputs) for _ in range(2))  # noqa: PLW0108
         result = jax.jit(function, compiler_options=_FAST_COMPILE)(*inputs)
-    except Exception as error:
+    except RAISED as error:
         first_line = (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")
-        report(f"{call} raised {type(error).__name__}: {first_line}.")
+        report(f"{call} raised {type(error).__name__}: {first_line}{place_of(error)}.")
         raise _StopChecking from error
     if str(first) != str(again) or not trees.same_numbers(first.consts, again.consts):
         report(f"two calls of {call} with equal arguments differ; it must be a pure function.")

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from rookery import networks
 from rookery.envs.base import EnvSpec
-from rookery.factories import OWN_NETWORK
+from rookery.factories import OWN_NETWORK, RAISED, place_of
 from rookery.features import Shape, has_image, is_image, is_shape
 from rookery.networks import Encoder, NetworkT
 from rookery.types import Array, Key, PyTree
@@ -29,7 +29,7 @@ class Convolution(NamedTuple):
 
 EncoderName = Literal["auto", "none", "nature", "small"]
 """Name of a built-in encoder: nature is that of Mnih 2015 for images of 36 x 36 pixels and more, small that of MinAtar
-(Young 2019); auto chooses one of these for images, and none for vectors."""
+(Young 2019); auto chooses one of these for images that it fits into, and none for vectors and smaller images."""
 
 NATURE = (Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution(64, 3, 1))
 """Convolutions of Mnih 2015, "Human-level control through deep reinforcement learning"."""
@@ -200,6 +200,8 @@ def _built_in(spec: EnvSpec, name: EncoderName) -> Encoder | None:
             f"{'no shape' if shape is None else f'the shape {shape}'}; use encoder auto or none."
         )
     smallest = min(size for leaf in jax.tree.leaves(shape, is_leaf=is_shape) if is_image(leaf) for size in leaf[:2])
+    if name == "auto" and smallest < SMALL[0].kernel:
+        return None
     if name == "nature" or (name == "auto" and smallest >= NATURE_PIXELS):
         return convolutional(shape, NATURE, NATURE_UNITS)
     return convolutional(shape, SMALL, SMALL_UNITS)
@@ -215,10 +217,10 @@ def _encoded_size(spec: EnvSpec, encoder: Encoder) -> int:
         try:
             params = jax.eval_shape(encoder.init, jax.random.key(0))
             found = jax.eval_shape(encoder.apply, params, features)
-        except Exception as error:
+        except RAISED as error:
             raise ValueError(
                 f"the encoder raised {type(error).__name__} for features of shape {shape} with leading axes {leading}: "
-                f"{error}"
+                f"{error}{place_of(error)}"
             ) from error
         encoded: list[Any] = list(found.shape) if hasattr(found, "shape") else [type(found).__name__]
         if len(encoded) != len(leading) + 1 or encoded[:-1] != [*leading]:

@@ -32,6 +32,7 @@ from rookery.experiments.config_io import PYTHON, from_record, to_record
 from rookery.experiments.kinds import KINDS, with_space
 from rookery.experiments.lineage import Schedule, record_of, schedule_of
 from rookery.experiments.settings import AnyRun, ProgramRun, RecordedRun
+from rookery.factories import place_of
 from rookery.islands import IslandError
 from rookery.storage import events
 from rookery.storage.checkpoint import CheckpointWarning
@@ -204,13 +205,18 @@ def _print_help(words: Sequence[str]) -> None:
 
 def main() -> None:
     """Run a command; exits with 0, 1 after an error, 2 after invalid flags, 130 after Ctrl-C, 143 after SIGTERM."""
-    if sys.argv[1:] == ["--version"]:
+    with events.hidden_words() as words:
+        _main(words)
+
+
+def _main(words: list[str]) -> None:
+    if words == ["--version"]:
         print(f"rookery {importlib.metadata.version('rookery')}")
         return
     _escape_what_cannot_be_shown()
     group, line = ProcessGroup(), None
     try:
-        line = config_file.expand(sys.argv[1:], flags.flags_of(Train))
+        line = config_file.expand(words, flags.flags_of(Train))
         command = _parse(line.words)
         if isinstance(command, Train) and command.print_config:
             print(config_file.to_toml(command.config, _default(command.config.kind, line.words)), end="")
@@ -234,7 +240,7 @@ def main() -> None:
         print(f"error: {_as_typed(str(error), line)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        trains = {*sys.argv[1:2]} <= {"train", "resume"}
+        trains = {*words[:1]} <= {"train", "resume"}
         print(f"\nstopped{_AFTER_INTERRUPT if trains else ''}", file=sys.stderr)
         group.abandon(130, "it was interrupted")
         sys.exit(130)
@@ -277,12 +283,15 @@ def _join(command: Any) -> ProcessGroup:
 
 
 def _execute(command: Any, group: ProcessGroup) -> None:
-    if isinstance(command, Train):
-        train(command, group)
-    elif isinstance(command, Resume):
-        resume(command, group)
-    else:
-        commands.execute(command)
+    try:
+        if isinstance(command, Train):
+            train(command, group)
+        elif isinstance(command, Resume):
+            resume(command, group)
+        else:
+            commands.execute(command)
+    except SystemExit as stop:  # of a function of the user, such as a step that is traced
+        raise ValueError(f"the command ended early, since SystemExit: {stop} was raised{place_of(stop)}.") from stop
 
 
 def train(command: Train, group: ProcessGroup) -> None:

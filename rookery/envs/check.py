@@ -1,7 +1,7 @@
 """Checks of user-defined environments, which report what is wrong in sentences."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from rookery import distributions, trees
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
 from rookery.envs.check_parameters import behaviour_problems, declaration_problems, has_type, measure_problems
 from rookery.envs.host.base import first_line
-from rookery.factories import OWN_ENVIRONMENT, check_counts, check_names, place_of
+from rookery.factories import OWN_ENVIRONMENT, RAISED, check_counts, check_names, place_of
 from rookery.features import Shape, feature_size, is_shape
 from rookery.types import Array, Key, Observation, PyTree
 
@@ -38,6 +38,8 @@ _NOT_TRACEABLE = (
 _pass = jax.make_user_context(0)
 """A number of each pass: JAX traces all functions again in another one, also those that the user compiled, so that a
 function that is not pure differs."""
+LARGEST = 2**24
+"""Largest size of observations and actions: a layer of 256 units on them has 17 GB of weights."""
 SEEDS = 3
 """Episodes that `check_environment` runs at once."""
 
@@ -79,6 +81,7 @@ def check_interface(environment: Environment) -> None:
     """The cheap part of `check_environment`, which learners run: shapes, types, and whether episodes end.
 
     The environment is traced only, unless no step can set `truncated`: then random episodes show whether they end.
+    One start state shows an action mask; one on the host that is new takes one step.
 
     Raises:
       ValueError: as `check_environment`.
@@ -92,6 +95,8 @@ def check_interface(environment: Environment) -> None:
     if not isinstance(spec, EnvSpec):
         raise ValueError(f"environment.spec must be a rookery.envs.EnvSpec, got {type(spec).__name__}.")
     _report(spec, _size_problems(spec))
+    if environment.host is not None:
+        _report(spec, filter(None, [environment.host.try_step()]))
     state, first = _traced(spec, "reset(key)", "first_step", environment.reset, jax.random.key(0))
     _report(spec, [*_step_problems(spec, "reset", first), *measure_problems(spec, "reset", first.measures)])
     action = jax.ShapeDtypeStruct(*_action_type(spec))
@@ -101,6 +106,10 @@ def check_interface(environment: Environment) -> None:
     _report(spec, [*_step_problems(spec, "step", step), *_state_problems(state, after), *measures])
     _report(spec, _difference_problems(first, step))
     _report(spec, declaration_problems(environment, (after, step), inputs))
+    if spec.masked:
+        with jax.ensure_compile_time_eval():
+            mask = jax.device_get(environment.reset(jax.random.key(0))[1].observation.action_mask)
+        _report(spec, _mask_problems(spec, ["reset"], mask[None], np.asarray(False)))
     if not _may_truncate(environment, *inputs):
         with jax.ensure_compile_time_eval():  # also where a learner is built in a traced function
             steps = jax.device_get(_random_episodes(environment, jax.random.key(0)))
@@ -119,6 +128,12 @@ def _size_problems(spec: EnvSpec) -> Iterator[str]:
             check_counts(**{f"spec.{name}": value})
         except (TypeError, ValueError) as error:
             yield str(error)
+            return
+        if name != "episode_length" and value > LARGEST:
+            yield (
+                f"spec.{name} is {value:,} numbers, {4e-9 * value:.2g} GB, and networks and buffers take at most "
+                f"{LARGEST:,}; a Discrete space has one for each value, so give it as a few numbers instead."
+            )
             return
     for what, names in (("agent of the team", spec.team.names if spec.team else ()), ("measure", spec.measures or ())):
         try:
@@ -146,7 +161,7 @@ def _traced(
     """Shapes of the state and the step that `reset` or `step` returns."""
     try:
         result = jax.eval_shape(function, *inputs)
-    except Exception as error:
+    except RAISED as error:
         shape = f" for an action of shape {inputs[1].shape} and type {inputs[1].dtype}" if len(inputs) > 1 else ""
         remedy = "; compute with jax.numpy, jnp.where in place of if" if isinstance(error, _NOT_TRACEABLE) else ""
         _report(spec, [f"{call} raised {type(error).__name__}{shape}: {first_line(error)}{place_of(error)}{remedy}."])
@@ -214,6 +229,17 @@ def _state_problems(before: PyTree, after: PyTree) -> Iterator[str]:
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             name = jax.tree_util.keystr(path) or "the state"
             yield f"{name} of the state is {old.dtype} {old.shape} after reset and {new.dtype} {new.shape} after step."
+
+
+def _mask_problems(spec: EnvSpec, calls: Sequence[str], mask: Any, ended: Any) -> Iterator[str]:
+    """The first mask of `[T, ..., A]` that allows no action though the agent's episode has not `ended`, `[T, ...]`."""
+    for first, *_, agent in np.argwhere(np.atleast_2d(~np.any(mask, axis=-1) & ~ended))[:1]:
+        where = calls[first]
+        whose = f" of the agent {spec.team.names[agent]}" if spec.team else ""
+        yield (
+            f"{where} gives an action mask{whose} that allows no action, so that a forbidden one would be taken; allow "
+            "one that does nothing, or end the episode in that step."
+        )
 
 
 def _difference_problems(first: Step, step: Step) -> Iterator[str]:
@@ -284,6 +310,11 @@ def _behaviour(environment: Environment, key: Key) -> Iterator[str]:
                 f"step {when} gives {name} that is not finite; rookery.envs.guard_physics(environment) ends such an "
                 "episode."
             )
+    if spec.masked:
+        broken, started = (np.expand_dims(flag, [*range(2, steps.ended.ndim)]) for flag in (steps.broken, active))
+        ended = (steps.ended & ~broken) | ~started  # `limit_episode` has ended such an episode as broken
+        calls = [f"step {time}" for time in range(1, length + 1)]
+        yield from _mask_problems(spec, calls, steps.observation.action_mask, ended)
     yield from _time_limit_problems(spec, steps)
     yield from behaviour_problems(environment, partial(_random_episodes, key=key), steps)
 
@@ -330,6 +361,9 @@ def _start_problems(environment: Environment, key: Key) -> Iterator[str]:
         warnings.warn(text, EnvironmentWarning, stacklevel=5)
     if np.any(first.reward) or np.any(first.terminated) or np.any(first.truncated):
         yield "reset gives a reward or sets a flag; the first step of an episode has reward 0 and no flag."
+    if environment.spec.masked:
+        shown = np.asarray(first.observation.action_mask)
+        yield from _mask_problems(environment.spec, ["reset"] * SEEDS, shown, np.asarray(False))
     if not trees.all_finite((state, first)):
         yield "reset gives numbers that are not finite."
     if not trees.same_numbers(first.observation, first.final_observation):

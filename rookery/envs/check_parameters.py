@@ -10,6 +10,7 @@ import numpy as np
 from rookery import hyperparams, trees
 from rookery.envs.base import Environment, EnvSpec, Step
 from rookery.envs.host.base import first_line
+from rookery.factories import RAISED, place_of
 from rookery.types import Array, PyTree
 
 _FIRST = 3  # steps that are compared; later ones may differ by rounding in a chaotic simulation
@@ -36,10 +37,10 @@ def declaration_problems(environment: Environment, shapes: PyTree, inputs: tuple
     remedy = "set it before the environment is wrapped, by functions that pass it on"
     try:
         bound = jax.eval_shape(step, hyperparams.defaults(declared), *inputs)
-    except Exception as error:
+    except RAISED as error:
         yield (
-            f"parameterize returns an environment whose step raised {type(error).__name__}: {first_line(error)}; "
-            f"{remedy}."
+            f"parameterize returns an environment whose step raised {type(error).__name__}: {first_line(error)}"
+            f"{place_of(error)}; {remedy}."
         )
         return
     if jax.tree.structure(bound) != jax.tree.structure(shapes) or jax.tree.leaves(bound) != jax.tree.leaves(shapes):

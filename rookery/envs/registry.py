@@ -108,7 +108,7 @@ def _settings(environment: Environment, name: str, overrides: dict[str, Any]) ->
     """
     own = dict(environment.settings.get("environment", {}))
     own.pop("episode_length", None)
-    return {"environment": {**own, "env": name, **overrides}}
+    return {"environment": {**own, **overrides, "env": name}}
 
 
 def names() -> tuple[str, ...]:

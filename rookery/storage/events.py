@@ -169,10 +169,26 @@ def read_journal(folder: RunFolder) -> list[dict[str, Any]]:
     return [event for event in events if isinstance(event, dict) and "event" in event]
 
 
+_TYPED: list[list[str]] = []
+
+
+@contextlib.contextmanager
+def hidden_words() -> Iterator[list[str]]:
+    """Hide the words of a command, which it gives, from a user's files that parse those of their own."""
+    typed = sys.argv
+    _TYPED.append(typed)
+    sys.argv = typed[:1]
+    try:
+        yield typed[1:]
+    finally:
+        sys.argv = _TYPED.pop()
+
+
 def command_line() -> list[str]:
     """The arguments that started this process; the program without its path."""
-    program = Path(sys.argv[0]).name
-    return [*(("python", "-m", "rookery") if program == "__main__.py" else (program,)), *sys.argv[1:]]
+    typed = _TYPED[-1] if _TYPED else sys.argv
+    program = Path(typed[0]).name
+    return [*(("python", "-m", "rookery") if program == "__main__.py" else (program,)), *typed[1:]]
 
 
 def hardware(over: Mesh) -> dict[str, Any]:

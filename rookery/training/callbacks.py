@@ -12,6 +12,7 @@ import numpy as np
 
 from rookery.distributed import sync
 from rookery.distributed.signals import Requests
+from rookery.factories import RAISED, place_of
 
 
 class Generation(NamedTuple):
@@ -66,9 +67,10 @@ class Start(NamedTuple):
 class Callback(Protocol):
     """A function `f(generation)`, or an object that has `begin(start)` or `end(error)` in addition to `__call__`.
 
-    Only process 0 of a run calls it. An exception in `__call__` or `end` becomes a `CallbackWarning`, once for each
-    callback, and the run continues; `Required(callback)` ends the run instead. An exception in `begin` ends the run
-    before its first generation. KeyboardInterrupt in `__call__` stops the run as Ctrl-C does: it is saved first.
+    Only process 0 of a run calls it. An exception in `__call__` or `end`, SystemExit too, becomes a `CallbackWarning`,
+    once for each callback, and the run continues; `Required(callback)` ends the run instead. An exception in `begin`
+    ends the run before its first generation. KeyboardInterrupt in `__call__` stops the run as Ctrl-C does: it is saved
+    first.
 
     - `begin(start: Start)`: before the program is compiled and the first generation runs.
     - `__call__(generation: Generation)`: after each generation, when its rows are in the tables.
@@ -108,13 +110,16 @@ class Callbacks:
         self._requests = requests
         self._begun: list[Callback] = []
         self._warned: set[tuple[int, str]] = set()
-        self._failure: tuple[Callback, Exception] | None = None
+        self._failure: tuple[Callback, BaseException] | None = None
 
     def begin(self, start: Start) -> None:
         """Call the `begin` of every callback; an exception ends the run."""
         for callback in map(_callback, self._entries):
             if (begin := getattr(callback, "begin", None)) is not None:
-                begin(start)
+                try:
+                    begin(start)
+                except SystemExit as error:  # it would end the process without a word
+                    raise CallbackError(f"{_failed(callback, error)}, before the first generation.") from error
             self._begun.append(callback)
 
     def __call__(
@@ -167,13 +172,13 @@ class Callbacks:
             if self._requests.signum is not None:  # a second Ctrl-C stops at once
                 raise
             self._requests.signum = signal.SIGINT
-        except Exception as error:
+        except RAISED as error:
             if not isinstance(entry, Required):
                 self._warn(callback, error, "the run continues, calls it again, and does not repeat this warning")
             elif self._failure is None:
                 self._failure = callback, error
 
-    def _warn(self, callback: Callback, error: Exception, consequence: str) -> None:
+    def _warn(self, callback: Callback, error: BaseException, consequence: str) -> None:
         if (id(callback), consequence) not in self._warned:
             self._warned.add((id(callback), consequence))
             warnings.warn(f"{_failed(callback, error)}; {consequence}.", CallbackWarning, stacklevel=4)
@@ -186,7 +191,7 @@ class Callbacks:
             try:
                 if (end := getattr(callback, "end", None)) is not None:
                     end(error)
-            except Exception as failure:
+            except RAISED as failure:
                 self._warn(callback, failure, "the run itself has ended, and its files are complete")
 
 
@@ -221,6 +226,6 @@ def _copy(values: np.ndarray) -> np.ndarray:
     return copied
 
 
-def _failed(callback: Callback, error: Exception) -> str:
+def _failed(callback: Callback, error: BaseException) -> str:
     name = getattr(callback, "__qualname__", type(callback).__name__)
-    return f"the callback {name} failed with {type(error).__name__}: {str(error).rstrip('.')}"
+    return f"the callback {name} failed with {type(error).__name__}: {str(error).rstrip('.')}{place_of(error)}"

@@ -54,17 +54,22 @@ class HostEpisodes:
         Args:
           state: of the program after the last call.
         """
+        self._warn(state)
+        return self._pool.failure is not None
+
+    def _warn(self, state: PyTree) -> None:
         while self._pool.warnings:
             event = self._pool.warnings.pop(0)
             where = f", {self._located(event, state)}" if event.slots.size else ""
             text = f"{self._pool.name}{where}: it {event.text}"
-            warnings.warn(text, HostWarning, stacklevel=2)
-        return self._pool.failure is not None
+            warnings.warn(text, HostWarning, stacklevel=3)
 
     def save(self, state: PyTree) -> dict[str, np.ndarray] | None:
         """The running episodes of a program's state, to be stored with it; None if they cannot be saved."""
         self._pool.keep(_slots(state))
-        return self._pool.save()
+        arrays = self._pool.save()
+        self._warn(state)
+        return arrays
 
     def restore(self, state: ProgramState, arrays: Mapping[str, np.ndarray] | None, key: Key) -> ProgramState:
         """Continue the running episodes of a restored state, or begin new ones where they were not saved.

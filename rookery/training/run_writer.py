@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from rookery.factories import RAISED, place_of
 from rookery.populations.base import ProgramState, TableFn
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog, write_table
@@ -38,11 +39,12 @@ class AfterSave:
     def __call__(self, run_dir: Path) -> None:
         try:
             self._function(run_dir)
-        except Exception as error:
+        except RAISED as error:
             if not self._warned:
                 self._warned = True
                 message = (
-                    f"the function to call after a checkpoint failed with {type(error).__name__}: {error}; the run "
+                    f"the function to call after a checkpoint failed with {type(error).__name__}: "
+                    f"{str(error).rstrip('.')}{place_of(error)}; the run "
                     "continues, calls it again after the next checkpoint, and does not repeat this warning."
                 )
                 warnings.warn(message, AfterSaveWarning, stacklevel=2)

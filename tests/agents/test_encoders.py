@@ -92,7 +92,7 @@ def test_the_size_of_the_image_chooses_the_encoder(shape: tuple, name: Any, laye
     assert (len(params["images"][0]), read.size, read.encoded_size) == (layers, units, units)
 
 
-@pytest.mark.parametrize("shape", [None, (4,), (8, 8)])
+@pytest.mark.parametrize("shape", [None, (4,), (8, 8), (2, 3, 4), (1, 1, 1)])  # the last two: smaller than a kernel
 def test_vectors_are_read_as_they_are(shape: Any) -> None:
     spec = EnvSpec("vectors", feature_size(shape or (7,)), 2, 10, observation_shape=shape)
     assert reader(spec, "auto") == Reader(spec.observation_size, spec)

@@ -1,6 +1,7 @@
 """A run in a user-defined environment: every command finds its factory again, also from another folder."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,53 @@ def test_the_default_run_directory_has_a_short_name(tmp_path: Path, monkeypatch:
     code, _, error = call("train", *words.split())
     assert (code, error) == (0, "")
     assert (tmp_path / "runs" / "sac-own_environment-0" / "metrics.csv").exists()
+
+
+ROOM = "import argparse, sys, rookery\ndef make():\n    return rookery.make('point_room', episode_length=5)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            ROOM + "sys.exit(0)",
+            "the file {file} raised SystemExit: 0 ({file}, line 4); keep what ends the program under",
+        ),
+        (ROOM + "exit('no licence')", "the file {file} raised SystemExit: no licence ({file}, line 4); keep what"),
+        (ROOM + "import json\njson.loads('{{')", "the file {file} raised JSONDecodeError: {any} ({file}, line 5)"),
+        (ROOM + "import none_such", "the file {file} raised ModuleNotFoundError: {any} ({file}, line 4)"),
+        (ROOM + "def make(:", "the file {file} raised SyntaxError: {any} (own.py, line 4)"),
+        (ROOM.replace("return", "sys.exit(0);"), "the factory {file}:make raised SystemExit: 0 ({file}, line 3)"),
+        (
+            ROOM.replace("return", "import json; json.loads('{{');"),
+            "make raised JSONDecodeError: {any} ({file}, line 3)",
+        ),
+        (
+            ROOM.replace("return", "env =") + "    return env._replace(step=lambda *_: sys.exit(0))",
+            "step(state, action, key) raised SystemExit for an action of shape (2,) {any}: 0 ({file}, line 4)",
+        ),
+    ],
+)
+def test_what_a_file_raises_is_one_sentence_with_its_place(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(text.replace("{{", "{"))
+    code, out, error = call("train", "sac", "--env", f"{tmp_path}/own.py:make", "--quiet")
+    pattern = re.escape(message.replace("{file}", f"{tmp_path}/own.py")).replace(r"\{any\}", ".*")
+    assert re.search(pattern, error), error
+    assert (code, out, error.count("\n"), error[:7]) == (1, "", 1, "error: ")
+
+
+def test_a_file_that_parses_arguments_sees_none_of_ours(tmp_path: Path) -> None:
+    parser = "parser = argparse.ArgumentParser()\nparser.add_argument('--steps', default=7)\n"
+    text = ROOM.replace("=5", "=STEPS") + f"{parser}STEPS = parser.parse_args().steps\n"
+    (tmp_path / "own.py").write_text(text)
+    code, out, error = call("envs", f"{tmp_path}/own.py:make")
+    assert (code, error) == (0, "")
+    assert ["episode", "length", "7"] in [line.split() for line in out.splitlines()]
+    (tmp_path / "strict.py").write_text(text.replace("default=7", "required=True"))
+    code, _, error = call("envs", f"{tmp_path}/strict.py:make")
+    assert code == 1
+    assert error.startswith("usage: strict.py [-h] --steps STEPS\nstrict.py: error: ")
+    assert error.splitlines()[-1].startswith(f"error: the file {tmp_path}/strict.py raised SystemExit: 2 ({tmp_path}/")
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_a_learner_that_is_set_gives_a_program_from_scratch_its_policies(scratch
         ),
         ("FILE:biuld", "has no function 'biuld'; did you mean build?"),
         ("FILE:raises", r"mine.py:raises raised ZeroDivisionError: division by zero ("),
-        ("FILE:swapped", "takes the agent first, then the environment; got an environment as the agent. (FILE,"),
+        ("FILE:swapped", "takes the agent first, then the environment; got an environment as the agent (FILE,"),
         (
             "FILE:environment",
             "returned an Environment, not a rookery.Program; train in it by `rookery train pbt-sac --env",
@@ -208,7 +208,8 @@ def test_a_module_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.Mo
     code, _, error = call("train", "program", "lacking:build")
     assert (code, error) == (
         1,
-        "error: the program lacking:build cannot be imported: No module named 'a_package_that_is_absent'\n",
+        "error: the program lacking:build cannot be imported: No module named 'a_package_that_is_absent' "
+        f"({tmp_path}/lacking.py, line 1)\n",
     )
 
 

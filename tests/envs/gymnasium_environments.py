@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -78,10 +79,11 @@ class Faulty(Counter):
 
     def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict]:
         observation, reward, terminated, truncated, info = super().step(action)
-        found = self.fault() if not self.in_reset and action[0] > HIGH else observation
-        if isinstance(found, float):
-            return observation, found, terminated, truncated, info
-        return found, reward, terminated, truncated, info
+        parts = {"observation": observation, "reward": reward, "terminated": terminated, "truncated": truncated}
+        if not self.in_reset and action[0] > HIGH:
+            found = self.fault()
+            parts |= found if isinstance(found, dict) else {"observation": found}
+        return *parts.values(), info
 
 
 def raise_error() -> None:
@@ -92,8 +94,20 @@ def nan_observation() -> np.ndarray:
     return np.asarray([1.0, np.nan, 3.0])
 
 
-def nan_reward() -> float:
-    return float("nan")
+STUCK = f"the motor is stuck ({__file__}, line {raise_error.__code__.co_firstlineno + 1})"
+"""The message of `raise_error`, with its place."""
+
+
+def exit_program() -> None:
+    sys.exit(0)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def nan_reward() -> dict[str, float]:
+    return {"reward": float("nan")}
 
 
 def other_shape() -> np.ndarray:

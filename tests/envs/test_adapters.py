@@ -175,6 +175,21 @@ def test_available_actions_are_reported_by_agents_of_different_action_sizes() ->
     assert mask.sum(axis=1).tolist() == [1] * len(sizes)
 
 
+def test_an_agent_without_an_available_action_is_reported_and_breaks_the_episode() -> None:
+    speaking = jaxmarl_object("MPE_simple_speaker_listener_v4")
+    sizes = {agent: speaking.action_space(agent).n for agent in speaking.agents}
+    speaking.get_avail_actions = lambda state: {
+        agent: jnp.broadcast_to((state.step < 2) | (agent == speaking.agents[0]), (size,))
+        for agent, size in sizes.items()
+    }
+    environment = from_jaxmarl(speaking)
+    message = f"step 2 gives an action mask of the agent {speaking.agents[1]} that allows no action"
+    with pytest.raises(ValueError, match=message):
+        check_environment(environment)
+    steps = steps_of(environment)
+    assert (steps.broken.tolist()[1:3], steps.ended[2].tolist()) == ([False, True], [True, True])
+
+
 def test_an_object_without_a_time_limit_needs_one() -> None:
     cartpole = load_gymnax("CartPole-v1").env
     with pytest.raises(ValueError, match="CartPole-v1 has no time limit of its own; give episode_length"):

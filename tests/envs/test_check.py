@@ -84,6 +84,69 @@ def test_actions_that_a_mask_forbids_are_not_tried() -> None:
     check_environment(limit_episode(Environment(reset, step, spec), LENGTH))
 
 
+def masked(none_from: int, ends: bool = False, names: tuple[str, ...] = ()) -> Environment:
+    """Steps are counted; from `none_from` on the mask of the last agent of a team, or the only one, allows nothing."""
+    team = Team(names, (2,) * len(names), (3,) * len(names)) if names else None
+    spec = EnvSpec("masked", 2, 3, LENGTH, discrete=True, masked=True, team=team)
+
+    def observed(state: jax.Array) -> tuple[jax.Array, jax.Array]:
+        allowed = jnp.broadcast_to(state[0] < none_from, (*spec.agents, 3))
+        return jnp.broadcast_to(state, (*spec.agents, 2)), allowed.at[:-1].set(True) if names else allowed
+
+    def reset(key: jax.Array) -> tuple:
+        state = jnp.asarray([0.0, jax.random.uniform(key)])
+        features, mask = observed(state)
+        return state, first_step(features, jnp.zeros(0), mask)
+
+    def step(state: jax.Array, action: jax.Array, key: jax.Array) -> tuple:
+        state = state.at[0].add(1.0)
+        features, mask = observed(state)
+        over = jnp.broadcast_to((state[0] >= none_from) & ends, spec.agents)
+        return state, next_step(features, jnp.ones(spec.agents), over, jnp.zeros(0), mask)
+
+    return limit_episode(Environment(reset, step, spec), LENGTH)
+
+
+@pytest.mark.parametrize("names", [(), ("predator", "prey")])
+class TestAMaskWithoutAnAllowedAction:
+    """A forbidden action would be taken without a word."""
+
+    def test_of_a_start_is_an_error_of_learners(self, names: tuple[str, ...]) -> None:
+        whose = " of the agent prey" if names else ""
+        message = rf"reset gives an action mask{whose} that allows no action, so that a forbidden one would be taken; "
+        for check in (check_environment, check_interface):
+            with pytest.raises(ValueError, match=message):
+                check(masked(0, names=names))
+
+    def test_of_a_step_is_an_error_of_the_check(self, names: tuple[str, ...]) -> None:
+        whose = " of the agent prey" if names else ""
+        message = (
+            rf": step 3 gives an action mask{whose} that allows no action, .*; allow one that does nothing, or end"
+        )
+        with pytest.raises(ValueError, match=message) as caught:
+            check_environment(masked(3, names=names))
+        assert "\n" not in str(caught.value)
+
+    def test_of_a_step_breaks_the_episode_of_a_run(self, names: tuple[str, ...]) -> None:
+        environment = masked(3, names=names)
+        state, _ = environment.reset(jax.random.key(0))
+        found = []
+        for _ in range(3):
+            state, step = environment.step(state, jnp.zeros(environment.spec.agents, jnp.int32), jax.random.key(1))
+            found.append((bool(step.broken), bool(step.over), float(jnp.sum(step.reward))))
+        assert found == [(False, False, max(len(names), 1))] * 2 + [(True, True, 0.0)]
+
+    @pytest.mark.parametrize("none_from", [2, LENGTH])
+    def test_at_the_end_of_an_episode_is_accepted(self, names: tuple[str, ...], none_from: int) -> None:
+        """Also where the time limit ends it."""
+        environment = masked(none_from, ends=none_from < LENGTH, names=names)
+        check_environment(environment)
+        state, _ = environment.reset(jax.random.key(0))
+        for _ in range(none_from):
+            state, step = environment.step(state, jnp.zeros(environment.spec.agents, jnp.int32), jax.random.key(1))
+        assert (bool(step.over), bool(step.broken)) == (True, False)
+
+
 @pytest.mark.parametrize("name", ["point_room", "probe_value"])
 def test_the_zeros_of_a_reset_may_have_double_precision(name: str) -> None:
     with jax.enable_x64(True):
@@ -107,6 +170,8 @@ def test_the_zeros_of_a_reset_may_have_double_precision(name: str) -> None:
         ("", {"team": Team(("a", "a"), (2, 2), (1, 1))}, r"the agent of the team 'a' is there twice"),
         ("", {"team": Team(("a,b", "c"), (2, 2), (1, 1))}, r"the agent of the team 'a,b' needs another name"),
         ("", {"measures": {"a\nb": "text"}}, r"the measure 'a\\nb' needs another name"),
+        ("", {"observation_size": 10**9}, r"spec\.observation_size is 1,000,000,000 numbers, 4 GB, and networks and"),
+        ("", {"action_size": 10**8, "discrete": True}, r"spec\.action_size is 100,000,000 numbers, 0\.4 GB, and"),
         ("", {"masked": True}, r"reset gives no mask, but spec\.masked is True\."),
         ("needs two actions", {}, r"step\(state, action, key\) raised TypeError for an action of shape \(1,\)"),
         (

@@ -63,9 +63,9 @@ NOT_SEEDED = "two episodes with the same seed and the same actions differ, so th
     [
         ("step not seeded", NOT_SEEDED),
         ("start not seeded", NOT_SEEDED),
-        ("step raises", "it raised RuntimeError in step: the motor is hot."),
-        ("reset raises", "it raised KeyError in reset: 'no model'."),
-        ("long observation", "it raised ValueError in step: its observation has the shape (3,), but its space (2,)."),
+        ("step raises", f"it raised RuntimeError in step 3: the motor is hot ({__file__}, line "),
+        ("reset raises", f"it raised KeyError in reset: 'no model' ({__file__}, line "),
+        ("long observation", "it raised ValueError in step 3: its observation has the shape (3,), but its space (2,)."),
         ("nan", "step 3 gives an observation, reward or descriptor that is not finite; such a step ends its episode "),
     ],
 )
@@ -96,7 +96,10 @@ def test_one_start_state_for_all_seeds_is_a_warning() -> None:
         check_environment(line("same start"))
 
 
-def test_the_cheap_check_runs_no_episode() -> None:
+def test_the_cheap_check_takes_one_step_of_a_new_environment() -> None:
     environment, before = line(), Line.resets
     check_interface(environment)
-    assert Line.resets == before
+    check_interface(environment)
+    assert Line.resets == before + 2  # of a start state, and of the episode that begins in it
+    assert environment.host is not None
+    assert not environment.host._of_slot

@@ -155,21 +155,21 @@ class TestSteps:
 
     def test_spaces_are_used(self) -> None:
         actions: list[Any] = []
-        space = Dict({"speed": Box(-1, 1, (2,)), "image": Box(0, 255, (2, 2, 3), np.uint8)})
+        space = Dict({"speed": Box(-1, 1, (2,)), "image": Box(0, 255, (10, 10, 3), np.uint8)})
         environment = adapted(partial(own.Shaped, space, Discrete(3, start=2), actions), workers=1)
         spec = environment.spec
-        assert (spec.observation_size, spec.action_size, spec.discrete) == (14, 3, True)
-        assert spec.observation_shape == {"speed": (2,), "image": (2, 2, 3)}
+        assert (spec.observation_size, spec.action_size, spec.discrete) == (302, 3, True)
+        assert spec.observation_shape == {"speed": (2,), "image": (10, 10, 3)}
         state, first = starts(environment, [1])
         space.seed(1)
-        np.testing.assert_array_equal(first.observation.features[0, 12:], space.sample()["speed"])
+        np.testing.assert_array_equal(first.observation.features[0, 300:], space.sample()["speed"])
         compiled(environment.step)(state, jnp.asarray([1], jnp.int32), KEYS[:1])
         assert actions == [3]
 
     def test_images_keep_their_type(self) -> None:
-        space = Box(0, 255, (2, 2, 3), np.uint8)
+        space = Box(0, 255, (10, 10, 3), np.uint8)
         environment = adapted(partial(own.Shaped, space, Box(-5, 1e6, (2, 2))), workers=1)
-        assert (environment.spec.observation_shape, environment.spec.action_size) == ((2, 2, 3), 4)
+        assert (environment.spec.observation_shape, environment.spec.action_size) == ((10, 10, 3), 4)
         state, step = environment.reset(jax.random.key(0))
         space.seed(int(state.seed))
         np.testing.assert_array_equal(step.observation.features, space.sample().reshape(-1))

@@ -1,5 +1,7 @@
 """Environments that misbehave end their episodes and are reported; no exception reaches a compiled program."""
 
+import itertools
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 from rookery.envs.base import Environment, Step
+from rookery.envs.check import check_interface
 from rookery.envs.host.base import ENDED
 from rookery.envs.host.pool import HostPool
 from rookery.envs.suites.gymnasium.adapter import from_gymnasium
@@ -23,6 +26,28 @@ SEEDS = (3, 5, 7, 9)
 KEYS = jax.random.split(jax.random.key(0), len(SEEDS))
 FAULTY = jnp.zeros((4, 2)).at[2, 0].set(1.0)
 """Actions, of which the third makes its environment fail."""
+
+
+EXITS, INTERRUPTS = (fault.__code__.co_firstlineno + 1 for fault in (own.exit_program, own.interrupt))
+RESULTS: list[tuple[dict[str, Any], str]] = [
+    ({"observation": np.zeros(4)}, "its observation has the shape (4,), but its space (3,)"),
+    ({"observation": None}, "its observation is None instead of numbers"),
+    ({"observation": ["1", "2", "3"]}, "its observation is ['1', '2', '3'] instead of numbers"),
+    ({"observation": [[1], [2, 3], [4]]}, "its observation is [[1], [2, 3], [4]] instead of numbers"),
+    ({"reward": np.ones(1)}, "its reward is array([1.]) of shape (1,) instead of one number"),
+    ({"reward": [2.0]}, "its reward is [2.0] of shape (1,) instead of one number"),
+    ({"reward": None}, "its reward is None instead of numbers"),
+    ({"reward": "1.0"}, "its reward is '1.0' instead of numbers"),
+    ({"reward": 1j}, "its reward is 1j instead of numbers"),
+    ({"terminated": "False"}, "its terminated is 'False' instead of true or false"),
+    ({"terminated": None}, "its terminated is None instead of true or false"),
+    ({"truncated": np.zeros(2, bool)}, "its truncated is array([False, False]) instead of true or false"),
+]
+"""Parts of what a step returns, and what is wrong."""
+
+
+def given(**parts: Any) -> Callable[[], Any]:
+    return lambda: parts
 
 
 @pytest.fixture(autouse=True)
@@ -64,13 +89,11 @@ class TestExceptions:
     @pytest.mark.parametrize(
         ("fault", "message"),
         [
-            (own.raise_error, "raised RuntimeError in step: the motor is stuck"),
-            (
-                own.other_shape,
-                "raised ValueError in step: its observation has the shape (4,), but its space (3,)",
-            ),
+            (own.raise_error, f"raised RuntimeError in step 1: {own.STUCK}"),
+            (own.exit_program, rf"raised SystemExit in step 1: 0 ({own.__file__}, line {EXITS})"),
+            (own.interrupt, rf"raised KeyboardInterrupt in step 1: no message ({own.__file__}, line {INTERRUPTS})"),
+            *[(given(**parts), f"raised ValueError in step 1: {message}") for parts, message in RESULTS],
         ],
-        ids=["raises", "shape"],
     )
     def test_in_a_step(self, fault: Callable, message: str) -> None:
         log = Log()
@@ -98,7 +121,7 @@ class TestExceptions:
         state, first = starts(environment, seeds)
         failure = pool.failure
         assert failure is not None
-        assert (failure.text, failure.row) == ("raised RuntimeError in reset: the motor is stuck", 1)
+        assert (failure.text, failure.row) == (f"raised RuntimeError in reset: {own.STUCK}", 1)
         np.testing.assert_array_equal(first.observation.features[1], 0.0)
         for row in (0, 2, 3):
             np.testing.assert_array_equal(
@@ -110,7 +133,7 @@ class TestExceptions:
         for row in (0, 2, 3):
             assert_row(result, row, seeds[row])
         assert pool.failure is not None
-        assert pool.failure.text == "raised RuntimeError in reset: the motor is stuck"
+        assert pool.failure.text == f"raised RuntimeError in reset: {own.STUCK}"
         assert log.closed == 3
 
     def test_the_first_failure_is_kept(self) -> None:
@@ -127,6 +150,38 @@ class TestExceptions:
         failure = pool_of(environment).failure
         assert failure is not None
         assert failure.text == ("raised ValueError in reset: its descriptor has the shape (1,) instead of (2,)")
+
+
+SAME = "raised ValueError in reset: make_env returned the same Counter object twice; create a new one in each call, "
+
+
+class TestOneObjectForSeveralEpisodes:
+    """Episodes that run side by side on one object would mix without a word."""
+
+    @pytest.mark.parametrize("kind", ["threads", "processes"])
+    @pytest.mark.parametrize("count", [1, 2])
+    def test_is_found_before_anything_is_compiled(self, kind: str, count: int) -> None:
+        """Also inside of new wrappers, and where a factory has several objects in turn."""
+        objects = itertools.cycle([Counter() for _ in range(count)])
+        environment = adapted(lambda: next(objects), worker_kind=kind, workers=1)
+        pool = pool_of(environment)
+        if kind == "threads" and count == 1:
+            with pytest.raises(ValueError, match=re.escape(f"it {SAME}since many run side by side.")):
+                check_interface(environment)
+            assert pool.failure is None
+        starts(environment, SEEDS)
+        compiled(environment)(starts(environment, SEEDS)[0], jnp.zeros((4, 2)), KEYS)
+        assert pool.failure is not None
+        assert pool.failure.text.startswith(SAME)
+        pool.close()
+
+    def test_new_objects_pass(self) -> None:
+        environment = adapted(Counter)
+        check_interface(environment)
+        state, _ = starts(environment, SEEDS)
+        _, result = compiled(environment)(state, jnp.zeros((4, 2)), KEYS)
+        for row in range(4):
+            assert_row(result, row, SEEDS[row])
 
 
 class TestHanging:
@@ -196,7 +251,7 @@ class Slow(Counter):
 
 class TestProcesses:
     def test_steps_equal_those_of_the_object(self) -> None:
-        environment = adapted(partial(Faulty, own.raise_error), worker_kind="processes")
+        environment = adapted(partial(Faulty, own.exit_program), worker_kind="processes")
         step = compiled(environment)
         state, first = starts(environment, SEEDS)
         for row, seed in enumerate(SEEDS):
@@ -213,7 +268,8 @@ class TestProcesses:
         _, result = step(state, FAULTY[::-1], KEYS)
         assert_broken(result, 1)
         assert pool.failure is not None
-        assert (pool.failure.text, pool.failure.row) == ("raised RuntimeError in step: the motor is stuck", 1)
+        text = f"raised SystemExit in step 5: 0 ({own.__file__}, line {EXITS})"
+        assert (pool.failure.text, pool.failure.row) == (text, 1)
         processes = [getattr(worker._runner, "_process") for worker in pool._workers if worker]  # noqa: B009
         assert [process.poll() for process in processes] == [None, None]
         pool.close()

@@ -131,7 +131,7 @@ def raises() -> Any:
         ),
         (raises, "the environment of make_env raised KeyError when it was created: 'robot.xml'"),
         (lambda: gymnasium.make_vec("CartPole-v1", 2), "make_env returned a vector environment instead of a gymnasium"),
-        (lambda: 3, "make_env returned int instead of a gymnasium.Env"),
+        (lambda: 3, "make_env returned an object of type int instead of a gymnasium.Env"),
         (limited(Counter), "takes a function that creates environments, got TimeLimit; pass lambda"),
     ],
 )

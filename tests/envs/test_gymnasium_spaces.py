@@ -1,5 +1,6 @@
 """Spaces of Gymnasium as features, and agents' actions as those of the environment."""
 
+import re
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
+from rookery.envs.host.base import HostWarning
 from rookery.envs.suites.gymnasium.spaces import actions, observations
 from rookery.features import feature_size, unflatten_features
 
@@ -47,40 +49,78 @@ def test_observations_by_hand(space: Any, observation: Any, features: Any, shape
     assert (encoded.dtype, read.dtype, read.size, read.shape) == (FLOATS, FLOATS, len(features), shape)
 
 
+SIDES = 10, 12
+COLOURS = np.arange(360, dtype=np.int64).reshape(*SIDES, 3) % 256
+
+
 def test_pixels_keep_their_type() -> None:
-    read = observations(box((2, 2, 3), np.uint8), "env")
-    encoded = read.encode(IMAGE.astype(np.uint8))
-    np.testing.assert_array_equal(encoded, np.arange(12))
-    assert (encoded.dtype, read.dtype, read.shape) == (PIXELS, PIXELS, (2, 2, 3))
-    two = observations(Tuple([box((1, 1, 1), np.uint8), box((2, 2, 3), np.uint8)]), "env")
-    encoded = two.encode((np.full((1, 1, 1), 9, np.uint8), IMAGE.astype(np.uint8)))
-    assert (encoded.tolist(), encoded.dtype, two.dtype) == ([9, *range(12)], PIXELS, PIXELS)
-    assert two.shape == {"0": (1, 1, 1), "1": (2, 2, 3)}
+    read = observations(box((*SIDES, 3), np.uint8), "env")
+    encoded = read.encode(COLOURS.astype(np.uint8))
+    np.testing.assert_array_equal(encoded, COLOURS.reshape(-1))
+    assert (encoded.dtype, read.dtype, read.shape) == (PIXELS, PIXELS, (*SIDES, 3))
+    two = observations(Tuple([box((10, 10, 1), np.uint8), box((*SIDES, 3), np.uint8)]), "env")
+    encoded = two.encode((np.full((10, 10, 1), 9, np.uint8), COLOURS.astype(np.uint8)))
+    assert (encoded.tolist(), encoded.dtype, two.dtype) == ([9] * 100 + COLOURS.ravel().tolist(), PIXELS, PIXELS)
+    assert two.shape == {"0": (10, 10, 1), "1": (*SIDES, 3)}
 
 
 def test_images_have_their_channels_last():
     """A grey image gets a channel; frames that `FrameStackObservation` stacks come first and move to the end."""
-    grey = observations(box((3, 4), np.uint8), "env")
-    pixels = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    assert (grey.shape, grey.dtype) == ((3, 4, 1), PIXELS)
-    np.testing.assert_array_equal(grey.encode(pixels), np.arange(12))
-    stacked = observations(box((2, 3, 4), np.uint8), "env")
+    grey = observations(box(SIDES, np.uint8), "env")
+    pixels = np.arange(120, dtype=np.uint8).reshape(SIDES)
+    assert (grey.shape, grey.dtype) == ((*SIDES, 1), PIXELS)
+    np.testing.assert_array_equal(grey.encode(pixels), np.arange(120))
+    stacked = observations(box((2, *SIDES), np.uint8), "env")
     frames = np.stack([pixels, 100 + pixels])
-    assert (stacked.shape, stacked.dtype) == ((3, 4, 2), PIXELS)
-    np.testing.assert_array_equal(stacked.encode(frames).reshape(3, 4, 2)[..., 1], 100 + pixels)
-    with pytest.raises(ValueError, match=r"the shape \(2, 4, 3\), but its space \(2, 3, 4\)"):
-        stacked.encode(np.zeros((2, 4, 3), np.uint8))
+    assert (stacked.shape, stacked.dtype) == ((*SIDES, 2), PIXELS)
+    np.testing.assert_array_equal(stacked.encode(frames).reshape(*SIDES, 2)[..., 1], 100 + pixels)
+    with pytest.raises(ValueError, match=r"the shape \(2, 12, 10\), but its space \(2, 10, 12\)"):
+        stacked.encode(np.zeros((2, 12, 10), np.uint8))
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (2, 128),
+        (128, 2),
+        (1, 1),
+        (9, 9),
+        (10, 41),
+        (3, 8, 4),
+        (8, 8, 12),
+        (1, 1, 1),
+        (7, 7, 3),
+        (10, 10, 10),
+        (2, 10, 41),
+    ],
+)
+def test_an_array_that_may_be_no_image_is_a_vector(shape: tuple[int, ...]) -> None:
+    with pytest.warns(
+        HostWarning, match=rf"^env, entry 'a': .* {re.escape(str(shape))} are read as a vector .*encoder="
+    ):
+        read = observations(Dict({"a": box(shape, np.uint8)}), "env")
+    values = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
+    encoded = read.encode({"a": values})
+    np.testing.assert_array_equal(encoded, values.reshape(-1))  # numbers as they are
+    assert (encoded.dtype, read.dtype, read.shape) == (FLOATS, FLOATS, None)
+
+
+def test_numbers_within_other_limits_are_no_pixels() -> None:
+    """Planes of 0 and 1, or kinds of cells, which a division by 255 would make nearly equal."""
+    planes = observations(Box(0, 1, (4, *SIDES), np.uint8), "env")
+    ones = np.ones((4, *SIDES), np.uint8)
+    assert (planes.shape, planes.dtype, planes.encode(ones).max()) == ((*SIDES, 4), FLOATS, 1.0)
 
 
 def test_pixels_beside_numbers_are_divided_by_255() -> None:
-    space = Dict({"z": box((2,)), "image": box((2, 2, 3), np.uint8), "m": box(())})
+    space = Dict({"z": box((2,)), "image": box((*SIDES, 3), np.uint8), "m": box(())})
     read = observations(space, "env")
-    image = 20 * IMAGE.astype(np.uint8)
+    image = COLOURS.astype(np.uint8)
     encoded = read.encode({"z": np.asarray([0.5, -0.5]), "image": image, "m": np.float32(2.0)})
-    assert (encoded.dtype, read.dtype, read.size) == (FLOATS, FLOATS, 15)
-    expected = np.concatenate([20 * np.arange(12, dtype=np.float32) / np.float32(255.0), [2.0, 0.5, -0.5]])
+    assert (encoded.dtype, read.dtype, read.size) == (FLOATS, FLOATS, 363)
+    expected = np.concatenate([image.reshape(-1) / np.float32(255.0), [2.0, 0.5, -0.5]])
     np.testing.assert_array_equal(encoded, expected.astype(np.float32))
-    assert feature_size(read.shape) == 15
+    assert feature_size(read.shape) == 363
     parts = unflatten_features(read.shape, jnp.asarray(encoded))
     np.testing.assert_array_equal(parts["image"], image.astype(np.float32) / np.float32(255.0))
     np.testing.assert_array_equal(parts["z"], [0.5, -0.5])
@@ -106,11 +146,52 @@ def test_entries_follow_in_the_order_of_jax() -> None:
         (Discrete(3), -1, "is -1, but its space has the values 0 to 2"),
         (MultiDiscrete([2, 3]), np.zeros(3, int), r"the shape \(3,\), but its space \(2,\)"),
         (MultiDiscrete([2, 3]), np.asarray([2, 0]), "is 2, but its space has the values 0 to 1"),
+        (MultiDiscrete([2, 3]), np.asarray([0.0, 1.5]), r"is 1\.5, but its space has the values 0 to 2"),
+        (Discrete(3), 1.5, r"its observation is 1\.5, but its space has the values 0 to 2"),
+        (Discrete(3), np.float32(np.nan), "is nan, but its space has the values 0 to 2"),
+        (Discrete(3), np.inf, "is inf, but its space has the values 0 to 2"),
+        (Discrete(3), "1", "is '1', but its space has the values 0 to 2"),
+        (Discrete(3), None, "is None, but its space has the values 0 to 2"),
+        (Discrete(3), np.ones(1, int), r"is array\(\[1\]\), but its space has the values 0 to 2"),
+        (Dict({"a": Discrete(3)}), {"a": 0.5}, r"entry 'a' of its observation is 0\.5, but its space has the values 0"),
+        (Dict({"a": Discrete(3)}), {"b": 1}, r"its observation is \{'b': 1\}, without the entry 'a'"),
+        (Tuple([Discrete(3), box(())]), (1,), r"its observation is \(1,\), without the entry 1"),
+        (Dict({"a": Discrete(3)}), None, "its observation is None, without the entry 'a'"),
+        (box((2,), np.uint8), [0.5, 1.0], r"has the value 0\.5, which its space of type uint8 cannot hold"),
+        (box((2,), np.uint8), [0, 300], "has the value 300, which its space of type uint8 cannot hold"),
+        (box((2,), np.uint8), [0, -1], "has the value -1, which its space of type uint8 cannot hold"),
+        (box(SIDES, np.uint8), np.full(SIDES, np.nan), "has the value nan, which its space of type uint8 cannot hold"),
+        (
+            Tuple([box((3, *SIDES), np.uint8)]),
+            [np.full((3, *SIDES), 0.25)],
+            r"^entry 0 of its observation has the value 0\.25, which its space of type uint8 cannot hold$",
+        ),
+        (Box(-5, 5, (2,), np.int64), [1.0, 2.5], r"has the value 2\.5, which its space of type int64 cannot hold"),
+        (MultiBinary((2,)), [1, 2], "has the value 2, which its space of type bool cannot hold"),
+        (MultiBinary(2), [0, 2], "has the value 2, which its space of type bool cannot hold"),
+        (box((2,)), ["1", "2"], r"its observation is \['1', '2'\] instead of numbers"),
+        (box((1,)), [None], r"its observation is \[None\] instead of numbers"),
+        (box((1,)), np.ones(1, complex), r"its observation is array\(\[1\.\+0\.j\]\) instead of numbers"),
     ],
 )
 def test_observations_outside_of_their_space(space: Any, observation: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         observations(space, "env").encode(observation)
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "features"),
+    [
+        (box((2,), np.uint8), [3.0, 255.0], [3, 255]),
+        (Box(-5, 5, (2,), np.int64), np.asarray([1.0, -2.0]), [1, -2]),
+        (MultiBinary(2), [True, False], [1, 0]),
+        (Discrete(3), 2.0, [0, 0, 1]),
+        (Discrete(2), np.bool_(True), [0, 1]),
+        (box((2,)), jnp.asarray([0.5, 1.0], jnp.bfloat16), [0.5, 1.0]),
+    ],
+)
+def test_other_types_that_hold_the_same_numbers(space: Any, observation: Any, features: Any) -> None:
+    np.testing.assert_array_equal(observations(space, "env").encode(observation), features)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +204,11 @@ def test_observations_outside_of_their_space(space: Any, observation: Any, messa
         (spaces.Graph(Discrete(2), Discrete(2)), "of env are of the space Graph"),
         (MultiDiscrete(np.asarray([[2, 3], [2, 2]])), "of env are of the space MultiDiscrete"),
         (Dict({"note": spaces.Text(5)}), "of env, entry 'note' are of the space Text"),
+        (box((0,)), "of env are of the space Box.*, which holds no number"),
+        (box((3, 0), np.uint8), "of env are of the space Box.*, which holds no number"),
+        (Dict({}), r"of env are of the space Dict\(\), which holds no number"),
+        (Tuple([]), "of env are of the space Tuple.*, which holds no number"),
+        (Dict({"a": box((2,)), "b": box((0,))}), "of env, entry 'b' are of the space Box.*, which holds no number"),
     ],
 )
 def test_observations_that_no_agent_reads(space: Any, message: str) -> None:
@@ -181,6 +267,7 @@ def test_discrete_actions_are_counted_from_the_start_of_the_space() -> None:
         (MultiBinary(3), r"the actions of env are of the space MultiBinary\(3\), but agents act in a Box"),
         (MultiDiscrete([2, 3]), "the actions of env are of the space MultiDiscrete"),
         (Dict({"a": Discrete(2)}), "the actions of env are of the space Dict"),
+        (box((0,)), "the actions of env are of the space Box.*, which holds no number"),
     ],
 )
 def test_actions_that_no_agent_takes(space: Any, message: str) -> None:

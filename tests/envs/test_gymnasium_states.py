@@ -148,5 +148,5 @@ def test_states_of_another_task_are_an_error() -> None:
     advance(pools[0], np.full(2, FRESH), 0, 1, 0.3)
     arrays = pools[0].save()
     assert arrays is not None
-    with pytest.raises(HostError, match="gym:Walker2d-v5 cannot continue its saved episodes: ValueError"):
+    with pytest.raises(HostError, match="gym:Walker2d-v5 cannot continue its saved episodes: it raised ValueError"):
         pools[1].load(arrays)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -160,3 +161,17 @@ def test_only_chosen_options_are_recorded() -> None:
     assert registry.make("point_room").settings == {"environment": {"env": "point_room"}}
     chosen = registry.make("point_room", episode_length=20)
     assert chosen.settings == {"environment": {"env": "point_room", "episode_length": 20}}
+
+
+def factory(name: str = "x", env: str = "z", **options: str) -> Any:
+    assert (name, env, options) == ("y", "w", {"config": "v", "factory": "u", "self": "t"})
+    return registry.make("point_room", episode_length=5)
+
+
+def test_options_may_have_any_name() -> None:
+    options = {"name": "y", "env": "w", "config": "v", "factory": "u", "self": "t"}
+    made = registry.make(f"{__name__}:factory", **options)
+    assert made.spec.episode_length == 5
+    assert made.settings["environment"] == {**options, "env": f"{__name__}:factory"}, "the record finds it again"
+    with pytest.raises(ValueError, match=r"gym:Pendulum-v1 raised TypeError when it was created: .*'name'"):
+        registry.make("gym:Pendulum-v1", name="y")

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from types import SimpleNamespace
 from typing import Any, cast
@@ -120,19 +121,24 @@ def test_an_exception_becomes_one_warning_for_each_callback(tmp_path):
     def lacking(generation):
         return generation.metrics["no_such_column"]
 
+    def leaving(_):
+        sys.exit(0)
+
     with pytest.warns(CallbackWarning) as caught:
-        result = run(walks(), run_dir=str(tmp_path / "run"), callbacks=[first, lacking, second], **OPTIONS)
+        result = run(walks(), run_dir=str(tmp_path / "run"), callbacks=[first, lacking, leaving, second], **OPTIONS)
     texts = sorted(str(warning.message) for warning in caught)
-    assert len(texts) == 2
-    assert "the callback Recorder failed with OSError: the disk is full; the run continues" in texts[0]
-    assert "lacking failed with KeyError: 'no_such_column'; the run continues, calls it again" in texts[1]
+    assert len(texts) == 3
+    line = lacking.__code__.co_firstlineno + 1
+    assert "the callback Recorder failed with OSError: the disk is full (" in texts[0]
+    assert f"lacking failed with KeyError: 'no_such_column' ({__file__}, line {line}); the run continues" in texts[1]
+    assert f"leaving failed with SystemExit: 0 ({__file__}, line {line + 3}); the run continues, calls it" in texts[2]
     assert first.order == second.order == ["begin", 0, 1, 2, 3, "end"]
     tiny.assert_equal(result.state, run(walks(), **OPTIONS).state)
 
 
 def test_a_required_callback_ends_the_run_after_its_generation_is_saved(tmp_path):
     path, recorder = tmp_path / "run", Recorder(OSError("no quota"))
-    message = rf"Recorder failed with OSError: no quota, and ended the run after generation 2, .* saved in {path}; "
+    message = rf"Recorder failed with OSError: no quota \(.*\), and ended the run after generation 2, .* in {path}; "
     with pytest.raises(CallbackError, match=message + ".*resume=True") as caught:
         run(walks(), run_dir=str(path), callbacks=[Required(recorder)], **OPTIONS)
     assert isinstance(caught.value.__cause__, OSError)
@@ -165,12 +171,23 @@ def test_an_exception_in_begin_ends_the_run_before_it_trains(tmp_path):
     assert not (tmp_path / "run/metrics.csv").exists()
 
 
+def test_begin_cannot_end_the_process_without_a_word(tmp_path):
+    class Leaving(Recorder):
+        def begin(self, start):
+            sys.exit(0)
+
+    message = r"Leaving failed with SystemExit: 0 \(.*test_callbacks\.py, line \d+\), before the first generation\.$"
+    with pytest.raises(CallbackError, match=message):
+        run(walks(), run_dir=str(tmp_path / "run"), callbacks=[Leaving()], **OPTIONS)
+
+
 def test_an_exception_in_end_is_a_warning(tmp_path):
     class Failing(Recorder):
         def end(self, _):
             raise OSError("cannot close")
 
-    with pytest.warns(CallbackWarning, match="Failing failed with OSError: cannot close; the run itself has ended"):
+    message = r"Failing failed with OSError: cannot close \(.*, line \d+\); the run itself has ended"
+    with pytest.warns(CallbackWarning, match=message):
         result = run(walks(), run_dir=str(tmp_path / "run"), callbacks=[Failing()], **OPTIONS)
     assert len(result.history) == 4
 

@@ -68,8 +68,9 @@ def test_episodes_that_cannot_be_saved_begin_anew(tmp_path: Path) -> None:
 
 def test_a_failure_is_saved_and_the_run_goes_on_when_it_is_mended(tmp_path: Path) -> None:
     message = (
-        r"^gym:Faulty, member [01], environment [01]: it raised RuntimeError in step: the motor is stuck; the run "
-        r"stopped in generation 1, whose progress is saved; mend the environment and continue with: rookery resume "
+        r"^gym:Faulty, member [01], environment [01]: it raised RuntimeError in step \d: the motor is stuck "
+        r"\(.*gymnasium_environments\.py, line \d+\); the run stopped "
+        r"in generation 1, whose progress is saved; mend the environment and continue with: rookery resume "
     )
     with pytest.raises(HostError, match=message):
         run(adapted(partial(Faulty, own.raise_error)), tmp_path, 3)
@@ -85,11 +86,22 @@ def test_an_environment_that_never_starts_is_an_error_before_the_first_generatio
         def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
             raise OSError("no level file")
 
-    message = (
-        "gym:NeverStarts, a start state: it raised OSError in reset: no level file; the run stopped in generation 1"
-    )
-    with pytest.raises(HostError, match=message):
+    message = r"the environment gym:NeverStarts is wrong, .*: it raised OSError in reset: no level file \("
+    with pytest.raises(ValueError, match=message):
         run(adapted(NeverStarts), tmp_path, 1)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_an_exception_while_episodes_are_saved_costs_these_episodes_only(tmp_path: Path) -> None:
+    class Unsaved(Resumable):
+        def save_state(self) -> Any:
+            raise SystemExit
+
+    text = "gym:Unsaved: it cannot save its running episodes: it raised SystemExit: no message"
+    with pytest.warns(HostWarning, match=text):
+        state = run(adapted(Unsaved), tmp_path, 1)
+    assert state.members.buffer.size.tolist() == [14, 14]
+    assert (tmp_path / "checkpoints").is_dir()
 
 
 def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

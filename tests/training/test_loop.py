@@ -233,7 +233,9 @@ def test_an_error_in_after_save_does_not_end_the_run(tmp_path):
         raise OSError("no page")
 
     options = {"generations": 3, "checkpoint_every": 1, "quiet": True}
-    with pytest.warns(run_writer.AfterSaveWarning, match=r"failed with OSError: no page; the run continues") as caught:
+    with pytest.warns(
+        run_writer.AfterSaveWarning, match=r"failed with OSError: no page \(.*, line \d+\); the run continues"
+    ) as caught:
         result = run(walks(), run_dir=str(tmp_path / "run"), after_save=fail, **options)
     assert (len(caught), len(calls)) == (1, 3), "one warning, and called again"
     tiny.assert_equal(result.state, run(walks(), **options).state)

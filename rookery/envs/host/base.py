@@ -123,7 +123,7 @@ class HostWarning(UserWarning):
     """An environment on the host behaves in a way that is rarely intended, or one of its workers was started again."""
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of an exception's message, without its full stop, as a part of a sentence."""
     return (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")
 

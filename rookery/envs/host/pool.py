@@ -19,8 +19,10 @@ from rookery.envs.host.base import (
     Sizes,
     StepRows,
     empty_rows,
+    first_line,
 )
 from rookery.envs.host.workers import RunnerError, Worker, WorkerLost
+from rookery.factories import place_of
 
 _RESTARTS = 3
 """How often a worker that was lost is started again in a run."""
@@ -100,6 +102,20 @@ class HostPool:
         self._lost = 0
         self._lock = threading.RLock()
 
+    def try_step(self) -> str:
+        """Take one step in a new environment if none was created yet; returns what failed, as a sentence, or ""."""
+        if any(self._workers):
+            return ""
+        seeds, kind = np.zeros(1, np.int32), np.int32 if self.sizes.discrete else np.float32
+        self.begin((1,), seeds)
+        if self.failure is None:
+            slots, *_ = self.step((1,), seeds + FRESH, seeds, np.zeros((1, *self.sizes.action), kind))
+            self.keep(self._of_slot.keys() - {int(slots[0])})
+        failure, self.failure = self.failure, None
+        self.warnings.clear()  # a run gives them with the place in it
+        self._warned.clear()
+        return f"it {failure.text}." if failure else ""
+
     def begin(self, shape: tuple[int, ...], seeds: Any) -> tuple[np.ndarray, np.ndarray]:
         """The first features and descriptors of episodes; see `calls.Host`."""
         seeds = np.asarray(seeds)
@@ -163,13 +179,17 @@ class HostPool:
     def save(self) -> dict[str, np.ndarray] | None:
         """The states of all running episodes, arrays of n rows with their `slots`; None if one cannot be saved.
 
-        No call may be in progress.
+        No call may be in progress. An exception is a warning, since all else can be saved.
         """
         parts = []
         for number in range(len(self._workers)):
             slots = [slot for slot, worker in self._of_slot.items() if worker == number]
             if slots:
-                arrays = self._worker(number).submit("save", slots).result()
+                try:
+                    arrays = self._worker(number).submit("save", slots).result()
+                except Exception as error:
+                    self._record(Event(f"cannot save its running episodes: it {_raised(error)}."), False)
+                    arrays = None
                 if arrays is None:
                     return None
                 parts.append({"slots": np.asarray(slots), **arrays})
@@ -200,9 +220,7 @@ class HostPool:
         try:
             self._worker(number).submit("load", slots, arrays).result()
         except Exception as error:
-            raise HostError(
-                f"{self.name} cannot continue its saved episodes: {type(error).__name__}: {error}"
-            ) from error
+            raise HostError(f"{self.name} cannot continue its saved episodes: it {_raised(error)}") from error
 
     def close(self) -> None:
         """Close all environments and end the workers."""
@@ -321,8 +339,7 @@ class HostPool:
         elif isinstance(error, TimeoutError):
             cause = f"did not return from {method} within {self._timeout:g} s"
         else:
-            kind = "" if isinstance(error, RunnerError) else f"{type(error).__name__}: "
-            return f"raised {kind}{error}"
+            return _raised(error)
         with self._lock:
             if self._workers[number] is worker:
                 self._workers[number], self._counts[number] = None, 0
@@ -351,6 +368,11 @@ class HostPool:
             elif event.text not in self._warned:
                 self._warned.add(event.text)
                 self.warnings.append(event)
+
+
+def _raised(error: Exception) -> str:
+    kind = "" if isinstance(error, RunnerError) else f"{type(error).__name__}: "
+    return f"raised {kind}{first_line(error)}{place_of(error)}"
 
 
 def _repeated(slots: np.ndarray) -> int | None:

@@ -12,7 +12,8 @@ from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rookery.envs.host.base import Runner
+from rookery.envs.host.base import Runner, first_line
+from rookery.factories import place_of
 
 _START_SECONDS = 120.0
 """Time limit for a process to start: it imports this package and its dependencies."""
@@ -82,8 +83,10 @@ class Worker:
                 if self._runner is None:
                     self._create()
                 future.set_result(getattr(self._runner, method)(*arguments))
-        except BaseException as error:  # the waiting thread raises it
+        except Exception as error:  # the waiting thread raises it
             future.set_exception(error)
+        except BaseException as error:  # such as SystemExit, which would end the run in the waiting thread
+            future.set_exception(RunnerError(f"{type(error).__name__}: {first_line(error)}{place_of(error)}"))
 
     def _create(self) -> None:
         try:
@@ -97,7 +100,7 @@ class WorkerLost(RuntimeError):  # noqa: N818 - a state of the process, which th
 
 
 class RunnerError(RuntimeError):
-    """The runner in a process raised an exception, whose type and message are the text."""
+    """The runner raised an exception, whose type and message are the text: one in a process, or no `Exception`."""
 
 
 class ProcessRunner:
@@ -180,7 +183,10 @@ class ProcessRunner:
 
 
 # With the paths of this process, so that the modules of the user are found.
-_MAIN = "import sys; sys.path[:] = sys.argv[2:]; from rookery.envs.host.workers import serve; serve(int(sys.argv[1]))"
+_MAIN = (
+    "import sys; (number, *sys.path[:]), sys.argv[1:] = sys.argv[1:], []; "
+    "from rookery.envs.host.workers import serve; serve(int(number))"
+)
 
 
 def serve(descriptor: int) -> None:
@@ -203,5 +209,5 @@ def serve(descriptor: int) -> None:
                     method, arguments = message
                     result = getattr(runner, method)(*arguments)
                 connection.send((result, None))
-            except Exception as error:
-                connection.send((None, f"{type(error).__name__}: {error}"))
+            except BaseException as error:  # also SystemExit, which is no reason to lose the other environments
+                connection.send((None, f"{type(error).__name__}: {first_line(error)}{place_of(error)}"))

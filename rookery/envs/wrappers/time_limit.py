@@ -25,6 +25,9 @@ class TimeLimitState(NamedTuple):
 def limit_episode(environment: Environment, length: int) -> Environment:
     """Truncate episodes after `length` steps; a step that also terminates is terminated, not truncated.
 
+    An episode that goes on with an action mask that allows no action ends as broken, as by `guard_physics`: the agent
+    would have to take an action that is forbidden.
+
     The limit replaces one that `limit_episode` added before; any other truncation of the environment remains.
 
     Raises:
@@ -69,8 +72,22 @@ def _timed_step(
 ) -> tuple[TimeLimitState, Step]:
     inner, step = environment.step(_without_limit(state.inner), action, key)
     time, truncated = count_step(state.time, step.terminated, length)
-    truncated = truncated | (step.truncated & ~step.terminated)
-    return TimeLimitState(inner, time), step._replace(truncated=truncated)
+    step = step._replace(truncated=truncated | (step.truncated & ~step.terminated))
+    mask = step.observation.action_mask
+    if mask is not None:
+        step = _broken_where(jnp.any(~jnp.any(mask, axis=-1) & ~step.ended), step)
+    return TimeLimitState(inner, time), step
+
+
+def _broken_where(broken: Array, step: Step) -> Step:
+    """End an episode as broken if `broken`, `[]` bool; the numbers of its observation are kept."""
+    return step._replace(
+        reward=jnp.where(broken, 0.0, step.reward),
+        terminated=step.terminated | broken,
+        truncated=step.truncated & ~broken,
+        broken=step.broken | broken,
+        measures=jax.tree.map(partial(jnp.where, broken, 0.0), step.measures),
+    )
 
 
 def _without_limit(state: EnvState) -> EnvState:

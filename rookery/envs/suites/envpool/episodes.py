@@ -77,7 +77,7 @@ class Episodes:
         """See `Runner.step`."""
         try:
             return self._step(slots, seeds, actions)
-        except Exception:
+        except BaseException:
             self.free(slots)  # their states are unknown
             raise
 

@@ -3,10 +3,13 @@
 They run on the host: see `rookery.envs.host`.
 """
 
+import contextlib
 import difflib
 import functools
 import importlib
 import os
+import threading
+import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,7 +24,7 @@ from rookery.envs.host.workers import ProcessRunner, Worker
 from rookery.envs.rendering.scene import Picture
 from rookery.envs.suites.gymnasium import film, spaces
 from rookery.envs.suites.gymnasium.episodes import Episodes, Task
-from rookery.factories import check_counts
+from rookery.factories import RAISED, check_counts, place_of, type_of
 
 PREFIX = "gym:"
 """Begins the names of Gymnasium's environments."""
@@ -46,6 +49,51 @@ class Workers(NamedTuple):
     """One of "threads" and "processes"."""
     timeout: float
     """Seconds after which a reset or step counts as hanging."""
+
+
+class Factory:
+    """Creates environment objects by a function of the user, which must return a new one in each call.
+
+    Many episodes run side by side, and one object for two of them would mix them without a word.
+
+    Args:
+      create: the function.
+    """
+
+    def __init__(self, create: Callable[[], Any]):
+        self.create = create
+        self._made: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._lock = threading.Lock()
+
+    def __call__(self) -> Any:
+        """A new environment object; the errors are those of `checked`."""
+        return self.checked(self.create())
+
+    def checked(self, env: Any) -> Any:
+        """An environment object, if it is one and was not created before.
+
+        Raises:
+          ValueError: it is something else, or it or the environment inside of its wrappers was returned before.
+        """
+        gymnasium = _import()
+        if not isinstance(env, gymnasium.Env):
+            kind = "a vector environment" if isinstance(env, gymnasium.vector.VectorEnv) else type_of(env)
+            raise ValueError(
+                f"make_env returned {kind} instead of a gymnasium.Env; return a single environment, of which many run "
+                "side by side"
+            )
+        with self._lock:
+            inner = env.unwrapped
+            if id(inner) in self._made:
+                raise ValueError(
+                    f"make_env returned the same {type(inner).__name__} object twice; create a new one in each call, "
+                    "since many run side by side"
+                )
+            self._made[id(inner)] = inner
+        return env
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Factory, (self.create,)  # a process has objects of its own
 
 
 def make(
@@ -103,7 +151,8 @@ def from_gymnasium(
 ) -> Environment:
     """Adapt a function that creates environments of Gymnasium, with any wrappers.
 
-    It is called several times: members and environments run side by side. Every episode is reset with a separate seed,
+    It is called several times and must create a new object in each call, since members and environments run side by
+    side. Every episode is reset with a separate seed,
     so runs can be repeated if the environment draws all its random numbers from `self.np_random`. A resumed run
     continues exactly if the environment's state can be saved: MuJoCo's tasks, and objects with the methods
     `save_state() -> dict of arrays` and `load_state(arrays)`; otherwise it begins new episodes.
@@ -149,7 +198,8 @@ def _build(
     drawn: Callable[[], Any] | None = None,
 ) -> Environment:
     """Build an environment; `drawn` creates an object that draws frames, if `create` does not."""
-    env = _created(name or "the environment of make_env", create)
+    make_env = Factory(create)
+    env = _created(name or "the environment of make_env", make_env)
     try:
         registered = getattr(env.spec, "id", None) or type(env.unwrapped).__name__
         name = name or f"{PREFIX}{registered}"
@@ -157,10 +207,11 @@ def _build(
         has_frames, is_own = film.has_frames(env, drawn is not None), _is_own(env)
         observed, acted = spaces.observations(env.observation_space, name), spaces.actions(env.action_space, name)
     finally:
-        env.close()
+        with contextlib.suppress(*RAISED):  # it is discarded
+            env.close()
     sizes = spaces.sizes(observed, acted, descriptor.size if descriptor else 0)
     rows_here = _ROWS_HERE if workers.kind == "threads" and is_own and describe is None else 0
-    pool = _pool(name, Task(create, sizes, observed, acted, describe, length), workers, rows_here)
+    pool = _pool(name, Task(make_env, sizes, observed, acted, describe, length), workers, rows_here)
     environment = build.environment(spaces.spec(name, observed, acted, length, descriptor), pool)
     return environment._replace(picture=_picture(name, drawn or create, acted.decode) if has_frames else None)
 
@@ -197,22 +248,16 @@ def _process(task: Task) -> ProcessRunner:
     return ProcessRunner(cloudpickle.dumps(partial(Episodes, task)))
 
 
-def _created(name: str, create: Callable[[], Any]) -> Any:
+def _created(name: str, make_env: Factory) -> Any:
     """An environment object, to read its spaces."""
-    gymnasium = _import()
     try:
-        env = create()
-    except gymnasium.error.DependencyNotInstalled as error:
+        env = make_env.create()
+    except _import().error.DependencyNotInstalled as error:
         raise ImportError(f"{name} needs another package: {first_line(error)}.") from error
-    except Exception as error:
-        raise ValueError(f"{name} raised {type(error).__name__} when it was created: {first_line(error)}.") from error
-    if not isinstance(env, gymnasium.Env):
-        kind = "a vector environment" if isinstance(env, gymnasium.vector.VectorEnv) else f"{type(env).__name__}"
-        raise ValueError(
-            f"make_env returned {kind} instead of a gymnasium.Env; return a single environment, of which many run side "
-            "by side."
-        )
-    return env
+    except RAISED as error:
+        text = f"{name} raised {type(error).__name__} when it was created: {first_line(error)}{place_of(error)}."
+        raise ValueError(text) from error
+    return make_env.checked(env)
 
 
 def _limit(env: Any) -> int | None:

@@ -19,14 +19,15 @@ from rookery.envs.host.base import (
     replace_nonfinite,
 )
 from rookery.envs.suites.gymnasium import states
-from rookery.envs.suites.gymnasium.spaces import Actions, Observations
+from rookery.envs.suites.gymnasium.spaces import Actions, Observations, checked_flag, checked_reward
+from rookery.factories import place_of
 
 
 class Task(NamedTuple):
     """What a worker needs to create and step environments."""
 
     make_env: Callable[[], Any]
-    """Creates an environment object."""
+    """Creates a new environment object."""
     sizes: Sizes
     observations: Observations
     actions: Actions
@@ -59,7 +60,7 @@ class Episodes:
             self._count(-1)
             try:
                 env, (features, rows.descriptors[row]) = self._open(seed)
-            except Exception as error:
+            except BaseException as error:  # also SystemExit, which is one environment's failure
                 events[row] = _described(error, "reset")
                 continue
             rows.features[row], starts[row] = features, _checksum(features)
@@ -73,19 +74,18 @@ class Episodes:
         decoded = self._task.actions.decode(actions)
         for row, (slot, seed) in enumerate(zip(slots, seeds, strict=True)):
             self._count(slot)
-            method = "step"
             try:
                 if seed >= 0:
-                    method = "reset"
                     env, (features, _) = self._open(seed)
-                    self._episodes[slot], starts[row], method = _Episode(env), _checksum(features), "step"
+                    self._episodes[slot], starts[row] = _Episode(env), _checksum(features)
                 self._step(rows, row, slot, decoded[row] if valid[row] else None)
-            except Exception as error:
-                failures[row] = _described(error, method)
+            except BaseException as error:  # also SystemExit, which is one environment's failure
+                episode = self._episodes.get(slot)
+                failures[row] = _described(error, f"step {episode.steps + 1}" if episode else "reset")
                 rows.flags[row] = TERMINATED | BROKEN | FAILED
                 rows.rewards[row] = 0.0
                 rows.features[row], rows.descriptors[row] = 0, 0.0
-                if slot in self._episodes:
+                if episode:
                     _close(self._episodes.pop(slot).env)  # its state is unknown
         events = replace_nonfinite(rows) | failures
         self.free([slot for slot, flags in zip(slots, rows.flags.tolist(), strict=True) if flags])
@@ -127,12 +127,13 @@ class Episodes:
             return
         task, env = self._task, episode.env
         observation, reward, terminated, truncated, info = env.step(action)
-        episode.steps += 1
-        rows.features[row], rows.rewards[row] = task.observations.encode(observation), reward
+        rows.features[row], rows.rewards[row] = task.observations.encode(observation), checked_reward(reward)
+        terminated, truncated = checked_flag("terminated", terminated), checked_flag("truncated", truncated)
         if task.descriptor is not None:
             rows.descriptors[row] = self._descriptor(env, info)
+        episode.steps += 1
         truncated = not terminated and (truncated or episode.steps >= task.episode_length)
-        rows.flags[row] = TERMINATED * bool(terminated) + TRUNCATED * bool(truncated)
+        rows.flags[row] = TERMINATED * terminated + TRUNCATED * truncated
 
     def _open(self, seed: int) -> tuple[Any, tuple[np.ndarray, np.ndarray]]:
         """An environment object at the start of an episode, with the first features and the descriptor."""
@@ -140,7 +141,7 @@ class Episodes:
         try:
             observation, info = env.reset(seed=seed)
             return env, (self._task.observations.encode(observation), self._descriptor(env, info))
-        except Exception:
+        except BaseException:
             _close(env)  # its state is unknown
             raise
 
@@ -159,7 +160,7 @@ class Episodes:
 
 
 def _close(env: Any) -> None:
-    with contextlib.suppress(Exception):  # it is discarded
+    with contextlib.suppress(BaseException):  # it is discarded
         env.close()
 
 
@@ -167,5 +168,5 @@ def _checksum(features: np.ndarray) -> int:
     return zlib.crc32(features.tobytes())
 
 
-def _described(error: Exception, method: str) -> str:
-    return f"raised {type(error).__name__} in {method}: {first_line(error)}"
+def _described(error: BaseException, method: str) -> str:
+    return f"raised {type(error).__name__} in {method}: {first_line(error)}{place_of(error)}"

@@ -18,6 +18,7 @@ import numpy as np
 
 from rookery.envs.host.base import HostState, HostWarning, first_line
 from rookery.envs.rendering import frames
+from rookery.factories import RAISED, place_of
 from rookery.types import Array
 
 MOST_FRAMES = 200
@@ -67,12 +68,12 @@ def film(
     with _without_display():
         try:
             env = create()
-        except Exception as error:
+        except RAISED as error:
             raise ValueError(_explained(name, error, mujoco=False)) from error
         try:
             images, per_second, repeated = _repeat(name, env, decode, states)
         finally:
-            with contextlib.suppress(Exception):  # it is discarded
+            with contextlib.suppress(*RAISED):  # it is discarded
                 env.close()
     _compare(name, np.asarray(rewards)[1:], repeated)
     frames.write_images(images, path, per_second)
@@ -91,7 +92,7 @@ def _repeat(
             break  # the agent has diverged, and the step was not taken
         try:
             _, reward, terminated, truncated, _ = env.step(decode(action))
-        except Exception:  # as in the recorded episode, which it ended; otherwise rewards are missing
+        except RAISED:  # as in the recorded episode, which it ended; otherwise rewards are missing
             break
         rewards.append(float(reward))
         ended = terminated or truncated or step == len(actions)
@@ -118,7 +119,7 @@ def _frame(name: str, env: Any) -> np.ndarray:
     """
     try:
         image = env.render()
-    except Exception as error:
+    except RAISED as error:
         raise ValueError(_explained(name, error, hasattr(env.unwrapped, "mujoco_renderer"))) from error
     if not isinstance(image, np.ndarray) or image.ndim != 3 or image.shape[2] != 3:
         found = f"an array of shape {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
@@ -172,7 +173,7 @@ def _headless_gl() -> str:
     return "osmesa" if ctypes.util.find_library("OSMesa") and not ctypes.util.find_library("EGL") else "egl"
 
 
-def _explained(name: str, error: Exception, mujoco: bool) -> str:
+def _explained(name: str, error: BaseException, mujoco: bool) -> str:
     """Why an environment cannot be drawn, and the remedy."""
     cause = first_line(error)
     if type(error).__name__ == "DependencyNotInstalled":
@@ -189,4 +190,5 @@ def _explained(name: str, error: Exception, mujoco: bool) -> str:
             f"{name} cannot be filmed on this machine: it needs a display ({cause}); start the command under xvfb-run, "
             "or install libegl1 or libosmesa6 if it draws with OpenGL."
         )
-    return f"{name} cannot be filmed: it raised {type(error).__name__} when it was drawn: {cause}."
+    raised = f"raised {type(error).__name__} when it was drawn: {cause}{place_of(error)}"
+    return f"{name} cannot be filmed: it {raised}."

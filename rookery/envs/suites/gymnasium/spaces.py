@@ -1,5 +1,8 @@
 """Observation and action spaces of Gymnasium as the vectors that agents use."""
 
+import operator
+import reprlib
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -7,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rookery.envs.base import DescriptorSpec, EnvSpec
-from rookery.envs.host.base import Sizes
+from rookery.envs.host.base import HostWarning, Sizes
 from rookery.features import Shape, feature_size
 
 
@@ -24,7 +27,7 @@ class Observations(NamedTuple):
     """Observation -> features `[O]`.
 
     Raises:
-      ValueError: the observation does not have the shape of its space.
+      ValueError: the observation does not have the shape of its space, or a value that its space cannot hold.
     """
 
 
@@ -56,6 +59,14 @@ def spec(
     return EnvSpec(name, *sizes, acted.discrete, descriptor=descriptor, observation_shape=observed.shape)
 
 
+_PIXELS, _FLOATS = np.dtype(np.uint8), np.dtype(np.float32)
+_SIDE = 10
+"""Smallest height and width of an image that is recognised, that of MinAtar; the other side is at most `_RATIO` as
+long. Smaller or longer arrays of uint8 are as often tables, boards or memory."""
+_RATIO = 4
+_OBSERVATION = "its observation"
+
+
 class _Part(NamedTuple):
     """A part of an observation."""
 
@@ -74,14 +85,22 @@ def observations(space: Any, name: str, remedy: str | None = None) -> Observatio
       remedy: the end of the message, for environments that cannot be wrapped; by default it names a wrapper.
 
     Raises:
-      ValueError: the space is of another kind, or nested.
+      ValueError: the space is of another kind, or nested, or holds no number.
+
+    Warns:
+      HostWarning: an array of uint8 is read as a vector, though it may be an image.
     """
     parts = _subspaces(space)
     if parts is None:
-        part = _part(space, name, remedy)
+        part = _part(space, name, _OBSERVATION, remedy)
         shape = part.shape if len(part.shape) > 1 else None
         return Observations(feature_size(part.shape), part.dtype, shape, part.encode)
-    entries = {key: _part(inner, f"{name}, entry {key!r}", remedy) for key, inner in parts.items()}
+    if not parts:
+        raise ValueError(_no_number(name, space))
+    entries = {
+        key: _part(inner, f"{name}, entry {key!r}", f"entry {key!r} of {_OBSERVATION}", remedy)
+        for key, inner in parts.items()
+    }
     shape = {str(key): entry.shape for key, entry in entries.items()}
     pixels = all(entry.dtype == np.uint8 for entry in entries.values())
     # JAX orders the entries of a dictionary by their keys.
@@ -101,81 +120,175 @@ def _subspaces(space: Any) -> dict[Any, Any] | None:
     return dict(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else None
 
 
-def _part(space: Any, name: str, remedy: str | None) -> _Part:
+def _part(space: Any, name: str, what: str, remedy: str | None) -> _Part:
+    """Read a space; `what` names the observation or its entry in the errors of `encode`."""
     from gymnasium import spaces
 
-    floats = np.dtype(np.float32)
-    if isinstance(space, spaces.Box):
-        shape = tuple(space.shape)
-        if space.dtype == np.uint8 and len(shape) in (2, 3):
-            return _image(shape)
-        return _Part(shape, floats, partial(_encode_box, shape, floats))
-    if isinstance(space, spaces.Discrete):
-        return _Part((int(space.n),), floats, partial(_encode_discrete, int(space.n), int(space.start)))
-    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+    if isinstance(space, spaces.Box | spaces.MultiBinary):
+        part = _box(space, name, what)
+    elif isinstance(space, spaces.Discrete):
+        part = _Part((int(space.n),), _FLOATS, partial(_encode_discrete, what, int(space.n), int(space.start)))
+    elif isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
         counts = tuple(int(count) for count in space.nvec)
         starts = tuple(int(start) for start in space.start)
-        return _Part((sum(counts),), floats, partial(_encode_multi_discrete, counts, starts))
-    if isinstance(space, spaces.MultiBinary):
-        shape = tuple(space.shape)
-        return _Part(shape, floats, partial(_encode_box, shape, floats))
-    if _subspaces(space) is not None:
+        part = _Part((sum(counts),), _FLOATS, partial(_encode_multi_discrete, what, counts, starts))
+    elif _subspaces(space) is not None:
         raise ValueError(
             f"the observations of {name} are nested {type(space).__name__} spaces; "
             + (remedy or "flatten them by gymnasium.wrappers.FlattenObservation.")
         )
-    raise ValueError(
-        f"the observations of {name} are of the space {space}, which no agent reads; "
-        + (remedy or "use a gymnasium.ObservationWrapper that makes them a Box or a Dict of boxes.")
+    else:
+        raise ValueError(
+            f"the observations of {name} are of the space {space}, which no agent reads; "
+            + (remedy or "use a gymnasium.ObservationWrapper that makes them a Box or a Dict of boxes.")
+        )
+    if not feature_size(part.shape):
+        raise ValueError(_no_number(name, space))
+    return part
+
+
+def _no_number(name: str, space: Any) -> str:
+    return (
+        f"the observations of {name} are of the space {space}, which holds no number; leave an empty entry out, and "
+        "give an agent that needs no observation a constant one, such as a Box of shape (1,)."
     )
 
 
-def _image(shape: tuple[int, ...]) -> _Part:
-    """An image as networks read it, (height, width, channels): a grey one gets a channel, and channels that come first,
-    as in `FrameStackObservation`, move to the end."""
-    pixels = np.dtype(np.uint8)
-    if len(shape) == 2:
-        return _Part((*shape, 1), pixels, partial(_encode_box, shape, pixels))
-    if shape[0] < min(shape[1:]):
-        return _Part((*shape[1:], shape[0]), pixels, partial(_encode_channels, shape))
-    return _Part(shape, pixels, partial(_encode_box, shape, pixels))
+def _box(space: Any, name: str, what: str) -> _Part:
+    """A Box or MultiBinary; arrays of uint8 that are surely images, as networks read them: (height, width, channels).
+
+    A grey image gets a channel, and channels that come first, as in `FrameStackObservation`, move to the end. Their
+    numbers are pixels if the limits are 0 and 255. Other arrays of uint8 with two or three axes become vectors.
+    """
+    from gymnasium import spaces
+
+    shape, held = tuple(space.shape), np.dtype(space.dtype)
+    if isinstance(space, spaces.MultiBinary):
+        return _Part(shape, _FLOATS, partial(_encode_box, what, shape, np.dtype(bool), _FLOATS))
+    if held != _PIXELS or len(shape) not in (2, 3) or 0 in shape:
+        return _Part(shape, _FLOATS, partial(_encode_box, what, shape, held, _FLOATS))
+    axis = _channel_axis(shape)
+    if axis is None:
+        text = (
+            f"{name}: observations of uint8 of shape {shape} are read as a vector of numbers, since it is not certain "
+            "that they are an image and where its channels are; give the agent an encoder= of your own that reads "
+            f"them, or return images [height, width, channels] of at least {_SIDE} x {_SIDE} pixels."
+        )
+        warnings.warn(text, HostWarning, stacklevel=2)
+        return _Part((int(np.prod(shape)),), _FLOATS, partial(_encode_box, what, shape, held, _FLOATS))
+    pixels = np.all(space.low == 0) and np.all(space.high == 255)
+    dtype = _PIXELS if pixels else _FLOATS
+    if axis == 0:
+        return _Part((*shape[1:], shape[0]), dtype, partial(_encode_channels, what, shape, dtype))
+    return _Part((*shape, 1)[:3], dtype, partial(_encode_box, what, shape, held, dtype))
 
 
-def _encode_channels(shape: tuple[int, ...], observation: Any) -> np.ndarray:
+def _channel_axis(shape: tuple[int, ...]) -> int | None:
+    """The axis of the channels of an image, 2 for a grey one without; None if it is not certain to be an image."""
+    for axis, channels, sides in ((2, shape[2:], shape[:2]), (0, shape[:1], shape[1:])):
+        few = all(count < min(sides) for count in channels)
+        if len(sides) == 2 and few and min(sides) >= _SIDE and max(sides) <= _RATIO * min(sides):
+            return axis
+    return None
+
+
+def _encode_channels(what: str, shape: tuple[int, ...], dtype: np.dtype, observation: Any) -> np.ndarray:
     """Image `[C, H, W]` -> features `[H * W * C]`."""
-    flat = _encode_box(shape, np.dtype(np.uint8), observation)
+    flat = _encode_box(what, shape, _PIXELS, dtype, observation)
     return np.moveaxis(flat.reshape(shape), 0, -1).reshape(-1)
 
 
-def _encode_box(shape: tuple[int, ...], dtype: np.dtype, observation: Any) -> np.ndarray:
-    array = np.asarray(observation)
+def _encode_box(what: str, shape: tuple[int, ...], held: np.dtype, dtype: np.dtype, observation: Any) -> np.ndarray:
+    """Array of a space whose type is `held` -> features of type `dtype`."""
+    array = _numbers(what, observation)
     if array.shape != shape:
-        raise ValueError(f"its observation has the shape {array.shape}, but its space {shape}")
+        raise ValueError(f"{what} has the shape {array.shape}, but its space {shape}")
+    if array.dtype != held and held.kind != "f":
+        with np.errstate(invalid="ignore"):  # NaN, which is found to differ
+            wrong = array[array.astype(held) != array]
+        if wrong.size:
+            raise ValueError(f"{what} has the value {wrong[0]}, which its space of type {held} cannot hold")
     return array.astype(dtype, copy=False).reshape(-1)
 
 
-def _encode_discrete(count: int, start: int, observation: Any) -> np.ndarray:
-    features, index = np.zeros(count, np.float32), int(observation) - start
-    if not 0 <= index < count:
+def _numbers(what: str, value: Any) -> np.ndarray:
+    """A value as an array of real numbers."""
+    try:
+        array = np.asarray(value)
+        if np.can_cast(array.dtype, np.float32, "same_kind"):
+            return array
+    except (TypeError, ValueError):  # lists of several lengths
+        pass
+    raise ValueError(f"{what} is {reprlib.repr(value)} instead of numbers")
+
+
+def checked_reward(reward: Any) -> Any:
+    """The reward of a step, if it is one number.
+
+    Raises:
+      ValueError: it is something else.
+    """
+    if not isinstance(reward, float | int) and _numbers("its reward", reward).shape != ():
+        shape = np.shape(reward)
+        raise ValueError(f"its reward is {reprlib.repr(reward)} of shape {shape} instead of one number")
+    return reward
+
+
+def checked_flag(name: str, flag: Any) -> bool:
+    """A flag of a step, `terminated` or `truncated`, if it is one bool.
+
+    Raises:
+      ValueError: it is something else.
+    """
+    if not isinstance(flag, bool | np.bool_ | int):
+        array = np.asarray(flag)
+        if array.shape != () or array.dtype.kind not in "biu":
+            raise ValueError(f"its {name} is {reprlib.repr(flag)} instead of true or false")
+    return bool(flag)
+
+
+def _encode_discrete(what: str, count: int, start: int, observation: Any) -> np.ndarray:
+    features, number = np.zeros(count, np.float32), _whole(observation)
+    if number is None or not 0 <= number - start < count:
         raise ValueError(
-            f"its observation is {observation}, but its space has the values {start} to {start + count - 1}"
+            f"{what} is {_shown(observation)}, but its space has the values {start} to {start + count - 1}"
         )
-    features[index] = 1.0
+    features[number - start] = 1.0
     return features
 
 
-def _encode_multi_discrete(counts: tuple[int, ...], starts: tuple[int, ...], observation: Any) -> np.ndarray:
-    if np.shape(observation) != (len(counts),):
-        raise ValueError(f"its observation has the shape {np.shape(observation)}, but its space {(len(counts),)}")
-    triples = zip(counts, starts, np.asarray(observation).tolist(), strict=True)
-    return np.concatenate([_encode_discrete(*triple) for triple in triples])
+def _whole(value: Any) -> int | None:
+    """A whole number as int, also one of a floating-point type; None if it is something else."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        array = np.asarray(value)
+        number = float(array) if array.shape == () and array.dtype.kind in "bf" else np.nan
+        return int(number) if number.is_integer() else None
+
+
+def _shown(value: Any) -> str:
+    """A value in a message, shortened."""
+    return str(value) if isinstance(value, int | float | np.number) else reprlib.repr(value)
+
+
+def _encode_multi_discrete(what: str, counts: tuple[int, ...], starts: tuple[int, ...], observation: Any) -> np.ndarray:
+    array = _numbers(what, observation)
+    if array.shape != (len(counts),):
+        raise ValueError(f"{what} has the shape {array.shape}, but its space {(len(counts),)}")
+    triples = zip(counts, starts, array.tolist(), strict=True)
+    return np.concatenate([_encode_discrete(what, *triple) for triple in triples])
 
 
 def _encode_entries(entries: dict[Any, _Part], dtype: np.dtype, observation: Any) -> np.ndarray:
     """Encode the entries of a Dict or Tuple; pixels beside other entries become numbers in [0, 1]."""
     parts = []
     for key, entry in entries.items():
-        part = entry.encode(observation[key])
+        try:
+            value = observation[key]
+        except (LookupError, TypeError):
+            raise ValueError(f"{_OBSERVATION} is {reprlib.repr(observation)}, without the entry {key!r}") from None
+        part = entry.encode(value)
         parts.append(part / np.float32(255.0) if part.dtype == np.uint8 and dtype != np.uint8 else part)
     return np.concatenate(parts, dtype=dtype)
 
@@ -186,7 +299,7 @@ def actions(space: Any, name: str, remedy: str | None = None) -> Actions:
     `name` and `remedy` are parts of messages, as in `observations`.
 
     Raises:
-      ValueError: the space is of another kind, or a bound is infinite.
+      ValueError: the space is of another kind, is empty, or a bound is infinite.
     """
     from gymnasium import spaces
 
@@ -199,6 +312,8 @@ def actions(space: Any, name: str, remedy: str | None = None) -> Actions:
                 f"an action of {name} has no bounds ({space}); "
                 + (remedy or "give it some by gymnasium.wrappers.RescaleAction or ClipAction in make_env.")
             )
+        if not low.size:
+            raise ValueError(f"the actions of {name} are of the space {space}, which holds no number.")
         return Actions(int(np.prod(space.shape)), False, partial(_decode_box, low, high, space.dtype))
     raise ValueError(
         f"the actions of {name} are of the space {space}, but agents act in a Box of floats or in a Discrete space; "
