@@ -2,7 +2,6 @@
 
 import contextlib
 import shlex
-import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from rookery.report import tables
 from rookery.report.figures import curves
 from rookery.report.figures.repertoire import draw_repertoire
 from rookery.report.page import write_report
-from rookery.storage.run_dir import check_new, open_existing
+from rookery.storage.run_dir import OutputWarning, check_new, open_existing
 from rookery.training import Callback, Required, loop
 from rookery.training.loop import Result
 from rookery.training.terminal import terminal
@@ -177,7 +176,7 @@ def _attempt(write: Callable[[Path], Path], run_dir: Path) -> Path | None:
         return write(run_dir)
     except Exception as error:
         what = "report.html" if write.__name__ == "<lambda>" else write.__name__.removeprefix("draw_") + ".png"
-        print(f"warning: no {what} was written ({type(error).__name__}: {error})", file=sys.stderr)
+        warnings.warn(f"no {what} was written ({type(error).__name__}: {error})", OutputWarning, stacklevel=2)
         return None
 
 

@@ -424,6 +424,7 @@ def _read_back(path: Path, written: Mapping[str, int]) -> None:
 
 def _read_with(path: Path, targets: Mapping[str, Any], arguments: Mapping[str, Any]) -> Restored:
     """Read some of the stored arrays as `arguments` say."""
+    from etils import epath
     from orbax import checkpoint
 
     logging.getLogger("absl").addFilter(_is_not_of_orbax)
@@ -431,7 +432,8 @@ def _read_with(path: Path, targets: Mapping[str, Any], arguments: Mapping[str, A
     try:
         with _without_special_characters(path) as plain:
             return reader.restore(
-                plain, args=checkpoint.args.PyTreeRestore(targets, restore_args=arguments, partial_restore=True)
+                epath.Path(plain),
+                args=checkpoint.args.PyTreeRestore(targets, restore_args=arguments, partial_restore=True),
             )
     finally:
         reader.close()

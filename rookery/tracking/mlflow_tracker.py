@@ -15,6 +15,7 @@ from rookery.distributed import sync
 from rookery.tracking import records
 from rookery.tracking.records import TrackerError
 from rookery.training.callbacks import Generation, Start
+from rookery.training.terminal import terminal
 from rookery.trees import flatten_mapping
 
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
@@ -83,12 +84,12 @@ class MlflowTracker:
         records.write_record(start.run_dir, "mlflow", {"uri": self._uri, "run_id": self._run_id})
         if not self._quiet:
             view = self._uri if self._uri.startswith("http") else f"mlflow ui --backend-store-uri {self._uri}"
-            print(f"{'mlflow':10} {view}, experiment {self._experiment}, run {self._run_id}")
+            terminal().print_line(f"{'mlflow':10} {view}, experiment {self._experiment}, run {self._run_id}")
 
     def __call__(self, generation: Generation) -> None:
         """Send a generation, unless the MLflow run has it already; a thread does, for which the run does not wait."""
         if generation.number >= self._next:
-            with self._requests("its values are sent when MLflow answers again"):
+            with self._requests("its values are sent when MLflow answers again", is_temporary=True):
                 self._send(generation)
 
     def _send(self, generation: Generation) -> None:
@@ -140,14 +141,15 @@ class MlflowTracker:
             return False
 
     @contextlib.contextmanager
-    def _requests(self, consequence: str) -> Iterator[None]:
+    def _requests(self, consequence: str, is_temporary: bool = False) -> Iterator[None]:
         """Turn the errors of MLflow into a sentence."""
         try:
             yield
         except TrackerError:
             raise
         except Exception as error:
-            raise TrackerError(f"MLflow at {self._given} cannot be used ({_reason(error)}); {consequence}.") from error
+            message = f"MLflow at {self._given} cannot be used ({_reason(error)}); {consequence}."
+            raise TrackerError(message, is_temporary) from error
 
 
 class _Sender:

@@ -22,7 +22,16 @@ _QUANTILES = {"min": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "max": 1.0}
 
 
 class TrackerError(ValueError):
-    """A tracker cannot be used or reached; the message names the remedy."""
+    """A tracker cannot be used or reached; the message names the remedy.
+
+    Args:
+      message: one sentence.
+      is_temporary: whether the tracker tries again later, and has lost nothing yet.
+    """
+
+    def __init__(self, message: str, is_temporary: bool = False):
+        ValueError.__init__(self, message)
+        self.is_temporary = is_temporary
 
 
 def load_package(name: str, extra: str) -> ModuleType:

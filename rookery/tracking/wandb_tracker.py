@@ -12,6 +12,7 @@ from rookery.distributed import sync
 from rookery.tracking import records
 from rookery.tracking.records import TrackerError
 from rookery.training.callbacks import Generation, Start
+from rookery.training.terminal import terminal
 
 _INIT_SECONDS = 30.0
 _FINISH_SECONDS = 60.0
@@ -94,7 +95,7 @@ class WandbTracker:
         for generation in records.recorded(start, self._record["finished"]):
             self._log(generation)
         if not self._quiet:
-            print(f"{'wandb':10} {self._place()}")
+            terminal().print_line(f"{'wandb':10} {self._place()}")
 
     def __call__(self, generation: Generation) -> None:
         """Send a generation, unless the W&B run has it already."""

@@ -28,6 +28,7 @@ from rookery.storage.csv_log import RunLog
 from rookery.storage.events import Journal
 from rookery.storage.run_dir import RunFolder, create, open_existing
 from rookery.training import memory_plan as plans
+from rookery.training import terminal
 from rookery.training.callbacks import Callback, Callbacks, Required, Start, number_required
 from rookery.training.compilation import Compiler
 from rookery.training.generation import Generations
@@ -205,7 +206,7 @@ def turns(
             reporter.message(f"{config.run_dir} has no complete checkpoint, so the run starts from the beginning.")
         stack.enter_context(reporter)
         meter = plans.Meter(program, over, template)
-        writers.journal.begin(first, over, meter.read, options.get("command"))
+        writers.journal.begin(first, over, meter.read, options.get("command"), terminal.failures())
         called = stack.enter_context(Callbacks(callbacks, requests))
         recorded = writers.folder.config if writers.folder else record_of_new(program, config, record)
         called.begin(Start(recorded, writers.run_dir, first, config.generations))

@@ -239,7 +239,7 @@ class TestCommands:
         monkeypatch.setattr(rookery.running, "write_report", fail)
         code, _, err = call("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")
         warnings = err.splitlines()
-        assert code == 0
+        assert code == 1, "the run is complete without its page"
         assert len(warnings) == 2, "once during the run, and at the end"
         assert "failed with ValueError: no space left" in warnings[0]
         assert warnings[1] == "warning: no report.html was written (ValueError: no space left)"
