@@ -35,6 +35,7 @@ from rookery.experiments.settings import AnyRun, ProgramRun, RecordedRun
 from rookery.islands import IslandError
 from rookery.storage import events
 from rookery.storage.checkpoint import CheckpointWarning
+from rookery.storage.csv_log import TableWarning
 from rookery.storage.exit_reasons import Diverged
 from rookery.storage.island_files import IslandWarning
 from rookery.storage.run_dir import OutputWarning, check_new, open_existing
@@ -363,7 +364,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
 
 
 _SHOWN = (CheckpointWarning, CallbackWarning, OutputWarning, device_memory.MemoryWarning, running.ProgramWarning)
-_SHOWN += (run_writer.AfterSaveWarning, HostWarning, IslandWarning)
+_SHOWN += (run_writer.AfterSaveWarning, HostWarning, IslandWarning, TableWarning)
 _show_other_warning = warnings.showwarning
 _lost: list[str] = []
 """The output that this command has lost."""

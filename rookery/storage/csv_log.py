@@ -274,9 +274,7 @@ def _resumed(path: Path, generation: int, has_all_generations: bool) -> tuple[li
         kept, lost = filled(kept, generation) if has_all_generations else (kept, [])
         write_table(path, kept)
     if lost and has_all_generations:
-        warnings.warn(
-            f"{path} {lost_rows(lost)}, which the checkpoint has; the run continues.", TableWarning, stacklevel=5
-        )
+        warnings.warn(f"{path} {lost_rows(lost)}; the run continues from its checkpoint", TableWarning, stacklevel=5)
     return ([*kept], int(kept["generation"][-1])) if kept and len(kept["generation"]) else (None, -1)
 
 
@@ -316,7 +314,7 @@ def lost_rows(generations: Sequence[int]) -> str:
     numbers = f"generation {generations[0]}"
     if len(generations) > 1:
         numbers = f"{len(generations)} generations between {generations[0]} and {generations[-1]}"
-    return f"has lost the rows of {numbers}, whose values are shown as unknown (NaN)"
+    return f"has lost the rows of {numbers}, whose values are unknown (NaN)"
 
 
 def _read_lines(path: Path) -> tuple[list[str], list[str]]:

@@ -49,7 +49,9 @@ class MlflowTracker:
         self._given, self._quiet = str(uri), quiet
         self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "rookery"
         self._folder = None if re.match(r"[\w+-]{2,}:", self._given) else Path(self._given).absolute()
-        self._uri = f"sqlite:///{self._folder / 'mlflow.db'}" if self._folder else self._given
+        # The parser of database URIs takes these characters for a query and for the start of an escape.
+        path = str(self._folder).replace("%", "%25").replace("?", "%3F")
+        self._uri = f"sqlite:///{path}/mlflow.db" if self._folder else self._given
         with _quietly():
             self._mlflow: Any = records.load_package("mlflow", "mlflow")
             if self._uri.startswith("sqlite:"):
@@ -127,7 +129,7 @@ class MlflowTracker:
         name, _ = records.name_and_group(start)
         run_id = self._client.create_run(identifier, run_name=name).info.run_id
         flat = flatten_mapping(dict(start.config)).items()
-        params = [self._mlflow.entities.Param(key, str(value)[:_LONGEST]) for key, value in flat]
+        params = [self._mlflow.entities.Param(key, records.as_utf8(str(value))[:_LONGEST]) for key, value in flat]
         for first in range(0, len(params), _PARAMS):
             self._client.log_batch(run_id, params=params[first : first + _PARAMS])
         return run_id

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import secrets
 import time
@@ -60,6 +61,10 @@ class WandbTracker:
         mode = self._wandb.setup().settings.mode
         if mode == "disabled":
             return
+        folder = os.environ.get("WANDB_DIR") or start.run_dir
+        if (path := str(folder)) != records.as_utf8(path):
+            remedy = "set WANDB_DIR to another folder, or rename it"
+            raise TrackerError(f"W&B cannot write into {path!r}, whose name is not UTF-8; {remedy}.")
         self._run_dir = start.run_dir
         self._sent.clear()
         found = records.read_record(start.run_dir, "wandb")
@@ -78,9 +83,9 @@ class WandbTracker:
             self._run = self._wandb.init(
                 id=self._record["id"],
                 resume="allow" if mode == "online" else None,
-                config=dict(start.config),
+                config=json.loads(records.as_utf8(json.dumps(dict(start.config), ensure_ascii=False))),
                 allow_val_change=True,
-                dir=os.environ.get("WANDB_DIR") or start.run_dir,
+                dir=folder,
                 reinit="create_new",
                 settings=settings,
                 **options,

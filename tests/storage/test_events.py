@@ -1,5 +1,6 @@
 """The journal of a run: its starts and ends, and the warnings between them."""
 
+import contextlib
 import datetime
 import os
 import signal
@@ -85,6 +86,24 @@ def test_the_reason_of_an_early_end_is_recorded(folder, monkeypatch):
     ends = [(event["generation"], event["why"]) for event in read_journal(folder) if event["event"] == "ended"]
     failed = "failed: CheckpointError: there is no space in run/checkpoints, nor in else"
     assert ends == [(3, "interrupted by SIGTERM"), (6, "diverged"), (6, failed)]
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_DFL, signal.SIG_IGN])
+def test_the_end_of_a_session_saves_the_run_unless_nohup_ignores_it(folder, handler):
+    def close_the_session(_):
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    options = {"run_dir": str(folder.path), "quiet": True, "generations": 3, "checkpoint_every": 1}
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        with contextlib.suppress(Interrupted):
+            run(walks(), after_save=close_the_session, **options)
+        assert signal.getsignal(signal.SIGHUP) is handler
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    ends = [(event["generation"], event["why"]) for event in read_journal(folder) if event["event"] == "ended"]
+    assert ends == [(3, "finished") if handler == signal.SIG_IGN else (2, "interrupted by SIGHUP")]
+    assert Checkpointer(folder.checkpoints, read_only=True).latest() == ends[0][0]
 
 
 @pytest.mark.parametrize(

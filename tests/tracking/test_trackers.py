@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import json
 import math
+import os
 import socket
 import sys
 from pathlib import Path
@@ -56,7 +57,7 @@ def _without_network(monkeypatch, tmp_path_factory):
 @pytest.fixture(scope="module")
 def database(tmp_path_factory) -> Path:
     """A folder for MLflow; the creation of its database takes seconds."""
-    return tmp_path_factory.mktemp("mlflow")
+    return tmp_path_factory.mktemp("mlflow") / "a?b%20#[0]"
 
 
 def mlflow_run(run_dir: Path) -> tuple[Any, dict[str, dict[int, float]]]:
@@ -269,6 +270,15 @@ def test_mlflow_without_a_server(monkeypatch):
         TrackerError, match=r"^MLflow at http://127.0.0.1:9 cannot be used \(Connection refused\); give another"
     ):
         MlflowTracker("http://127.0.0.1:9")
+
+
+def test_a_run_directory_that_is_not_utf8(tmp_path, database):
+    path = tmp_path / os.fsdecode(b"by\xff")
+    with pytest.raises(TrackerError, match=r"W&B cannot write into .* not UTF-8; set WANDB_DIR"):
+        run(test_loop.walks(), generations=1, run_dir=str(path), quiet=True, callbacks=[WandbTracker("birds")])
+    callbacks = [MlflowTracker(database, quiet=True)]
+    run(test_loop.walks(), generations=1, run_dir=str(path), overwrite=True, quiet=True, callbacks=callbacks)
+    assert mlflow_run(path)[0].info.run_name == "by?"
 
 
 def test_a_server_of_mlflow_that_does_not_answer(monkeypatch):
