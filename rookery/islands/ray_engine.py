@@ -9,6 +9,7 @@ import importlib.util
 import json
 import logging
 import os
+import shlex
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -286,4 +287,4 @@ def _outcome(ray: Any, reference: Any, number: int, folder: RunFolder) -> Outcom
     except ray.exceptions.RayError as error:
         reason = str(error).splitlines()[0].rstrip(".")
         saved = "what it has saved is complete, so continue with"
-        return Outcome(number, f"{reason}; {saved}: rookery resume {folder.path}")
+        return Outcome(number, f"{reason}; {saved}: rookery resume {shlex.quote(str(folder.path))}")

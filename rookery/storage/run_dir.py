@@ -5,6 +5,7 @@ import datetime
 import json
 import os
 import secrets
+import shlex
 import shutil
 import socket
 import warnings
@@ -186,7 +187,8 @@ def check_new(path: str | os.PathLike[str], from_python: bool = False) -> None:
     folder = RunFolder(path)
     if found := _files_of_a_run(folder):
         _check_is_run(folder, found)
-        remedy = f"continue it with `rookery resume {folder.path}`, replace it with `--overwrite`, or give a --run-dir"
+        resume = f"rookery resume {shlex.quote(str(folder.path))}"
+        remedy = f"continue it with `{resume}`, replace it with `--overwrite`, or give a --run-dir"
         if from_python:
             remedy = "continue it with resume=True, replace it with overwrite=True, or give another run_dir"
         raise RunFolderError(f"{folder.path} already contains a run: {remedy}.")

@@ -112,7 +112,7 @@ def run(
     Raises:
       TypeError: both `config` and `options` are given, or a callback cannot be called.
       ValueError: the configuration is invalid, the run directory cannot be used, or a continued run has another seed.
-      Interrupted: Ctrl-C or SIGTERM stopped the run; its progress is saved.
+      Interrupted: Ctrl-C, SIGTERM or SIGHUP stopped the run; its progress is saved.
       Diverged: no member has finite values any more.
       CheckpointError: a checkpoint could not be written or read.
       CallbackError: a `Required` callback failed; the progress is saved.

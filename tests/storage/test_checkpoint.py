@@ -301,7 +301,7 @@ def test_a_path_may_have_all_characters_of_a_file_system(tmp_path, two, folder):
         assert_same(reader.restore(make_state(0))[0], make_state(3))
         part = make_state(0)._replace(params=())
         assert_same(reader.restore(part, partial=True)[0], make_state(3)._replace(params=()))
-        assert reader.host_arrays(3)["rows"].tolist() == [0, 1, 2]
+        np.testing.assert_array_equal((reader.host_arrays(3) or {})["rows"], np.arange(3))
 
 
 def test_what_cannot_be_read_back_is_not_complete(two, monkeypatch):

@@ -152,8 +152,7 @@ def test_what_a_kill_lost_is_sent_from_the_tables(tmp_path, database):
 
     path, program = tmp_path / "run", pbt(walks.learner(), walks.SPACE, 4, replace_count=1)
     run(program, generations=4, run_dir=str(path), **OPTIONS)
-    uri = f"sqlite:///{database}/mlflow.db"
-    MlflowTracker(database, quiet=True)
+    uri = MlflowTracker(database, quiet=True)._uri
     client = MlflowClient(uri)
     lost = client.create_run(client.create_experiment("lost")).info.run_id
     client.log_metric(lost, "env_steps", 1.0, step=0)
