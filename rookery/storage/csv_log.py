@@ -1,9 +1,11 @@
 """The CSV tables that a run writes during training, beside its TensorBoard events, and the reader of the tables."""
 
+import csv
+import io
 import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -128,8 +130,7 @@ def read_csv(path: Path) -> dict[str, np.ndarray]:
       OSError: the file cannot be read.
       ValueError: a line's number of fields differs from the first line's, or a field is not a number.
     """
-    header, lines = _read_lines(path)
-    fields = [line.split(",") for line in lines]
+    header, fields = _read_rows(path)
     for number, row in enumerate(fields, start=2):
         if len(row) != len(header):
             raise ValueError(
@@ -153,7 +154,7 @@ def read_last(path: Path) -> dict[str, float]:
         lines = file.read().split(b"\n")[:-1]  # an incomplete last line has no end
     if not header.endswith(b"\n") or not lines:
         return {}
-    names, values = (line.decode().rstrip("\r\n").split(",") for line in (header, lines[-1]))
+    names, values = csv.reader(line.decode() for line in (header, lines[-1]))
     return {name: float(value) for name, value in zip(names, values, strict=True)}
 
 
@@ -165,8 +166,7 @@ def write_table(path: Path, columns: Mapping[str, ArrayLike]) -> None:
       columns: column name -> `[rows]`.
     """
     arrays = [np.asarray(values, _type_of(name)).tolist() for name, values in columns.items()]
-    lines = [",".join(columns), *(",".join(map(repr, row)) for row in zip(*arrays, strict=True))]
-    write_atomically(path, "\n".join([*lines, ""]))
+    write_atomically(path, _as_csv([list(columns), *_numbers(arrays)]))
 
 
 def _type_of(name: str) -> type:
@@ -190,10 +190,8 @@ class _Table:
         if self._header is None and self._lost:  # the whole file
             new = {name: np.asarray(values, _type_of(name)) for name, values in rows.items()}
             rows = {name: column.tolist() for name, column in filled(new, generation + 1)[0].items()}
-        lines = [] if self._header else [",".join(header)]
-        # repr of a Python float is the shortest text that reads back to the same bits
-        lines += [",".join(map(repr, row)) for row in zip(*rows.values(), strict=True)]
-        self._pending += "\n".join([*lines, ""]).encode()
+        names = [header] if self._header is None else []
+        self._pending += _as_csv([*names, *_numbers(rows.values())]).encode()
         self._header, self._last_generation = header, generation
         with output_to(self._path):
             self._write()
@@ -317,10 +315,22 @@ def lost_rows(generations: Sequence[int]) -> str:
     return f"has lost the rows of {numbers}, whose values are unknown (NaN)"
 
 
-def _read_lines(path: Path) -> tuple[list[str], list[str]]:
-    """The column names and the lines below the header; text after the last line break is incomplete and ignored."""
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
-    return (lines[0].split(",") if lines else []), lines[1:]
+def _read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
+    """The column names and the rows below the header; text after the last line break is incomplete and ignored."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    rows = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
+    return (rows[0] if rows else []), rows[1:]
+
+
+def _as_csv(rows: Iterable[Sequence[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def _numbers(columns: Iterable[Sequence[float]]) -> Iterator[list[str]]:
+    """The rows of columns; `repr` of a Python float is the shortest text that reads back to the same bits."""
+    return (list(map(repr, row)) for row in zip(*columns, strict=True))
 
 
 def _parse(path: Path, name: str, column: Sequence[str]) -> np.ndarray:
