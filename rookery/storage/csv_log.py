@@ -289,12 +289,15 @@ def filled(table: Mapping[str, np.ndarray], generations: int) -> tuple[dict[str,
       The table, and the generations whose rows are lost.
     """
     generation = table["generation"]
-    counts = np.bincount(generation, minlength=generations)
+    known = (generation >= 0) & (generation < generations)
+    if not known.any():
+        return dict(table), []
+    counts = np.bincount(generation[known], minlength=generations)
     size = int(np.bincount(counts[counts > 0]).argmax())  # rows of a generation
-    lost = np.flatnonzero(counts[:generations] != size)
+    lost = np.flatnonzero(counts != size)
+    known &= ~np.isin(generation, lost)
     member = table.get("member", np.zeros_like(generation))
-    known = (generation < generations) & (counts[generation] == size)
-    if (known.all() and not len(lost)) or not known.any() or (member[known] >= size).any():
+    if (known.all() and not len(lost)) or not ((member[known] >= 0) & (member[known] < size)).all():
         return dict(table), []
     places = generation[known] * size + member[known]
     rows = {"generation": np.repeat(np.arange(generations), size), "member": np.tile(np.arange(size), generations)}

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import re
+import shlex
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -85,7 +86,8 @@ class MlflowTracker:
                 self._next = start.finished
         records.write_record(start.run_dir, "mlflow", {"uri": self._uri, "run_id": self._run_id})
         if not self._quiet:
-            view = self._uri if self._uri.startswith("http") else f"mlflow ui --backend-store-uri {self._uri}"
+            command = f"mlflow ui --backend-store-uri {shlex.quote(self._uri)}"
+            view = self._uri if self._uri.startswith("http") else command
             terminal().print_line(f"{'mlflow':10} {view}, experiment {self._experiment}, run {self._run_id}")
 
     def __call__(self, generation: Generation) -> None:

@@ -6,6 +6,7 @@ import importlib
 import json
 import math
 import os
+import shlex
 import socket
 import sys
 from pathlib import Path
@@ -302,7 +303,7 @@ def test_an_experiment_of_mlflow_that_is_deleted(database, tmp_path):
     from mlflow import MlflowClient
 
     tracker = MlflowTracker(database, experiment="deleted", quiet=True)
-    client = MlflowClient(f"sqlite:///{database / 'mlflow.db'}")
+    client = MlflowClient(tracker._uri)
     client.delete_experiment(client.create_experiment("deleted"))
     with pytest.raises(TrackerError, match="the MLflow experiment 'deleted' is deleted; restore it, or name another"):
         run(test_loop.walks(), generations=2, run_dir=str(tmp_path / "run"), callbacks=[tracker], **OPTIONS)
@@ -403,7 +404,8 @@ def test_the_place_of_the_runs_is_printed(database, tmp_path, capsys):
     run(test_loop.walks(), generations=2, run_dir=str(tmp_path / "run"), callbacks=callbacks, **OPTIONS)
     printed = capsys.readouterr().out
     assert f"wandb      offline; send it with: wandb sync {tmp_path}/run/wandb/offline-run-" in printed
-    assert f"mlflow     mlflow ui --backend-store-uri sqlite:///{database}/mlflow.db, experiment rookery" in printed
+    uri = shlex.quote(MlflowTracker(database, quiet=True)._uri)
+    assert f"mlflow     mlflow ui --backend-store-uri {uri}, experiment rookery" in printed
 
 
 def test_the_import_of_rookery_imports_no_tracker():
