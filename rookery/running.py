@@ -2,7 +2,6 @@
 
 import contextlib
 import shlex
-import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from rookery.report import tables
 from rookery.report.figures import curves
 from rookery.report.figures.repertoire import draw_repertoire
 from rookery.report.page import write_report
-from rookery.storage.run_dir import check_new, open_existing
+from rookery.storage.run_dir import OutputWarning, check_new, open_existing
 from rookery.training import Callback, Required, loop
 from rookery.training.loop import Result
 from rookery.training.terminal import terminal
@@ -67,7 +66,7 @@ def run(
     Raises:
       TypeError: this is no program, both `config` and `options` are given, or a callback cannot be called.
       ValueError: the configuration is invalid, the run directory cannot be used, or a continued run has another seed.
-      Interrupted: Ctrl-C or SIGTERM stopped the run; its progress is saved.
+      Interrupted: Ctrl-C, SIGTERM or SIGHUP stopped the run; its progress is saved.
       Diverged: no member has finite values any more, or a repertoire was empty for `patience` generations.
       CheckpointError: a checkpoint could not be written or read.
       CallbackError: a `Required` callback failed; the progress is saved.
@@ -182,7 +181,7 @@ def _attempt(write: Callable[[Path], Path], run_dir: Path) -> Path | None:
         return write(run_dir)
     except Exception as error:
         what = "report.html" if write.__name__ == "<lambda>" else write.__name__.removeprefix("draw_") + ".png"
-        print(f"warning: no {what} was written ({type(error).__name__}: {error})", file=sys.stderr)
+        warnings.warn(f"no {what} was written ({type(error).__name__}: {error})", OutputWarning, stacklevel=2)
         return None
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import warnings
+from typing import IO
 
 import pytest
 
@@ -16,9 +17,10 @@ POINT = (
 """A small population in a plane; tests that train `pbt-sac` with these flags share its compiled programs."""
 
 
-def call(*words: str) -> tuple[int, str, str]:
-    """`rookery` with these words: its exit code, output and errors."""
-    out, err, code = io.StringIO(), io.StringIO(), 0
+def call(*words: str, **streams: IO[str]) -> tuple[int, str, str]:
+    """`rookery` with these words: its exit code, output and errors, unless `out` or `err` is another stream."""
+    out, err = streams.get("out") or io.StringIO(), streams.get("err") or io.StringIO()
+    code = 0
     with (
         pytest.MonkeyPatch.context() as patched,
         contextlib.redirect_stdout(out),
@@ -32,4 +34,5 @@ def call(*words: str) -> tuple[int, str, str]:
             app.main()
         except SystemExit as stop:
             code = int(stop.code or 0)
-    return code, out.getvalue(), err.getvalue()
+    printed, errors = (stream.getvalue() if isinstance(stream, io.StringIO) else "" for stream in (out, err))
+    return code, printed, errors

@@ -7,7 +7,6 @@ for invalid flags.
 import dataclasses
 import functools
 import importlib.metadata
-import io
 import operator
 import re
 import sys
@@ -36,14 +35,15 @@ from rookery.factories import place_of
 from rookery.islands import IslandError
 from rookery.storage import events
 from rookery.storage.checkpoint import CheckpointWarning
+from rookery.storage.csv_log import TableWarning
 from rookery.storage.exit_reasons import Diverged
 from rookery.storage.island_files import IslandWarning
-from rookery.storage.run_dir import check_new, open_existing
-from rookery.storage.tensorboard import EventsWarning
+from rookery.storage.run_dir import OutputWarning, check_new, open_existing
 from rookery.tracking import TrackingConfig, continued, trackers
 from rookery.training import CallbackWarning, run_writer
 from rookery.training.compilation import keep_compiled_programs
 from rookery.training.start_point import has_checkpoint
+from rookery.training.terminal import unfailing_streams
 
 
 @dataclass(frozen=True)
@@ -204,16 +204,28 @@ def _print_help(words: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Run a command; exits with 0, 1 after an error, 2 after invalid flags, 130 after Ctrl-C, 143 after SIGTERM."""
-    with events.hidden_words() as words:
-        _main(words)
+    """Run a command.
+
+    Exits with 0; 1 after an error, or if something could not be printed or written beside the checkpoints; 2 after
+    invalid flags; 129 after SIGHUP, 130 after Ctrl-C, 143 after SIGTERM.
+    """
+    _lost.clear()
+    warnings.showwarning = _show_warning
+    warnings.simplefilter("always", OutputWarning)
+    try:
+        with unfailing_streams(), events.hidden_words() as words:
+            _run_command(words)
+    except SystemExit as stop:
+        if stop.code or not _lost:
+            raise
+    if _lost:
+        sys.exit(1)
 
 
-def _main(words: list[str]) -> None:
+def _run_command(words: list[str]) -> None:
     if words == ["--version"]:
         print(f"rookery {importlib.metadata.version('rookery')}")
         return
-    _escape_what_cannot_be_shown()
     group, line = ProcessGroup(), None
     try:
         line = config_file.expand(words, flags.flags_of(Train))
@@ -222,7 +234,6 @@ def _main(words: list[str]) -> None:
             print(config_file.to_toml(command.config, _default(command.config.kind, line.words)), end="")
             return
         keep_compiled_programs()
-        warnings.showwarning = _show_warning
         if isinstance(command, Train) and command.plan_gpu is not None:
             planning.plan_gpu(str(command.plan_gpu), command.config, command.processes)
             return
@@ -253,13 +264,6 @@ def _main(words: list[str]) -> None:
     except Exception as error:
         group.fail(error)
         raise
-
-
-def _escape_what_cannot_be_shown() -> None:
-    """Let the streams print characters that the terminal does not have, as in a path, as escapes."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 _AFTER_INTERRUPT = "; what was saved before is complete, and rookery resume continues from it"
@@ -352,14 +356,18 @@ def _run(
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
     """Print rookery's warnings to the user as one line, without the position in the source code."""
+    if issubclass(category, OutputWarning):
+        _lost.append(str(message))
     if issubclass(category, _SHOWN):
         if not is_first():
             return
-        print(f"warning: {message}", file=sys.stderr)
+        print(f"warning: {message}", file=sys.stdout if getattr(sys.stderr, "failed", False) else sys.stderr)
     else:
         _show_other_warning(message, category, *where, **more)
 
 
-_SHOWN = (CheckpointWarning, CallbackWarning, EventsWarning, running.ProgramWarning)
-_SHOWN += (run_writer.AfterSaveWarning, HostWarning, IslandWarning)
+_SHOWN = (CheckpointWarning, CallbackWarning, OutputWarning, running.ProgramWarning)
+_SHOWN += (run_writer.AfterSaveWarning, HostWarning, IslandWarning, TableWarning)
 _show_other_warning = warnings.showwarning
+_lost: list[str] = []
+"""The output that this command has lost."""

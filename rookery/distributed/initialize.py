@@ -21,7 +21,7 @@ import jax
 from rookery.distributed import sync
 from rookery.distributed.heartbeat import Watch
 from rookery.distributed.mesh import use_cores
-from rookery.distributed.signals import Interrupted
+from rookery.distributed.signals import SIGNALS, Interrupted
 
 NOT_CONNECTED = 74
 """The exit code of a process that could not connect to the others in time."""
@@ -114,9 +114,9 @@ class ProcessGroup:
                 signal.signal(signum, handler)
 
     def finish(self) -> None:
-        """Ignore SIGINT and SIGTERM from now on: the run is complete and saved, and only `leave` is left to do."""
+        """Ignore the signals that stop a run: it is complete and saved, and only `leave` is left to do."""
         if not self.alone and not self._before and threading.current_thread() is threading.main_thread():
-            self._before = {signum: signal.signal(signum, signal.SIG_IGN) for signum in (signal.SIGINT, signal.SIGTERM)}
+            self._before = {signum: signal.signal(signum, signal.SIG_IGN) for signum in SIGNALS}
 
     def await_lost_process(self, error: BaseException) -> None:
         """After a failure of the runtime, give the heartbeats time to detect a lost process.

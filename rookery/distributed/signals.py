@@ -1,5 +1,6 @@
-"""Handling of SIGINT (Ctrl-C) and SIGTERM: the run saves its state, then stops."""
+"""Handling of SIGINT (Ctrl-C), SIGTERM and SIGHUP (a closed session): the run saves its state, then stops."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -19,9 +20,10 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Requests:
-    """Context manager that records the first SIGINT or SIGTERM; a second SIGINT raises KeyboardInterrupt.
+    """Context manager that records the first of these signals; a second SIGINT raises KeyboardInterrupt.
 
-    Outside the main thread, where Python allows no signal handlers, it records nothing.
+    A signal that the process ignores, such as SIGHUP below `nohup`, stays ignored. Outside the main thread, where
+    Python allows no signal handlers, it records nothing.
     """
 
     def __init__(self) -> None:
@@ -30,7 +32,8 @@ class Requests:
 
     def __enter__(self) -> "Requests":
         if threading.current_thread() is threading.main_thread():
-            self._previous_handlers = {signum: signal.signal(signum, self._record) for signum in _SIGNALS}
+            caught = (signum for signum in SIGNALS if signal.getsignal(signum) is not signal.SIG_IGN)
+            self._previous_handlers = {signum: signal.signal(signum, self._record) for signum in caught}
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -41,9 +44,11 @@ class Requests:
         if self.signum is not None and signum == signal.SIGINT:
             raise KeyboardInterrupt
         self.signum = signum
-        os.write(
-            2, b"\nstopping: the run is saved first; press Ctrl-C again to stop at once, without saving\n"
-        )  # print is not safe in a signal handler
+        with contextlib.suppress(OSError):  # after SIGHUP the terminal is gone
+            os.write(
+                2, b"\nstopping: the run is saved first; press Ctrl-C again to stop at once, without saving\n"
+            )  # print is not safe in a signal handler
 
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that stop a run after it has saved its state."""

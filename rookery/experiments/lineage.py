@@ -50,8 +50,8 @@ class Lineage(NamedTuple):
     """
 
     parents: np.ndarray
-    """Parent's member number in the previous generation, `[G, P]` int64; -1: from a repertoire or another island; row
-    0 is unused."""
+    """Parent's member number in the previous generation, `[G, P]` int64; -1: from a repertoire or another island, or
+    the row is lost; row 0 is unused."""
     fitness: np.ndarray
     """Mean return of each individual, `[G, P]` float64; NaN where a member diverged."""
     hyper: Mapping[str, np.ndarray]
@@ -65,6 +65,11 @@ class Lineage(NamedTuple):
     fitness."""
     island: Path | None = None
     """Run directory of the island that the members belong to; None for a run without islands, or with a repertoire."""
+
+    @property
+    def evolving(self) -> Mapping[str, np.ndarray]:
+        """The hyper-parameters that have more than one value."""
+        return {name: values for name, values in self.hyper.items() if len(np.unique(values[np.isfinite(values)])) > 1}
 
     @property
     def selected_by(self) -> np.ndarray:
@@ -144,9 +149,9 @@ class Lineage(NamedTuple):
         if (line < 0).any():
             first = int(np.argmax(line >= 0))
             raise ValueError(
-                f"the lineage begins with an elite of the repertoire that was loaded after generation {first}, and the "
-                "hyper-parameters of earlier generations are not recorded; from Python choose a member whose lineage "
-                "begins with an initial member: lineage(run).schedule(member)."
+                f"the lineage begins with an elite of the repertoire that was loaded after generation {first}, or "
+                "after lost rows of lineage.csv, and the hyper-parameters of earlier generations are not recorded; "
+                "from Python choose a member whose lineage begins with an initial one: lineage(run).schedule(member)."
             )
         values = {name: column[np.arange(len(line)), line] for name, column in self.hyper.items()}
         return Schedule(values, self.steps_per_generation, self.agent)
@@ -235,7 +240,8 @@ def lineage_of(folder: RunFolder, members: Mapping[str, np.ndarray], metrics: Ma
     table = {name: column[:whole].reshape(generations, population) for name, column in members.items()}
     least = FROM_REPERTOIRE if "coverage" in metrics or ISLAND in folder.config else 0
     kind, of_agents = folder.config.get("kind"), folder.config.get("member") == "agent"
-    out_of_range = (table["parent"] < least) | (table["parent"] >= population)
+    lost = (table["parent"] == FROM_REPERTOIRE) & np.isnan(table["fitness"])  # see `csv_log.filled`
+    out_of_range = ((table["parent"] < least) | (table["parent"] >= population)) & ~lost
     if out_of_range.any():
         generation, member = np.argwhere(out_of_range)[0]
         raise ValueError(

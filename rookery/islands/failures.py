@@ -1,6 +1,7 @@
 """How islands end: the outcome of each, and the sentence and the remedy for one that failed."""
 
 import contextlib
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -60,7 +61,7 @@ def failed(number: int, error: Exception, run_dir: str | Path) -> Outcome:
     """
     run, island = RunFolder(run_dir), RunFolder(island_dir(run_dir, number))
     text = " ".join(str(error).split())
-    again = f"continue with: rookery resume {run.path}"
+    again = f"continue with: rookery resume {shlex.quote(str(run.path))}"
     if isinstance(error, NoneComplete):
         return Outcome(
             number,
@@ -68,7 +69,9 @@ def failed(number: int, error: Exception, run_dir: str | Path) -> Outcome:
             f"the island repeats its generations and its recorded imports, and {again}",
         )
     if isinstance(error, HostError):
-        return Outcome(number, text.replace(f"rookery resume {island.path}", f"rookery resume {run.path}"))
+        return Outcome(
+            number, text.replace(*(f"rookery resume {shlex.quote(str(folder.path))}" for folder in (island, run)))
+        )
     if isinstance(error, Diverged):
         return Outcome(number, text)
     if isinstance(error, RunFolderError):  # whose remedies concern whole runs

@@ -9,6 +9,8 @@ import importlib.util
 import json
 import logging
 import os
+import shlex
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -188,6 +190,7 @@ def connected(address: str, quiet: bool = False) -> Iterator[None]:
         here = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "object_store_memory": _OBJECT_STORE}
     import ray
 
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # for Ray's processes, which this one stops after a save
     try:
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=not quiet, **here)
     except Exception as error:  # a Ray that takes too long to start raises no narrower class
@@ -197,6 +200,8 @@ def connected(address: str, quiet: bool = False) -> Iterator[None]:
         if address == "local":
             remedy = "run the command again, or without ray_address, so that the islands take turns in one process."
         raise ValueError(f"ray_address {address} cannot be used: {reason.rstrip('.')}; {remedy}") from error
+    finally:
+        signal.signal(signal.SIGHUP, before)
     try:
         yield
     finally:
@@ -282,4 +287,4 @@ def _outcome(ray: Any, reference: Any, number: int, folder: RunFolder) -> Outcom
     except ray.exceptions.RayError as error:
         reason = str(error).splitlines()[0].rstrip(".")
         saved = "what it has saved is complete, so continue with"
-        return Outcome(number, f"{reason}; {saved}: rookery resume {folder.path}")
+        return Outcome(number, f"{reason}; {saved}: rookery resume {shlex.quote(str(folder.path))}")

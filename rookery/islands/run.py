@@ -1,5 +1,6 @@
 """Starts, continues and follows a run of islands, with either engine."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -90,7 +91,7 @@ def run_islands(
     if any(outcome.stopped for outcome in outcomes):
         least = min(generation for generation, _ in progress(folder, config.islands.islands))
         message = f"stopped, all islands after at least {least} generations, which are saved; continue with: "
-        lines = [*sentences(outcomes), f"{message}rookery resume {run_dir}"]
+        lines = [*sentences(outcomes), f"{message}rookery resume {shlex.quote(str(run_dir))}"]
         raise Interrupted(requests.signum or 2, "\n".join(lines))
     if sentences(outcomes):
         raise IslandError(outcomes)

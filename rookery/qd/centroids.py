@@ -93,7 +93,9 @@ def cvt(
     span = jnp.asarray(high - low, jnp.float32)
     centroids = _lloyd(key, span, iterations, cells=cells, num_samples=num_samples)
     start, end = jnp.asarray(low[None], jnp.float32), jnp.asarray(high[None], jnp.float32)
-    return _distinct(jnp.clip(start + centroids, start, end), low, high)  # rounding of the sum can exceed the upper limit
+    return _distinct(
+        jnp.clip(start + centroids, start, end), low, high
+    )  # rounding of the sum can exceed the upper limit
 
 
 def _distinct(centroids: np.ndarray | Array, low: np.ndarray, high: np.ndarray) -> Array:

@@ -14,9 +14,10 @@ from rookery.experiments.lineage import Lineage, lineage_of
 from rookery.report.dimensions import Dimensions, dimensions
 from rookery.report.formatting import Settings, part
 from rookery.report.runs import Run, finite_or_nan
-from rookery.storage.csv_log import read_csv
+from rookery.storage.csv_log import filled, lost_rows, read_csv
 from rookery.storage.events import read_journal
 from rookery.storage.island_files import ISLAND, islands_of
+from rookery.storage.manifest import generations
 from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing, user_path
 from rookery.trees import flatten_mapping
 
@@ -85,8 +86,8 @@ class RunRecord:
 
     @property
     def has_members(self) -> bool:
-        """Whether the run has `lineage.csv`: plain MAP-Elites has none."""
-        return self.folder.lineage_file.is_file()
+        """Whether the run has rows in `lineage.csv`: plain MAP-Elites has none."""
+        return bool(self._tables[1])
 
     @property
     def has_repertoire(self) -> bool:
@@ -99,7 +100,7 @@ class RunRecord:
         return are_independent(self.config)
 
     @cached_property
-    def metrics(self) -> dict[str, np.ndarray]:
+    def metrics(self) -> Table:
         """`metrics.csv`: name -> `[G]`, G at least 1."""
         if not self.has_generation:
             raise ValueError(
@@ -120,13 +121,44 @@ class RunRecord:
         return self.path.name if number is None else f"{self.path.parent.parent.name}, island {number}"
 
     @cached_property
-    def _metrics(self) -> dict[str, np.ndarray]:
-        return _together([island.metrics for island in self.islands]) or _read(self.folder.metrics_file)
+    def _metrics(self) -> Table:
+        return _together([island.metrics for island in self.islands]) or self._tables[0]
+
+    @property
+    def losses(self) -> Sequence[str]:
+        """A sentence for each table that has lost rows."""
+        return self._tables[2]
+
+    @cached_property
+    def _tables(self) -> tuple[Table, Table, Sequence[str]]:
+        """`metrics.csv` and `lineage.csv` up to the same generation, with all generations; and `losses`."""
+        metrics, lineage, losses = _read(self.folder.metrics_file), {}, []
+        try:
+            lineage = _read(self.folder.lineage_file)
+        except ValueError as error:  # a page can do without it
+            losses.append(str(error))
+        if not len(metrics.get("generation", ())):
+            return metrics, lineage, losses
+        end = int(metrics["generation"][-1]) + 1
+        if len(lineage.get("generation", ())):
+            end -= filled(lineage, end)[1] == [end - 1] and end > 1  # a run in progress writes lineage.csv last
+        elif self.folder.lineage_file.is_file():
+            losses.append(f"{self.folder.lineage_file} has lost all rows.")
+            lineage = {}
+        saved = max(generations(self.folder.checkpoints), default=0)
+        if saved > end:
+            losses.append(f"the tables end with generation {end - 1}, though the checkpoint is of generation {saved}.")
+        whole: list[Table] = []
+        for path, table in ((self.folder.metrics_file, metrics), (self.folder.lineage_file, lineage)):
+            rows, lost = filled(table, end) if table else ({}, [])
+            losses += [f"{path} {lost_rows(lost)}."] if lost else []
+            whole.append(rows)
+        return whole[0], whole[1], losses
 
     @cached_property
     def lineage(self) -> Lineage:
         """`lineage.csv`; the members are agents where the roles of a team evolve separately."""
-        return lineage_of(self.folder, _read(self.folder.lineage_file), self._metrics)
+        return lineage_of(self.folder, self._tables[1], self._metrics)
 
     def learning_curve(self, score: str | None = None) -> Run:
         """The learning curve of the whole folder.
@@ -150,9 +182,8 @@ class RunRecord:
     def members(self) -> tuple[Run, ...]:
         """The learning curve of each independent member, with its share of the environment steps."""
         metrics, lineage = self.metrics, self.lineage
-        # A run in progress writes lineage.csv after metrics.csv, so that either may be a generation ahead here.
-        fitness = finite_or_nan(lineage.fitness)[: len(metrics["env_steps"])]
-        env_steps = metrics["env_steps"][: len(fitness)] / fitness.shape[1]
+        fitness = finite_or_nan(lineage.fitness)
+        env_steps = metrics["env_steps"] / fitness.shape[1]
         return tuple(
             Run(self.path, self._seed, env_steps, values, "fitness", member) for member, values in enumerate(fitness.T)
         )

@@ -1,9 +1,12 @@
 """Checkpoints of a run: written in the background, and restored only if complete. The only file that imports orbax.
 
-Orbax writes the arrays asynchronously and commits them atomically. `manifest.verified` checks a checkpoint; a manifest
-also has the specs of the leaves, which are compared before a restore, since orbax silently casts a wrong dtype.
+Orbax writes the arrays asynchronously and commits them atomically. A manifest is written when they could be read back;
+`manifest.verified` checks a checkpoint. A manifest also has the specs of the leaves, which are compared before a
+restore, since orbax silently casts a wrong dtype.
 """
 
+import collections
+import contextlib
 import itertools
 import json
 import logging
@@ -12,7 +15,7 @@ import re
 import shutil
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,8 +36,11 @@ StateT = TypeVar("StateT")
 Restored = dict[str, Array | np.ndarray]
 _ORBAX_TEMPORARY = ".orbax-checkpoint-tmp"
 _HOST_FILE = "host.npz"
+_READ_BACK = 2**28  # bytes that are read back at a time, since a state may fill most of the memory
+_OPEN_FOLDERS = Path("/proc/self/fd")
 _RESTORE_ATTEMPTS = 10  # the running training may replace the checkpoint that is being read by a newer one
 _saves = itertools.count()
+_warnings_of_orbax: collections.deque[str] = collections.deque()
 
 
 class CheckpointError(OSError):
@@ -46,7 +52,7 @@ class NoneComplete(CheckpointError):  # noqa: N818 - a kind of it
 
 
 class CheckpointWarning(UserWarning):
-    """A damaged checkpoint was skipped; the message names the file and the damage."""
+    """A damaged checkpoint was skipped (the message names the file and the damage), or a warning of orbax."""
 
 
 class Checkpointer:
@@ -112,6 +118,7 @@ class Checkpointer:
         if self._read_only:
             raise CheckpointError(f"{self.directory} was opened for reading; open it without read_only to save.")
         self.wait()
+        opened = contextlib.ExitStack()
         try:
             count = manifest.free_count(self.directory, generation) if sync.is_first() else 0
             body: Manifest = {
@@ -124,11 +131,15 @@ class Checkpointer:
             arrays = leaf_specs.stored(state)
             self._check_space(sum(array.nbytes for array in arrays.values()))
             writer = _checkpointer()
-            writer.save(self.directory / body["folder"], leaf_specs.copy(arrays))
+            path = opened.enter_context(_without_special_characters(self.directory / body["folder"]))
+            writer.save(path, leaf_specs.copy(arrays))
+            opened.callback(writer.close)  # waits for the commit; before the folder is closed
         except Exception as error:
+            opened.close()
             self._remove_incomplete()
             raise self._error(generation, error) from error
-        background = (writer, body, retained, next(_saves), host)  # the count is the same in every process
+        written = {name: array.nbytes for name, array in arrays.items()}
+        background = (opened, written, body, retained, next(_saves), host)  # the count is the same in every process
         self._thread = threading.Thread(target=self._finish, args=background, name="rookery-checkpoint")
         self._thread.start()
 
@@ -137,10 +148,15 @@ class Checkpointer:
 
         Raises:
           CheckpointError: the save failed. Raised once; the next save may succeed.
+
+        Warns:
+          CheckpointWarning: what orbax warned of.
         """
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        while _warnings_of_orbax:
+            warnings.warn(f"orbax warned: {_warnings_of_orbax.popleft()}", CheckpointWarning, stacklevel=2)
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -246,21 +262,23 @@ class Checkpointer:
         except Exception as error:  # an older checkpoint would probably be unreadable too, and hide this error
             raise CheckpointError(
                 f"The checkpoint of generation {body['generation']} in {self.directory} is complete but could not be "
-                f"read: {_reason(error)}; resume it with the version of orbax-checkpoint that wrote it."
+                f"read: {self._reason(error)}; resume it with the version of orbax-checkpoint that wrote it."
             ) from error
 
     def _finish(
         self,
-        writer: "StandardCheckpointer",
+        opened: contextlib.ExitStack,
+        written: Mapping[str, int],
         body: Manifest,
         retained: int | None,
         number: int,
         host: Mapping[str, np.ndarray] | None,
     ) -> None:
-        """In the background: wait for the commit, then write the manifest, then delete old checkpoints."""
+        """In the background: wait for the commit, read it back, write the manifest, then delete old checkpoints."""
         try:
-            writer.close()
+            opened.close()
             if sync.is_first():
+                _read_back(self.directory / body["folder"], written)
                 if host is not None:
                     arrays: dict[str, Any] = dict(host)
                     np.savez(self.directory / body["folder"] / _HOST_FILE, **arrays)
@@ -295,9 +313,17 @@ class Checkpointer:
             else "there is no complete one yet"
         )
         return CheckpointError(
-            f"Could not write the checkpoint of generation {generation} in {self.directory}: {_reason(error)}; "
+            f"Could not write the checkpoint of generation {generation} in {self.directory}: {self._reason(error)}; "
             f"{latest}."
         )
+
+    def _reason(self, error: Exception) -> str:
+        """The cause of an error in one short line, since the messages of orbax can be pages long."""
+        if system := re.search(r"os_error_code='(\d+)'", str(error)):
+            return os.strerror(int(system[1]))
+        text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        text = re.sub(rf"{_OPEN_FOLDERS}/\d+", lambda _: str(self.directory), text)
+        return text.splitlines()[0][:300].rstrip(".")
 
     def _find(self, generation: int | None) -> Manifest:
         """The manifest of the newest complete checkpoint, or of `generation`, as verified by process 0."""
@@ -339,8 +365,25 @@ class Checkpointer:
         return self._intact[generation]
 
 
+@contextlib.contextmanager
+def _without_special_characters(path: Path) -> Iterator[Path]:
+    """The path of a folder by the number of its open parent.
+
+    Orbax and TensorStore take `[`, `*`, `?`, `**` and a backslash in a path for patterns, and refuse bytes that are not
+    UTF-8. (A system without `/proc` gets the path itself.)
+    """
+    if not _OPEN_FOLDERS.is_dir():
+        yield path
+        return
+    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield _OPEN_FOLDERS / str(parent) / path.name
+    finally:
+        os.close(parent)
+
+
 def _checkpointer() -> "StandardCheckpointer":
-    """A checkpointer of orbax, whose log messages are hidden: its errors are also raised."""
+    """A checkpointer of orbax, whose log is hidden: its errors are also raised, and its warnings shown by `wait`."""
     from orbax.checkpoint import StandardCheckpointer
 
     logging.getLogger("absl").addFilter(_is_not_of_orbax)
@@ -348,29 +391,58 @@ def _checkpointer() -> "StandardCheckpointer":
 
 
 def _read_all(path: Path, targets: Mapping[str, Target]) -> Restored:
-    with _checkpointer() as reader:
-        return reader.restore(path, targets)
+    with _checkpointer() as reader, _without_special_characters(path) as plain:
+        return reader.restore(plain, targets)
 
 
 def _read_part(path: Path, targets: Mapping[str, Target]) -> Restored:
     """Read some of the stored arrays, which orbax's `StandardCheckpointer` cannot."""
     from orbax import checkpoint
 
-    arguments = checkpoint.checkpoint_utils.construct_restore_args(targets)
+    return _read_with(path, targets, checkpoint.checkpoint_utils.construct_restore_args(targets))
+
+
+def _read_back(path: Path, written: Mapping[str, int]) -> None:
+    """Read every stored array into the memory of the host, in process 0.
+
+    Args:
+      path: of the committed checkpoint.
+      written: name -> bytes of each stored array.
+
+    Raises:
+      OSError: one cannot be read.
+    """
+    from orbax.checkpoint import RestoreArgs
+
+    ends = zip(written, itertools.accumulate(written.values()), strict=True)
+    try:
+        for _, part in itertools.groupby(ends, key=lambda entry: entry[1] // _READ_BACK):
+            names = [name for name, _ in part]
+            _read_with(path, dict.fromkeys(names, 0), dict.fromkeys(names, RestoreArgs(restore_type=np.ndarray)))
+    except Exception as error:
+        raise OSError(f"it could not be read back: {error}") from error
+
+
+def _read_with(path: Path, targets: Mapping[str, Any], arguments: Mapping[str, Any]) -> Restored:
+    """Read some of the stored arrays as `arguments` say."""
+    from etils import epath
+    from orbax import checkpoint
+
     logging.getLogger("absl").addFilter(_is_not_of_orbax)
-    with checkpoint.Checkpointer(checkpoint.PyTreeCheckpointHandler()) as reader:
-        return reader.restore(
-            path, args=checkpoint.args.PyTreeRestore(targets, restore_args=arguments, partial_restore=True)
-        )
+    reader = checkpoint.PyTreeCheckpointHandler()
+    try:
+        with _without_special_characters(path) as plain:
+            return reader.restore(
+                epath.Path(plain),
+                args=checkpoint.args.PyTreeRestore(targets, restore_args=arguments, partial_restore=True),
+            )
+    finally:
+        reader.close()
 
 
 def _is_not_of_orbax(record: logging.LogRecord) -> bool:
-    return "orbax" not in record.pathname
-
-
-def _reason(error: Exception) -> str:
-    """The cause of an error in one short line, since the messages of orbax can be pages long."""
-    if system := re.search(r"os_error_code='(\d+)'", str(error)):
-        return os.strerror(int(system[1]))
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return text.splitlines()[0][:300].rstrip(".")
+    """Whether a log message is not of orbax, whose warnings are kept for `Checkpointer.wait`."""
+    is_of_orbax = "orbax" in record.pathname
+    if is_of_orbax and record.levelno == logging.WARNING:  # its errors are raised as well
+        _warnings_of_orbax.append(" ".join(record.getMessage().split()))
+    return not is_of_orbax

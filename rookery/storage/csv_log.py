@@ -3,6 +3,8 @@
 import csv
 import io
 import math
+import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -11,12 +13,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rookery.factories import KEY_COLUMNS
-from rookery.storage.run_dir import RunFolder, write_atomically
+from rookery.storage.run_dir import RunFolder, output_to, write_atomically
 from rookery.storage.tensorboard import Events
 
 _LONGEST_ROW = 2**16
 INTEGER_COLUMNS = KEY_COLUMNS
 """Columns that `read_csv` returns as int64; all others are float64."""
+
+
+class TableWarning(UserWarning):
+    """A table has lost rows; the run continues."""
 
 
 class RunLog:
@@ -25,16 +31,21 @@ class RunLog:
     Args:
       folder: the run directory; the caller holds its lock.
       resume_generation: the first generation to be written. Rows of this and later generations, and an incomplete last
-        line, are removed (atomically), and TensorBoard discards those steps. 0 starts new tables.
+        line, are removed (atomically), and TensorBoard discards those steps. Rows that are lost are filled in, see
+        `filled`. 0 starts new tables.
 
     Raises:
-      ValueError: a line to be kept does not begin with its generation.
+      ValueError: a line is damaged.
+
+    Warns:
+      TableWarning: `metrics.csv` or `lineage.csv` lacked rows of generations before `resume_generation`.
+      OutputWarning: a row cannot be written; it is tried again with the next one.
     """
 
     def __init__(self, folder: RunFolder, resume_generation: int = 0):
         self._metrics = _Table(folder.metrics_file, resume_generation)
         self._lineage = _Table(folder.lineage_file, resume_generation)
-        self._cells = _Table(folder.cells_file, resume_generation)
+        self._cells = _Table(folder.cells_file, resume_generation, has_all_generations=False)
         self._elites = _last_elites(folder.cells_file)
         self._events = Events(folder.events, resume_generation)
 
@@ -81,6 +92,11 @@ class RunLog:
                 {"generation": [generation] * len(changed), "cell": list(changed), "fitness": list(changed.values())}
             )
             self._elites |= changed
+
+    def sync(self) -> None:
+        """Flush the tables to disk, before a checkpoint that relies on them is complete."""
+        for table in (self._metrics, self._lineage, self._cells):
+            table.sync()
 
     def close(self) -> None:
         """Close the files."""
@@ -161,23 +177,46 @@ def _type_of(name: str) -> type:
 class _Table:
     """A CSV file to which rows are appended; the first row fixes its columns."""
 
-    def __init__(self, path: Path, resume_generation: int):
-        self._path = path
-        self._header, self._last_generation = _truncate(path, resume_generation)
-        self._file: IO[str] | None = None
+    def __init__(self, path: Path, resume_generation: int, has_all_generations: bool = True):
+        self._path, self._lost = path, has_all_generations and resume_generation > 0
+        self._header, self._last_generation = _resumed(path, resume_generation, has_all_generations)
+        self._file: IO[bytes] | None = None
+        self._size, self._pending = 0, b""  # bytes of the file, and lines that could not be written yet
 
     def append(self, columns: Mapping[str, Sequence[float]]) -> None:
         header = list(columns) if self._header is None else self._header
         self._check(columns, header)
-        if self._file is None:
-            self._file = open(self._path, "a", encoding="utf-8", newline="")  # noqa: SIM115 - closed by close()
+        generation = int(columns["generation"][0])
+        rows: Mapping[str, Sequence[float]] = {name: columns[name] for name in header}
+        if self._header is None and self._lost:  # the whole file
+            new = {name: np.asarray(values, _type_of(name)) for name, values in rows.items()}
+            rows = {name: column.tolist() for name, column in filled(new, generation + 1)[0].items()}
         names = [header] if self._header is None else []
-        self._file.write(_as_csv([*names, *_numbers([columns[name] for name in header])]))
-        self._file.flush()
-        self._header, self._last_generation = header, int(columns["generation"][0])
+        self._pending += _as_csv([*names, *_numbers(rows.values())]).encode()
+        self._header, self._last_generation = header, generation
+        with output_to(self._path):
+            self._write()
+
+    def _write(self) -> None:
+        """Write all lines that are pending, or none."""
+        if self._file is None:
+            self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
+            self._size = self._file.tell()
+        self._file.truncate(self._size)  # the part that a failed attempt has written
+        rest = self._pending
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        self._size, self._pending = self._size + len(self._pending), b""
+
+    def sync(self) -> None:
+        if self._file is not None:
+            with output_to(self._path):
+                os.fsync(self._file.fileno())
 
     def close(self) -> None:
         if self._file is not None:
+            with output_to(self._path):
+                self._write()
             self._file.close()
             self._file = None
 
@@ -217,23 +256,69 @@ def _member_columns(members: Mapping[str, ArrayLike]) -> dict[str, list[float]]:
     return {name: array.astype(_type_of(name)).tolist() for name, array in arrays.items()}
 
 
-def _truncate(path: Path, generation: int) -> tuple[list[str] | None, int]:
-    """Remove rows from `generation` on; returns the header (None if no row remains) and the last generation."""
-    if not path.exists():
-        return None, -1
-    header, rows = _read_rows(path)
-    generations = _parse(path, "generation", ["".join(row[:1]) for row in rows])
-    kept = [row for row, current in zip(rows, generations, strict=True) if current < generation]
-    if not kept:
-        path.unlink()
-        return None, -1
-    write_atomically(path, _as_csv([header, *kept]))
-    return header, int(generations[generations < generation].max())
+def _resumed(path: Path, generation: int, has_all_generations: bool) -> tuple[list[str] | None, int]:
+    """Remove rows from `generation` on, and fill in those that are lost; returns the header and the last generation.
+
+    The header is None, and the generation -1, if no row remains.
+    """
+    table = read_csv(path) if path.exists() else {}
+    kept = {name: column[table["generation"] < generation] for name, column in table.items()}
+    if not kept or not len(kept["generation"]):
+        lost = list(range(generation)) if path.exists() or path.name == "metrics.csv" else []
+        path.unlink(missing_ok=True)
+    else:
+        kept, lost = filled(kept, generation) if has_all_generations else (kept, [])
+        write_table(path, kept)
+    if lost and has_all_generations:
+        warnings.warn(f"{path} {lost_rows(lost)}; the run continues from its checkpoint", TableWarning, stacklevel=5)
+    return ([*kept], int(kept["generation"][-1])) if kept and len(kept["generation"]) else (None, -1)
+
+
+def filled(table: Mapping[str, np.ndarray], generations: int) -> tuple[dict[str, np.ndarray], list[int]]:
+    """A table of a run with the rows of all generations; those that are lost are unknown: NaN, and -1 for parents.
+
+    Environment steps are known, since every generation makes equally many.
+
+    Args:
+      table: column name -> `[rows]`: a row for each generation or, with a column `member`, for each member in each.
+      generations: their number; rows of later ones are left out.
+
+    Returns:
+      The table, and the generations whose rows are lost.
+    """
+    generation = table["generation"]
+    known = (generation >= 0) & (generation < generations)
+    if not known.any():
+        return dict(table), []
+    counts = np.bincount(generation[known], minlength=generations)
+    size = int(np.bincount(counts[counts > 0]).argmax())  # rows of a generation
+    lost = np.flatnonzero(counts != size)
+    known &= ~np.isin(generation, lost)
+    member = table.get("member", np.zeros_like(generation))
+    if (known.all() and not len(lost)) or not ((member[known] >= 0) & (member[known] < size)).all():
+        return dict(table), []
+    places = generation[known] * size + member[known]
+    rows = {"generation": np.repeat(np.arange(generations), size), "member": np.tile(np.arange(size), generations)}
+    for name in set(table) - set(rows):
+        rows[name] = np.full(generations * size, -1 if name in INTEGER_COLUMNS else np.nan, _type_of(name))
+        rows[name][places] = table[name][known]
+    if "env_steps" in table:
+        first = generation[known][0]
+        rows["env_steps"] = np.arange(1, generations + 1) * (table["env_steps"][known][0] / (first + 1))
+    return {name: rows[name] for name in table}, lost.tolist()
+
+
+def lost_rows(generations: Sequence[int]) -> str:
+    """The end of a sentence about a table that lacks the rows of these generations."""
+    numbers = f"generation {generations[0]}"
+    if len(generations) > 1:
+        numbers = f"{len(generations)} generations between {generations[0]} and {generations[-1]}"
+    return f"has lost the rows of {numbers}, whose values are unknown (NaN)"
 
 
 def _read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
     """The column names and the rows below the header; text after the last line break is incomplete and ignored."""
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8", errors="replace")
     rows = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
     return (rows[0] if rows else []), rows[1:]
 

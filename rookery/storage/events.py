@@ -8,26 +8,27 @@ import platform
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from rookery.distributed import device_memory, mesh, sync
 from rookery.distributed.device_memory import Usage
 from rookery.distributed.mesh import Mesh
 from rookery.storage.checkpoint import CheckpointWarning
+from rookery.storage.csv_log import TableWarning
 from rookery.storage.exit_reasons import exit_reason
 from rookery.storage.island_files import IslandWarning
-from rookery.storage.run_dir import RunFolder
+from rookery.storage.run_dir import OutputWarning, RunFolder, output_to
 from rookery.versions import versions
 
-_RECORDED_WARNINGS = (CheckpointWarning, IslandWarning)
+_RECORDED_WARNINGS = (CheckpointWarning, IslandWarning, OutputWarning, TableWarning)
 _ABSOLUTE_PATH = re.compile(r"(?<![\w./:~])/[^\s:;,'\"]*/([^\s:;,'\"/]*)")  # the group is the last component
 _PROCESSOR = Path("/proc/cpuinfo")
 
 
 class Journal:
-    """Appends the events of a run to `journal.jsonl` and flushes each one; a resumed run never removes lines.
+    """Appends the events of a run to `journal.jsonl`, each at once; a resumed run never removes lines.
 
     As a context manager it records warnings about checkpoints and memory, and at exit the reason for the end. Nothing
     is written before `begin`; a killed run has no `ended` event.
@@ -42,7 +43,7 @@ class Journal:
     def __init__(self, folder: RunFolder | None = None):
         self.reached = 0
         self._folder = folder
-        self._file: IO[str] | None = None
+        self._begun = False
         self._usage: Callable[[], Usage] | None = None
         self._early: list[str] = []  # warnings before `begin`
         self._show = warnings.showwarning
@@ -52,7 +53,14 @@ class Journal:
         """The path of the run directory; None if nothing is written."""
         return self._folder.path if self._folder else None
 
-    def begin(self, first: int, over: Mesh, usage: Callable[[], Usage], command: Sequence[str] | None = None) -> None:
+    def begin(
+        self,
+        first: int,
+        over: Mesh,
+        usage: Callable[[], Usage],
+        command: Sequence[str] | None = None,
+        warned: Sequence[str] = (),
+    ) -> None:
         """Record that the run starts or continues, with its command, versions and hardware.
 
         Args:
@@ -60,15 +68,15 @@ class Journal:
           over: the devices.
           usage: returns the planned and measured memory at the end of the run.
           command: the arguments of the command line, if one started the run.
+          warned: warnings that were shown before the journal was opened.
         """
-        self.reached, self._usage = first, usage
+        self.reached, self._usage, self._begun = first, usage, True
         if self._folder is None:
             return
-        self._file = _open(self._folder.journal_file)
         started = {"command": list(command)} if command is not None else {}
         details = {"versions": versions(sync.PACKAGES), "hardware": hardware(over)}
         self._write("began", at=_now(), generation=first, **started, **details)
-        for message in self._early:
+        for message in dict.fromkeys([*warned, *self._early]):
             self._write("warned", message=message)
 
     def compiled(self, seconds: float) -> None:
@@ -100,24 +108,24 @@ class Journal:
             self._show, warnings.showwarning = warnings.showwarning, recording
 
     def _end(self, error: BaseException | None) -> None:
-        if self._file is None or self._usage is None:
+        if self._folder is None or self._usage is None:
             return
-        with self._file:
-            reason = self._without_paths(exit_reason(error))
-            self._write("ended", at=_now(), generation=self.reached, why=reason, memory=_memory_record(self._usage()))
+        reason = self._without_paths(exit_reason(error))
+        self._write("ended", at=_now(), generation=self.reached, why=reason, memory=_memory_record(self._usage()))
 
     def _record_warning(self, message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, _RECORDED_WARNINGS):
             text = self._without_paths(str(message))
-            if self._file is None:
+            if self._begun:
+                self._write("warned", message=text)
+            else:
                 self._early.append(text)
-            self._write("warned", message=text)
         self._show(message, category, *where, **more)
 
     def _write(self, event: str, **values: Any) -> None:
-        if self._file is not None:
-            self._file.write(json.dumps({"event": event, **values}) + "\n")
-            self._file.flush()
+        if self._folder is not None:
+            with output_to(self._folder.journal_file):
+                _append(self._folder.journal_file, {"event": event, **values})
 
     def _without_paths(self, text: str) -> str:
         assert self._folder is not None
@@ -136,8 +144,7 @@ def append_failure(folder: RunFolder, generation: int, message: str) -> None:
       OSError: the journal cannot be written.
     """
     event = {"event": "failed", "at": _now(), "generation": generation, "message": _without_paths(message, folder)}
-    with _open(folder.journal_file) as file:
-        file.write(json.dumps(event) + "\n")
+    _append(folder.journal_file, event)
 
 
 def read_journal(folder: RunFolder) -> list[dict[str, Any]]:
@@ -226,12 +233,11 @@ def _without_paths(text: str, folder: RunFolder) -> str:
     return _ABSOLUTE_PATH.sub(r"\1", text.replace(str(folder.path), folder.path.name))
 
 
-def _open(path: Path) -> IO[str]:
-    """Open a file for appending, with a line break first if its last line is incomplete."""
+def _append(path: Path, event: Mapping[str, Any]) -> None:
+    """Append a line, after a line break if the last line is incomplete."""
     incomplete = path.exists() and not path.read_bytes().endswith(b"\n")
-    file = open(path, "a", encoding="utf-8", newline="")  # noqa: SIM115 - closed by the caller
-    file.write("\n" if incomplete else "")
-    return file
+    with open(path, "a", encoding="utf-8", newline="") as file:
+        file.write("\n" * incomplete + json.dumps(event) + "\n")
 
 
 def _now() -> str:

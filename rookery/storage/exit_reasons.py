@@ -1,5 +1,6 @@
 """Messages about the end of a run."""
 
+import shlex
 import signal
 from pathlib import Path
 
@@ -16,7 +17,7 @@ def stopped(generation: int, run_dir: Path | None, within: bool = False) -> str:
     if run_dir is None:
         return f"stopped {where}; nothing was saved, since the run has no run_dir."
     saved = "whose progress" if within else "which"
-    return f"stopped {where}, {saved} is saved; continue with: rookery resume {run_dir}"
+    return f"stopped {where}, {saved} is saved; continue with: rookery resume {shlex.quote(str(run_dir))}"
 
 
 def lost(generation: int, of_a_repertoire: bool, checkpoints: Checkpointer | None, run_dir: Path | None) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,7 +102,7 @@ def check_is_no_island(run_dir: str | os.PathLike[str]) -> None:
     if ISLAND in folder.config:
         raise RunFolderError(
             f"{folder.path} is an island of {folder.path.parent.parent}; continue all of its islands: "
-            f"rookery resume {folder.path.parent.parent}"
+            f"rookery resume {shlex.quote(str(folder.path.parent.parent))}"
         )
 
 

@@ -5,9 +5,11 @@ import datetime
 import json
 import os
 import secrets
+import shlex
 import shutil
 import socket
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,10 @@ _RUN_FILES = (
 
 class RunFolderError(ValueError):
     """A run directory cannot be created, opened or locked; the message names the remedy."""
+
+
+class OutputWarning(UserWarning):
+    """Something beside the checkpoints could not be written; the run continues, and ends with exit code 1."""
 
 
 class RunFolder:
@@ -182,7 +188,8 @@ def check_new(path: str | os.PathLike[str], from_python: bool = False) -> None:
     folder = RunFolder(path)
     if found := _files_of_a_run(folder):
         _check_is_run(folder, found)
-        remedy = f"continue it with `rookery resume {folder.path}`, replace it with `--overwrite`, or give a --run-dir"
+        resume = f"rookery resume {shlex.quote(str(folder.path))}"
+        remedy = f"continue it with `{resume}`, replace it with `--overwrite`, or give a --run-dir"
         if from_python:
             remedy = "continue it with resume=True, replace it with overwrite=True, or give another run_dir"
         raise RunFolderError(f"{folder.path} already contains a run: {remedy}.")
@@ -270,6 +277,27 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+@contextlib.contextmanager
+def output_to(path: Path) -> Iterator[None]:
+    """Let a run continue if a file beside its checkpoints cannot be written within the block.
+
+    Warns:
+      OutputWarning: once, until the file can be written again.
+    """
+    try:
+        yield
+    except OSError as error:
+        if path not in _unwritable:
+            _unwritable.add(path)
+            reason = error.strerror or error
+            warnings.warn(f"{path} cannot be written ({reason}); the run continues", OutputWarning, stacklevel=4)
+    else:
+        _unwritable.discard(path)
+
+
+_unwritable: set[Path] = set()
 
 
 def sync_directory(path: Path) -> None:

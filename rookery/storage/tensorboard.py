@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-
-class EventsWarning(UserWarning):
-    """TensorBoard events cannot be written any more."""
+from rookery.storage.run_dir import OutputWarning
 
 
 class Events:
@@ -77,4 +75,4 @@ class Events:
                 self._writer.close()
         self._writer = None
         text = f"no more TensorBoard events are written to {self._folder}: {error.strerror or error}; the run continues"
-        warnings.warn(text, EventsWarning, stacklevel=3)
+        warnings.warn(text, OutputWarning, stacklevel=3)

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import re
+import shlex
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from rookery.factories import user_path
 from rookery.tracking import records
 from rookery.tracking.records import TrackerError
 from rookery.training.callbacks import Generation, Start
+from rookery.training.terminal import terminal
 from rookery.trees import flatten_mapping
 
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
@@ -49,7 +51,9 @@ class MlflowTracker:
         self._given, self._quiet = str(uri), quiet
         self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "rookery"
         self._folder = None if re.match(r"[\w+-]{2,}:", self._given) else user_path(self._given).absolute()
-        self._uri = f"sqlite:///{self._folder / 'mlflow.db'}" if self._folder else self._given
+        # The parser of database URIs takes these characters for a query and for the start of an escape.
+        path = str(self._folder).replace("%", "%25").replace("?", "%3F")
+        self._uri = f"sqlite:///{path}/mlflow.db" if self._folder else self._given
         with _quietly():
             self._mlflow: Any = records.load_package("mlflow", "mlflow")
             if self._uri.startswith("sqlite:"):
@@ -83,13 +87,14 @@ class MlflowTracker:
                 self._next = start.finished
         records.write_record(start.run_dir, "mlflow", {"uri": self._uri, "run_id": self._run_id})
         if not self._quiet:
-            view = self._uri if self._uri.startswith("http") else f"mlflow ui --backend-store-uri {self._uri}"
-            print(f"{'mlflow':10} {view}, experiment {self._experiment}, run {self._run_id}")
+            command = f"mlflow ui --backend-store-uri {shlex.quote(self._uri)}"
+            view = self._uri if self._uri.startswith("http") else command
+            terminal().print_line(f"{'mlflow':10} {view}, experiment {self._experiment}, run {self._run_id}")
 
     def __call__(self, generation: Generation) -> None:
         """Send a generation, unless the MLflow run has it already; a thread does, for which the run does not wait."""
         if generation.number >= self._next:
-            with self._requests("its values are sent when MLflow answers again"):
+            with self._requests("its values are sent when MLflow answers again", is_temporary=True):
                 self._send(generation)
 
     def _send(self, generation: Generation) -> None:
@@ -127,7 +132,7 @@ class MlflowTracker:
         name, _ = records.name_and_group(start)
         run_id = self._client.create_run(identifier, run_name=name).info.run_id
         flat = flatten_mapping(dict(start.config)).items()
-        params = [self._mlflow.entities.Param(key, str(value)[:_LONGEST]) for key, value in flat]
+        params = [self._mlflow.entities.Param(key, records.as_utf8(str(value))[:_LONGEST]) for key, value in flat]
         for first in range(0, len(params), _PARAMS):
             self._client.log_batch(run_id, params=params[first : first + _PARAMS])
         return run_id
@@ -141,14 +146,15 @@ class MlflowTracker:
             return False
 
     @contextlib.contextmanager
-    def _requests(self, consequence: str) -> Iterator[None]:
+    def _requests(self, consequence: str, is_temporary: bool = False) -> Iterator[None]:
         """Turn the errors of MLflow into a sentence."""
         try:
             yield
         except TrackerError:
             raise
         except Exception as error:
-            raise TrackerError(f"MLflow at {self._given} cannot be used ({_reason(error)}); {consequence}.") from error
+            message = f"MLflow at {self._given} cannot be used ({_reason(error)}); {consequence}."
+            raise TrackerError(message, is_temporary) from error
 
 
 class _Sender:

@@ -22,7 +22,16 @@ _QUANTILES = {"min": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "max": 1.0}
 
 
 class TrackerError(ValueError):
-    """A tracker cannot be used or reached; the message names the remedy."""
+    """A tracker cannot be used or reached; the message names the remedy.
+
+    Args:
+      message: one sentence.
+      is_temporary: whether the tracker tries again later, and has lost nothing yet.
+    """
+
+    def __init__(self, message: str, is_temporary: bool = False):
+        ValueError.__init__(self, message)
+        self.is_temporary = is_temporary
 
 
 def load_package(name: str, extra: str) -> ModuleType:
@@ -60,14 +69,17 @@ def recorded(start: Start, first: int) -> Iterator[Generation]:
     A tracker sends those that it may have lost when the process was killed. Their members have a fitness, a parent and
     hyper-parameters, but not the other metrics.
     """
-    if start.run_dir is None or first >= start.finished:
+    folder = RunFolder(start.run_dir or "")
+    if start.run_dir is None or first >= start.finished or not folder.metrics_file.exists():
         return
-    folder = RunFolder(start.run_dir)
     table = read_csv(folder.metrics_file)
     lineage = read_csv(folder.lineage_file) if folder.lineage_file.exists() else {}
     of_members = [name for name in lineage if name not in ("generation", "member")]
     for number in range(first, start.finished):
-        row = {name: float(column[number]) for name, column in table.items()}
+        places = np.flatnonzero(table["generation"] == number)
+        if not len(places):  # its row is lost
+            continue
+        row = {name: float(column[places[0]]) for name, column in table.items()}
         members = {
             name if name in ("fitness", "parent", "rating") else f"hyper/{name}": lineage[name][
                 lineage["generation"] == number
@@ -93,10 +105,16 @@ def name_and_group(start: Start) -> tuple[str | None, str | None]:
     group `hopper`. None for a run without a directory, or without a group."""
     if start.run_dir is None:
         return None, None
+    name = as_utf8(start.run_dir.name)
     if ISLAND not in start.config:
-        return start.run_dir.name, None
-    group = start.run_dir.parent.parent.name
-    return f"{group}/{start.run_dir.name}", group
+        return name, None
+    group = as_utf8(start.run_dir.parent.parent.name)
+    return f"{group}/{name}", group
+
+
+def as_utf8(text: str) -> str:
+    """A text in which `?` stands for bytes of a path that are no UTF-8, which trackers refuse."""
+    return text.encode(errors="replace").decode()
 
 
 def read_record(run_dir: Path | None, tracker: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import secrets
 import time
@@ -12,6 +13,7 @@ from rookery.distributed import sync
 from rookery.tracking import records
 from rookery.tracking.records import TrackerError
 from rookery.training.callbacks import Generation, Start
+from rookery.training.terminal import terminal
 
 _INIT_SECONDS = 30.0
 _FINISH_SECONDS = 60.0
@@ -59,6 +61,10 @@ class WandbTracker:
         mode = self._wandb.setup().settings.mode
         if mode == "disabled":
             return
+        folder = os.environ.get("WANDB_DIR") or start.run_dir
+        if (path := str(folder)) != records.as_utf8(path):
+            remedy = "set WANDB_DIR to another folder, or rename it"
+            raise TrackerError(f"W&B cannot write into {path!r}, whose name is not UTF-8; {remedy}.")
         self._run_dir = start.run_dir
         self._sent.clear()
         found = records.read_record(start.run_dir, "wandb")
@@ -77,9 +83,9 @@ class WandbTracker:
             self._run = self._wandb.init(
                 id=self._record["id"],
                 resume="allow" if mode == "online" else None,
-                config=dict(start.config),
+                config=json.loads(records.as_utf8(json.dumps(dict(start.config), ensure_ascii=False))),
                 allow_val_change=True,
-                dir=os.environ.get("WANDB_DIR") or start.run_dir,
+                dir=folder,
                 reinit="create_new",
                 settings=settings,
                 **options,
@@ -94,7 +100,7 @@ class WandbTracker:
         for generation in records.recorded(start, self._record["finished"]):
             self._log(generation)
         if not self._quiet:
-            print(f"{'wandb':10} {self._place()}")
+            terminal().print_line(f"{'wandb':10} {self._place()}")
 
     def __call__(self, generation: Generation) -> None:
         """Send a generation, unless the W&B run has it already."""

@@ -13,6 +13,7 @@ import numpy as np
 from rookery.distributed import sync
 from rookery.distributed.signals import Requests
 from rookery.factories import RAISED, place_of
+from rookery.storage.run_dir import OutputWarning
 
 
 class Generation(NamedTuple):
@@ -89,6 +90,10 @@ class Required(NamedTuple):
 
 class CallbackWarning(UserWarning):
     """A callback raised an exception; the run continues."""
+
+
+class CallbackLostWarning(CallbackWarning, OutputWarning):
+    """It lost what it should have written, or sent; one that tries again later has an exception with `is_temporary`."""
 
 
 class CallbackError(RuntimeError):
@@ -181,7 +186,8 @@ class Callbacks:
     def _warn(self, callback: Callback, error: BaseException, consequence: str) -> None:
         if (id(callback), consequence) not in self._warned:
             self._warned.add((id(callback), consequence))
-            warnings.warn(f"{_failed(callback, error)}; {consequence}.", CallbackWarning, stacklevel=4)
+            category = CallbackWarning if getattr(error, "is_temporary", False) else CallbackLostWarning
+            warnings.warn(f"{_failed(callback, error)}; {consequence}.", category, stacklevel=4)
 
     def __enter__(self) -> "Callbacks":
         return self

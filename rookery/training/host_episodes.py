@@ -1,6 +1,7 @@
 """Environments on the host in a run: their failures, and the running episodes in checkpoints."""
 
 import math
+import shlex
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -112,7 +113,7 @@ class HostEpisodes:
         then = f"the run stopped in generation {generation + 1}"
         if run_dir is not None:
             then += ", whose progress is saved" if saved else ", which begins again after the newest checkpoint"
-            then += f"; mend the environment and continue with: rookery resume {run_dir}"
+            then += f"; mend the environment and continue with: rookery resume {shlex.quote(str(run_dir))}"
         return HostError(f"{name}, {where}: it {failure.text}; {then}")
 
     def _located(self, event: Event, state: PyTree) -> str:

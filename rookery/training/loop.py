@@ -30,6 +30,7 @@ from rookery.storage.csv_log import RunLog
 from rookery.storage.events import Journal
 from rookery.storage.run_dir import RunFolder, create, open_existing
 from rookery.training import memory_plan as plans
+from rookery.training import terminal
 from rookery.training.callbacks import Callback, Callbacks, Required, Start, number_required
 from rookery.training.compilation import Compiler
 from rookery.training.generation import Generations
@@ -113,7 +114,7 @@ def run(
     Raises:
       TypeError: both `config` and `options` are given, or a callback cannot be called.
       ValueError: the configuration is invalid, the run directory cannot be used, or a continued run has another seed.
-      Interrupted: Ctrl-C or SIGTERM stopped the run; its progress is saved.
+      Interrupted: Ctrl-C, SIGTERM or SIGHUP stopped the run; its progress is saved.
       Diverged: no member has finite values any more, or a repertoire was empty for `patience` generations.
       CheckpointError: a checkpoint could not be written or read.
       CallbackError: a `Required` callback failed; the progress is saved.
@@ -215,7 +216,7 @@ def turns(
             reporter.message(f"{config.run_dir} has no complete checkpoint, so the run starts from the beginning.")
         stack.enter_context(reporter)
         meter = plans.Meter(program, over, template)
-        writers.journal.begin(first, over, meter.read, options.get("command"))
+        writers.journal.begin(first, over, meter.read, options.get("command"), terminal.failures())
         called = stack.enter_context(Callbacks(callbacks, requests))
         recorded = writers.folder.config if writers.folder else record_of_new(program, config, record)
         called.begin(Start(recorded, writers.run_dir, first, config.generations))

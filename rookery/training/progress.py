@@ -19,6 +19,7 @@ from rich.progress import (
 from rookery.training.terminal import Terminal, terminal
 
 _SHOWN = {"best_fitness": "best {:.4g}", "median_fitness": "median {:.4g}"}
+_SPINNER = "line"  # of characters that every terminal has
 _AGENT = "return/"
 """Prefix of the columns with the return of one agent of a team."""
 _MOST_AGENTS = 4
@@ -57,7 +58,7 @@ class Reporter:
         self._display = None
         if self.console.is_terminal and not quiet:
             texts = [TextColumn("{task.fields[" + field + "]}") for field in ("done", "line", "left")]
-            columns = (SpinnerColumn(), TextColumn("generation"), texts[0], BarColumn(bar_width=20), *texts[1:])
+            columns = (SpinnerColumn(_SPINNER), TextColumn("generation"), texts[0], BarColumn(bar_width=20), *texts[1:])
             self._display = Progress(*columns, console=self.console)
             self._task = self._display.add_task("run", total=generations, done="", line="compiling", left="")
             self._move(first)
@@ -155,7 +156,13 @@ def bar(label: str, total: int, console: Terminal | None = None) -> Iterator[Cal
       console: the console to print to; standard output by default.
     """
     console = console or terminal()
-    columns = (SpinnerColumn(), TextColumn(label), MofNCompleteColumn(), BarColumn(bar_width=20), TimeRemainingColumn())
+    columns = (
+        SpinnerColumn(_SPINNER),
+        TextColumn(label),
+        MofNCompleteColumn(),
+        BarColumn(bar_width=20),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, disable=not console.is_terminal) as display:
         yield partial(display.advance, display.add_task(label, total=total))
 

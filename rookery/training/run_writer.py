@@ -14,7 +14,7 @@ from rookery.populations.base import ProgramState, TableFn
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog, write_table
 from rookery.storage.events import Journal
-from rookery.storage.run_dir import RunFolder
+from rookery.storage.run_dir import RunFolder, output_to
 from rookery.types import PyTree
 
 
@@ -113,7 +113,10 @@ class RunWriters(NamedTuple):
             if self.log is not None and self.folder is not None:
                 # Written before the checkpoint, since a run resumed from a complete checkpoint relies on these rows.
                 self.log.write_cells(generation - 1, columns["fitness"])
-                write_table(self.folder.repertoire_file, {"cell": np.arange(len(columns["fitness"])), **columns})
+                with output_to(self.folder.repertoire_file):
+                    write_table(self.folder.repertoire_file, {"cell": np.arange(len(columns["fitness"])), **columns})
+        if self.log is not None:
+            self.log.sync()
         started = time.monotonic()
         self.checkpoints.save(generation, state, {}, spared, host)
         seconds = time.monotonic() - started

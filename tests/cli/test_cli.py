@@ -1,8 +1,12 @@
 """The command line: the files that it writes, its output, its help and its error messages."""
 
+import errno
+import io
 import json
+import os
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +18,11 @@ from rookery.cli.flags import as_typed, flags_of
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import KINDS, configure
 from rookery.populations.config import PbtConfig
+from rookery.report.figures import curves
+from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv
+from rookery.storage.events import read_journal
+from rookery.storage.run_dir import RunFolder
 from tests import short_runs
 from tests.commandline import POINT, call
 
@@ -259,6 +267,49 @@ def test_quiet_prints_nothing(rookery_command):
     assert len(read_csv(Path("runs/map-elites-arm-0/metrics.csv"))["generation"]) == 3
     assert rookery_command("train", "map-elites", *arm, "--overwrite", "--quiet") == (0, "", "")
     assert len(read_csv(Path("runs/map-elites-arm-0/metrics.csv"))["generation"]) == 2
+
+
+class Gone(io.TextIOWrapper):
+    """A terminal that is gone."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+ARM = "train map-elites --env arm --dimensions 4 --batch-size 16 --generations 3 --run-dir run".split()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("stream", [lambda: Gone(io.BytesIO()), partial(open, "/dev/full", "w")])
+@pytest.mark.parametrize("names", ["out", "err", "out err"])
+def test_a_stream_that_cannot_be_written_does_not_end_the_run(rookery_command, monkeypatch, tmp_path, names, stream):
+    """It is said once on the stream that is left, and in the journal; the exit code says so too."""
+
+    def draw_curves(run_dir: Path) -> Path:
+        raise ValueError("there is something to write to standard error")
+
+    monkeypatch.setattr(curves, "draw_curves", draw_curves)
+    code, out, err = rookery_command(*ARM, **{name: stream() for name in names.split()})
+    assert code == 1
+    assert Checkpointer(tmp_path / "run/checkpoints", read_only=True).latest() == 3
+    assert (tmp_path / "run/report.html").exists()
+    lines = [line for line in (out + err).splitlines() if "cannot be written" in line]
+    assert len(lines) == (names != "out err")
+    warned = [event["message"] for event in read_journal(RunFolder(tmp_path / "run")) if event["event"] == "warned"]
+    assert [message for message in warned if "cannot be written" in message] or names == "err"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_characters_that_a_terminal_lacks_are_escaped(rookery_command, tmp_path, encoding):
+    folder, out = "é→[0]*?" + os.fsdecode(b"\xff"), io.TextIOWrapper(io.BytesIO(), encoding)
+    code, _, err = rookery_command(*ARM[:-1], folder, out=out)
+    assert (code, err) == (0, "")
+    out.seek(0)
+    text = out.read()
+    assert ascii(folder).strip("'") in ascii(text).replace("\\\\", "\\")
+    assert Checkpointer(tmp_path / folder / "checkpoints", read_only=True).latest() == 3
+    code, _, _ = rookery_command("evaluate", folder, "--episodes", "1", out=out)
+    assert code == 0
 
 
 def test_a_flag_without_a_value_turns_a_setting_on():

@@ -249,6 +249,20 @@ def test_the_share_of_an_island(nodes, islands, expected):
     assert _share(nodes, islands) == expected
 
 
+def test_the_processes_of_ray_outlive_a_closed_session(monkeypatch):
+    """It reaches them too; the command saves all islands, then stops them."""
+    found, handler = [], signal.getsignal(signal.SIGHUP)
+
+    def init(**_):
+        found.append(signal.getsignal(signal.SIGHUP))
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    with ray_engine.connected("auto"):
+        found.append(signal.getsignal(signal.SIGHUP))
+    assert found == [signal.SIG_IGN, handler]
+
+
 def test_the_number_of_devices_of_an_island_is_kept(tmp_path):
     config = plan.check(app.parse(["train", *PBT.split(), "--run-dir", str(tmp_path)]).config)
     assert ray_engine._on_node(config, 0, Resources(2.0, 0.0)).environment.devices == 1

@@ -13,9 +13,11 @@ import rookery
 import rookery.running
 from benchmarks.report import write_run
 from rookery.deploy.episodes import BUDGET
+from rookery.report.figures.curves import draw_curves
 from rookery.report.page import check_runs, compose, write_report
 from rookery.storage.run_dir import create
 from tests.commandline import call
+from tests.storage.saved_states import save_all
 from tests.written_runs import MEMBERS, write, write_repertoire
 
 WEB = Path(rookery.__file__).parent / "report" / "web"
@@ -70,6 +72,35 @@ class TestPath:
             write_report([run])
         assert (run / "report.html").read_text() == before
         assert sorted(run.iterdir()) == files
+
+
+class TestLosses:
+    """A page, and the curves, are made from the rows that are there; the page says which are not."""
+
+    @pytest.mark.parametrize(
+        ("name", "start", "stop", "note"),
+        [
+            ("metrics.csv", -20, None, "the tables end with generation 1, though the checkpoint is of generation 3"),
+            ("metrics.csv", "1,", "2,", "metrics.csv has lost the rows of generation 1"),
+            ("lineage.csv", "1,0,", "2,", "lineage.csv has lost the rows of generation 1"),
+            ("lineage.csv", "1,1,", "2,", "lineage.csv has lost the rows of generation 1"),
+            ("lineage.csv", "1,0,", None, "lineage.csv has lost the rows of 2 generations between 1 and 2"),
+            ("lineage.csv", "0,0,", None, "lineage.csv has lost all rows"),
+            ("lineage.csv", 0, None, "lineage.csv has lost all rows"),
+            ("lineage.csv", "2,0,", "1\n", "lineage.csv, line"),
+        ],
+    )
+    def test_a_page_is_made_of_what_is_left(self, tmp_path, name, start, stop, note):
+        run = write(tmp_path / "run", members=MEMBERS)
+        save_all(run / "checkpoints", 3)
+        path = run / name
+        text = path.read_text()
+        first, last = (
+            (text.index("\n" + at) + 1 if isinstance(at, str) and at != "1\n" else at) for at in (start, stop)
+        )
+        path.write_text(text[:first] + ("" if last is None else "1,garbage\n" if last == "1\n" else text[last:]))
+        assert note in write_report([run]).read_text()
+        assert draw_curves(run).exists()
 
 
 class TestErrors:
@@ -239,7 +270,7 @@ class TestCommands:
         monkeypatch.setattr(rookery.running, "write_report", fail)
         code, _, err = call("train", "map-elites", *self.ARM.split(), "--run-dir", str(tmp_path / "run"), "--live")
         warnings = err.splitlines()
-        assert code == 0
+        assert code == 1, "the run is complete without its page"
         assert len(warnings) == 2, "once during the run, and at the end"
         assert "failed with ValueError: no space left" in warnings[0]
         assert warnings[1] == "warning: no report.html was written (ValueError: no space left)"

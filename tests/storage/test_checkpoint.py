@@ -1,6 +1,8 @@
 """Checkpoints are exact and asynchronous, and are used only if complete."""
 
+import contextlib
 import errno
+import os
 import resource
 import shutil
 import subprocess
@@ -18,8 +20,9 @@ import orbax.checkpoint
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from rookery.storage import checkpoint as checkpoints
 from rookery.storage import leaf_specs, manifest
-from rookery.storage.checkpoint import Checkpointer, CheckpointError
+from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
 from tests.storage.saved_states import assert_same, make_state, save_all
 
 
@@ -270,6 +273,49 @@ def test_a_reader_takes_the_next_checkpoint_if_one_is_deleted_meanwhile(two, mon
         state, _, generation = reader.restore(make_state(0))
     assert generation == 3
     assert_same(state, make_state(3))
+
+
+SPECIAL = [
+    "x[0]",
+    "a]b",
+    "*",
+    "**",
+    "a?b",
+    "a\\b",
+    "{a,b}",
+    "-p%20#:~$HOME 'é'",
+    "new\nline",
+    os.fsdecode(b"by\xff\xfe"),
+]
+
+
+@pytest.mark.parametrize("folder", SPECIAL, ids=ascii)
+def test_a_path_may_have_all_characters_of_a_file_system(tmp_path, two, folder):
+    """Also that of a checkpoint which was written elsewhere."""
+    (tmp_path / folder).mkdir()
+    moved = two.rename(tmp_path / folder / "checkpoints")
+    with Checkpointer(moved) as checkpointer:
+        assert_same(checkpointer.restore(make_state(0))[0], make_state(2))
+        checkpointer.save(3, make_state(3), {}, host={"rows": np.arange(3)})
+    with Checkpointer(moved, read_only=True) as reader:
+        assert_same(reader.restore(make_state(0))[0], make_state(3))
+        part = make_state(0)._replace(params=())
+        assert_same(reader.restore(part, partial=True)[0], make_state(3)._replace(params=()))
+        np.testing.assert_array_equal((reader.host_arrays(3) or {})["rows"], np.arange(3))
+
+
+def test_what_cannot_be_read_back_is_not_complete(two, monkeypatch):
+    """Orbax finds no files to merge under a path with brackets, and says so in a warning only."""
+    monkeypatch.setattr(checkpoints, "_without_special_characters", contextlib.nullcontext)
+    moved = two.rename(two.with_name("x[0]"))
+    checkpointer = Checkpointer(moved)
+    checkpointer.save(3, make_state(3), {})
+    with (
+        pytest.warns(CheckpointWarning, match="orbax warned: .*Skipping merge"),
+        pytest.raises(CheckpointError, match=r"could not be read back: .*; the newest complete one is of generation 2"),
+    ):
+        checkpointer.wait()
+    assert checkpointer.complete_generations() == [1, 2]
 
 
 FAILING = """

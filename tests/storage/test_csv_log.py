@@ -1,7 +1,9 @@
 """Tables and TensorBoard events of a run: exact numbers, and no row lost or repeated by a resume."""
 
+import contextlib
 import errno
 import json
+import resource
 import struct
 import time
 import warnings
@@ -12,8 +14,8 @@ import numpy as np
 import pytest
 
 from rookery.storage import csv_log as logs
-from rookery.storage.csv_log import RunLog, read_csv, read_last, write_table
-from rookery.storage.run_dir import RunFolder
+from rookery.storage.csv_log import RunLog, TableWarning, read_csv, read_last, write_table
+from rookery.storage.run_dir import OutputWarning, RunFolder
 
 MEMBERS = {
     "hyper/rate": np.array([1e-4, 3e-4], np.float32),
@@ -141,8 +143,83 @@ def test_an_incomplete_line_of_an_earlier_generation_is_removed(run):
     write(run, range(3))
     with open(run.metrics_file, "a") as file:
         file.write("3")
-    write(run, range(10, 11), resume=10)
-    assert read_csv(run.metrics_file)["generation"].tolist() == [0, 1, 2, 10]
+    write(run, range(3, 4), resume=3)
+    assert read_csv(run.metrics_file)["generation"].tolist() == [0, 1, 2, 3]
+
+
+def lose_the_end(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def lose_the_middle(path: Path) -> None:
+    """As a run that was resumed by an earlier version after it had lost the end."""
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if not line.startswith("3,")))
+
+
+def lose_all(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def leave_zeros(path: Path) -> None:
+    """As a file system after a loss of power."""
+    path.write_bytes(path.read_bytes()[:-20] + b"\0\xff" * 10)
+
+
+@pytest.mark.parametrize("lose", [lose_the_end, lose_the_middle, lose_all, Path.unlink, leave_zeros])
+@pytest.mark.parametrize("name", ["metrics.csv", "lineage.csv"])
+def test_rows_that_a_resumed_run_has_lost_are_unknown(tmp_path, name, lose):
+    """Each generation has its place in both tables, so that the page, the lineage and trackers can be made."""
+
+    def train(folder: RunFolder, generations: range) -> None:
+        with RunLog(folder, generations[0]) as log:
+            for generation in generations:
+                log.write(generation, {"best": generation / 3, "env_steps": 30 * generation + 30}, MEMBERS)
+
+    whole, torn = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "torn")
+    for folder in (whole, torn):
+        train(folder, range(5))
+    lose(torn.path / name)
+    train(whole, range(5, 7))
+    vanished = name == "lineage.csv" and lose is Path.unlink  # programs without members have none
+    with contextlib.nullcontext() if vanished else pytest.warns(TableWarning, match=name):
+        train(torn, range(5, 7))
+    for path in ("metrics.csv", "lineage.csv"):
+        expected, found = read_csv(whole.path / path), read_csv(torn.path / path)
+        assert [*found] == [*expected]
+        lost = np.isnan(found["best" if path == "metrics.csv" else "hyper/rate"]) & (expected["generation"] < 5)
+        assert lost.any() == (path == name)
+        if lose in (lose_the_end, lose_the_middle):
+            assert set(expected["generation"][lost]) <= {3, 4}
+        for column, values in found.items():
+            if column in ("generation", "member", "env_steps"):
+                assert values.tolist() == expected[column].tolist()
+            elif column == "parent":
+                assert (values[lost] == -1).all()
+            np.testing.assert_array_equal(values[~lost], expected[column][~lost])
+
+
+@pytest.mark.parametrize("has_room_later", [True, False])
+def test_a_row_that_cannot_be_written_is_written_with_the_next(run, monkeypatch, has_room_later):
+    monkeypatch.setattr(logs.Events, "_write", lambda *_: None)
+    write(run, range(2))
+    whole = run.metrics_file.stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with RunLog(run, 2) as log:
+        log.write(2, {"best": 2.0, "steps": 100.0}, {})
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (whole + 15, limits[1]))
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", OutputWarning)
+                log.write(3, {"best": 3.0, "steps": 100.0}, {})
+                log.write(4, {"best": 4.0, "steps": 100.0}, {})
+            found = [str(warning.message) for warning in caught if "metrics.csv" in str(warning.message)]
+            assert found == [f"{run.metrics_file} cannot be written (File too large); the run continues"]
+            assert read_csv(run.metrics_file)["generation"].tolist() == [0, 1, 2], "no part of a line is left"
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        if has_room_later:
+            log.write(5, {"best": 5.0, "steps": 100.0}, {})
+    assert read_csv(run.metrics_file)["generation"].tolist() == list(range(5 + has_room_later))
 
 
 def test_resume_at_zero_starts_new_tables_with_any_columns(run):
@@ -176,6 +253,9 @@ def test_a_damaged_table_is_named(run):
     run.metrics_file.write_text("generation,best\n0,1.0\nx,2.0\n1,3.0,4.0\n")
     with pytest.raises(ValueError, match=r"metrics\.csv, line 4 has 3 fields instead of 2"):
         read_csv(run.metrics_file)
+    with pytest.raises(ValueError, match=r"metrics\.csv, line 4 has 3 fields instead of 2"):
+        RunLog(run, 1)
+    run.metrics_file.write_text("generation,best\n0,1.0\nx,2.0\n")
     with pytest.raises(ValueError, match=r"metrics\.csv, column generation is damaged: .*'x'"):
         RunLog(run, 1)
 
@@ -237,6 +317,7 @@ SAVED = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::rookery.storage.csv_log.TableWarning")
 def test_cells_are_written_when_their_elite_changes(run):
     tenth = float(np.float32(0.1))
     assert save_cells(run, SAVED) == (
@@ -253,6 +334,7 @@ def test_a_repertoire_without_elites_has_no_cells_yet(run):
     assert not run.cells_file.exists()
 
 
+@pytest.mark.filterwarnings("ignore::rookery.storage.csv_log.TableWarning")  # there is no metrics.csv
 @pytest.mark.parametrize("resume", [0, 2, 5, 6, 8])
 def test_cells_of_a_resumed_run_equal_those_of_an_uninterrupted_one(tmp_path, resume):
     uninterrupted, stopped = RunFolder(tmp_path / "uninterrupted"), RunFolder(tmp_path / "stopped")

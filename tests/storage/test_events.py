@@ -1,5 +1,6 @@
 """The journal of a run: its starts and ends, and the warnings between them."""
 
+import contextlib
 import datetime
 import os
 import signal
@@ -17,7 +18,7 @@ from rookery.distributed.signals import Interrupted
 from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
 from rookery.storage.events import Journal, command_line, read_journal
 from rookery.storage.exit_reasons import Diverged, exit_reason
-from rookery.storage.run_dir import RunFolder
+from rookery.storage.run_dir import OutputWarning, RunFolder
 from rookery.training.loop import run
 from tests.training.test_loop import walks
 
@@ -85,6 +86,24 @@ def test_the_reason_of_an_early_end_is_recorded(folder, monkeypatch):
     ends = [(event["generation"], event["why"]) for event in read_journal(folder) if event["event"] == "ended"]
     failed = "failed: CheckpointError: there is no space in run/checkpoints, nor in else"
     assert ends == [(3, "interrupted by SIGTERM"), (6, "diverged"), (6, failed)]
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_DFL, signal.SIG_IGN])
+def test_the_end_of_a_session_saves_the_run_unless_nohup_ignores_it(folder, handler):
+    def close_the_session(_):
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    options = {"run_dir": str(folder.path), "quiet": True, "generations": 3, "checkpoint_every": 1}
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        with contextlib.suppress(Interrupted):
+            run(walks(), after_save=close_the_session, **options)
+        assert signal.getsignal(signal.SIGHUP) is handler
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    ends = [(event["generation"], event["why"]) for event in read_journal(folder) if event["event"] == "ended"]
+    assert ends == [(3, "finished") if handler == signal.SIG_IGN else (2, "interrupted by SIGHUP")]
+    assert Checkpointer(folder.checkpoints, read_only=True).latest() == ends[0][0]
 
 
 @pytest.mark.parametrize(
@@ -155,12 +174,14 @@ def test_the_error_of_the_run_takes_precedence_over_one_of_the_journal(folder):
         record(None)
 
 
-def test_a_journal_that_cannot_be_written_stops_the_run(folder):
+def test_a_journal_that_cannot_be_written_does_not_stop_the_run(folder):
     run(walks(), generations=1, run_dir=str(folder.path), quiet=True)
     folder.journal_file.unlink()
     folder.journal_file.mkdir()
-    with pytest.raises(IsADirectoryError):
-        run(walks(), generations=2, run_dir=str(folder.path), resume=True, quiet=True)
+    with pytest.warns(OutputWarning, match=r"journal\.jsonl cannot be written \(Is a directory\)") as caught:
+        result = run(walks(), generations=2, run_dir=str(folder.path), resume=True, quiet=True)
+    assert len(caught) == len(result.history) == 1, "said once"
+    assert Checkpointer(folder.checkpoints, read_only=True).latest() == 2
 
 
 def test_the_command_line_omits_the_path_of_the_program(monkeypatch):

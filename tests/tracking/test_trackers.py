@@ -5,6 +5,8 @@ import contextlib
 import importlib
 import json
 import math
+import os
+import shlex
 import socket
 import sys
 from pathlib import Path
@@ -56,7 +58,7 @@ def _without_network(monkeypatch, tmp_path_factory):
 @pytest.fixture(scope="module")
 def database(tmp_path_factory) -> Path:
     """A folder for MLflow; the creation of its database takes seconds."""
-    return tmp_path_factory.mktemp("mlflow")
+    return tmp_path_factory.mktemp("mlflow") / "a?b%20#[0]"
 
 
 def mlflow_run(run_dir: Path) -> tuple[Any, dict[str, dict[int, float]]]:
@@ -151,8 +153,7 @@ def test_what_a_kill_lost_is_sent_from_the_tables(tmp_path, database):
 
     path, program = tmp_path / "run", pbt(walks.learner(), walks.SPACE, 4, replace_count=1)
     run(program, generations=4, run_dir=str(path), **OPTIONS)
-    uri = f"sqlite:///{database}/mlflow.db"
-    MlflowTracker(database, quiet=True)
+    uri = MlflowTracker(database, quiet=True)._uri
     client = MlflowClient(uri)
     lost = client.create_run(client.create_experiment("lost")).info.run_id
     client.log_metric(lost, "env_steps", 1.0, step=0)
@@ -271,6 +272,15 @@ def test_mlflow_without_a_server(monkeypatch):
         MlflowTracker("http://127.0.0.1:9")
 
 
+def test_a_run_directory_that_is_not_utf8(tmp_path, database):
+    path = tmp_path / os.fsdecode(b"by\xff")
+    with pytest.raises(TrackerError, match=r"W&B cannot write into .* not UTF-8; set WANDB_DIR"):
+        run(test_loop.walks(), generations=1, run_dir=str(path), quiet=True, callbacks=[WandbTracker("birds")])
+    callbacks = [MlflowTracker(database, quiet=True)]
+    run(test_loop.walks(), generations=1, run_dir=str(path), overwrite=True, quiet=True, callbacks=callbacks)
+    assert mlflow_run(path)[0].info.run_name == "by?"
+
+
 def test_a_server_of_mlflow_that_does_not_answer(monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
@@ -293,7 +303,7 @@ def test_an_experiment_of_mlflow_that_is_deleted(database, tmp_path):
     from mlflow import MlflowClient
 
     tracker = MlflowTracker(database, experiment="deleted", quiet=True)
-    client = MlflowClient(f"sqlite:///{database / 'mlflow.db'}")
+    client = MlflowClient(tracker._uri)
     client.delete_experiment(client.create_experiment("deleted"))
     with pytest.raises(TrackerError, match="the MLflow experiment 'deleted' is deleted; restore it, or name another"):
         run(test_loop.walks(), generations=2, run_dir=str(tmp_path / "run"), callbacks=[tracker], **OPTIONS)
@@ -394,7 +404,8 @@ def test_the_place_of_the_runs_is_printed(database, tmp_path, capsys):
     run(test_loop.walks(), generations=2, run_dir=str(tmp_path / "run"), callbacks=callbacks, **OPTIONS)
     printed = capsys.readouterr().out
     assert f"wandb      offline; send it with: wandb sync {tmp_path}/run/wandb/offline-run-" in printed
-    assert f"mlflow     mlflow ui --backend-store-uri sqlite:///{database}/mlflow.db, experiment rookery" in printed
+    uri = shlex.quote(MlflowTracker(database, quiet=True)._uri)
+    assert f"mlflow     mlflow ui --backend-store-uri {uri}, experiment rookery" in printed
 
 
 def test_the_import_of_rookery_imports_no_tracker():

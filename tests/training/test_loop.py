@@ -204,12 +204,14 @@ def test_the_phases_add_up_to_the_wall_time(tmp_path, monkeypatch):
 def test_the_cells_of_a_repertoire_are_written_before_its_checkpoint(tmp_path):
     order = []
     double: Any = SimpleNamespace(
-        save=lambda *_: order.append("checkpoint"), write_cells=lambda *arguments: order.append(arguments)
+        save=lambda *_: order.append("checkpoint"),
+        write_cells=lambda *arguments: order.append(arguments),
+        sync=lambda: order.append("sync"),
     )
     state = ProgramState(None, jnp.zeros(1))
     out = run_writer.RunWriters(Journal(), checkpoints=double, log=double, folder=RunFolder(tmp_path))
     out.save(3, state, lambda state: {"fitness": state.shared})
-    assert order == [(2, np.zeros(1)), "checkpoint"]
+    assert order == [(2, np.zeros(1)), "sync", "checkpoint"]
 
 
 def test_after_save_is_called_after_each_save(tmp_path):

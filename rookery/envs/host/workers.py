@@ -197,7 +197,8 @@ def serve(descriptor: int) -> None:
     """
     import cloudpickle
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches this process too; the main process handles it
+    for signum in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C reaches this process too; the main process handles it
+        signal.signal(signum, signal.SIG_IGN)
     connection, runner, method = Connection(descriptor), None, ""
     with contextlib.suppress(EOFError, OSError):  # the main process has ended
         while method != "close":

@@ -66,11 +66,7 @@ def _figure(record: RunRecord) -> "Figure":
     metrics, seeds = record.metrics, record.seeds
     lineage = record.lineage if record.has_members else None
     steps = metrics["env_steps"] / max(len(seeds), 1)
-    hyper = (
-        {}
-        if lineage is None
-        else {name: values for name, values in lineage.hyper.items() if len(np.unique(values)) > 1}
-    )
+    hyper = {} if lineage is None else lineage.evolving
     fitness = fitness_metric(record.config)
     several = lineage is not None and lineage.fitness.shape[1] > 1
     panels = _panels(metrics, fitness, " (mean of the members)" if several else "")

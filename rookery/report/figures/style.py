@@ -49,7 +49,14 @@ def new_figure(size: tuple[float, float], title: str = "", fontsize: int = 11) -
 
 def save_figure(figure: "Figure", path: Path) -> Path:
     """Write a figure; returns the path, with the suffix of the format, which is PNG without one."""
+    from matplotlib.text import Text
+
     path = user_path(path)
+    for text in figure.findobj(Text):
+        # Names of runs and metrics, in which `$` begins no formula, as in matplotlib's own labels of logarithmic axes.
+        if isinstance(text, Text) and text.get_text() and r"\mathdefault" not in text.get_text():
+            text.set_parse_math(False)
+            text.set_text(text.get_text().encode(errors="replace").decode())
     path = path if path.suffix else path.with_suffix(".png")
     figure.savefig(path, dpi=130)
     return path

@@ -131,7 +131,6 @@ def _population(lineage: Lineage, independent: bool = False) -> JsonObject:
     ancestors of the best member; None for independent members.
     """
     parents = lineage.parents
-    evolving = {name: values for name, values in lineage.hyper.items() if len(np.unique(values)) > 1}
     finite = np.isfinite(lineage.selected_by[-1]).any()
     return {
         "label": "fitness" if lineage.rating is None else "rating",
@@ -139,7 +138,7 @@ def _population(lineage: Lineage, independent: bool = False) -> JsonObject:
         "parents": packed(parents),
         "descends": packed(lineage.has_descendants),
         "best": packed(lineage.ancestors()) if finite and not independent else None,
-        "hyper": {name: packed(values) for name, values in evolving.items()},
+        "hyper": {name: packed(values) for name, values in lineage.evolving.items()},
         "evolves": bool((parents[1:] != np.arange(parents.shape[1])).any()),
     }
 

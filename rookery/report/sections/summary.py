@@ -53,7 +53,7 @@ def head(record: RunRecord) -> JsonObject:
         "space": space(config),
         "facts": facts(config, record.folder.versions, journal, metrics, len(seeds)),
         "events": [_event(event) for event in journal],
-        "wrongs": problems(metrics, journal),
+        "wrongs": problems(metrics, [*journal, *({"event": "warned", "message": loss} for loss in record.losses)]),
         "compiled": compile_seconds(journal),
         "memory": next((event["memory"] for event in reversed(journal) if event.get("memory")), None),
     }
@@ -220,8 +220,8 @@ def facts(
 
 
 def seconds(metrics: Table) -> np.ndarray:
-    """Wall time of each generation `[G]`."""
-    return np.sum([metrics[name] for name in PHASES if name in metrics], axis=0)
+    """Wall time of each generation `[G]`; 0 where its row is lost."""
+    return np.nan_to_num(np.sum([metrics[name] for name in PHASES if name in metrics], axis=0))
 
 
 def compile_seconds(journal: Sequence[Event]) -> float:

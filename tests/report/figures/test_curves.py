@@ -1,5 +1,6 @@
 """`curves.png`: its panels, their labels and their values."""
 
+import os
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from rookery.report.figures import curves
-from rookery.report.figures.style import RANKS
+from rookery.report.figures.style import RANKS, new_figure, save_figure
 from rookery.report.readers import open_run
 from rookery.storage.run_dir import create
 
@@ -143,3 +144,14 @@ def test_independent_members_have_an_interval_instead_of_the_best(tmp_path):
     labels = [text.get_text() for text in first.get_legend().get_texts()]
     assert labels == ["interquartile mean of 2 seeds, 95 % band"]
     assert first.get_xlabel() == "environment steps of each seed"
+
+
+@pytest.mark.parametrize("name", [r"$\frac{$", "a$b", os.fsdecode(b"by\xff"), "two\nlines"])
+def test_names_in_figures_may_have_all_characters(tmp_path, name):
+    figure = new_figure((2, 1), name)
+    axes = figure.subplots()
+    axes.plot([1, 2], label=name)
+    axes.set_yticks([1], [name.encode(errors="replace").decode()])
+    axes.set_xscale("log")
+    axes.legend()
+    assert save_figure(figure, tmp_path / f"{name}.png").exists()

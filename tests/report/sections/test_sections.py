@@ -355,7 +355,6 @@ class TestComparison:
 
 DAMAGE = {
     "metrics.csv": "generation,env_steps\n0,1\n",
-    "lineage.csv": "generation,member,parent,fitness\n0,0,0,1.0\n0,1,1\n",
     "repertoire.csv": "cell,fitness,descriptor/0,centroid/0\n0,1.0,0.5,nan\n",
     "cells.csv": "generation,cell\n0,1\n",
     "episodes.npz": "PK\x03\x04 truncated",
