@@ -10,7 +10,7 @@ from rookery import trees
 from rookery.compat.records import Record, check_counts, per_agent
 from rookery.envs import base as envs
 from rookery.envs.suites.third_party import strongly_typed
-from rookery.envs.wrappers.time_limit import count_step
+from rookery.envs.wrappers.time_limit import count_step, guard_physics
 from rookery.types import Array, Key, Observation, PyTree
 
 
@@ -106,7 +106,7 @@ def team_environment(
         unbounded=True,
     )
     reset, step = partial(_reset, played), partial(_step, played, action.shape)
-    return envs.Environment(jax.jit(reset), jax.jit(step), spec)
+    return guard_physics(envs.Environment(jax.jit(reset), jax.jit(step), spec))
 
 
 def shared_features(count: int, obs: Array) -> Array:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from rookery import trees
 from rookery.agents.base import OffPolicyAgent
 from rookery.compat.qdax.algorithms import SAC, TD3, DescriptorFn, SingleAgent
-from rookery.compat.qdax.environments import Batch, Extractor, marked
+from rookery.compat.qdax.environments import Batch, Extractor
 from rookery.compat.qdax.environments import BatchState as State
 from rookery.compat.qdax.loops import updates_of
 from rookery.compat.qdax.records import (
@@ -142,7 +142,7 @@ def _evaluate(agent: OffPolicyAgent, env: Batch, states: PBTTrainingState, first
         first.reward.ndim > 1,
         f"initial states must be [P, E, ...], got {first.reward.shape}; reshape the result of reset.",
     )
-    evaluator = Evaluator(agent.act, marked(env.environment), EvaluationConfig(), first.reward.shape[1])
+    evaluator = Evaluator(agent.act, env.environment, EvaluationConfig(), first.reward.shape[1])
 
     def evaluate_member(member: Member, first: State) -> Evaluation:
         start_states = first.pipeline_state, jax.vmap(first_step)(first.obs, first.pipeline_state.descriptor)
