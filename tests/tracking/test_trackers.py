@@ -132,10 +132,10 @@ def test_generations_that_a_killed_run_computes_again_are_not_sent_twice(tmp_pat
     def die(generation):
         calls.append(generation)
         if len(calls) == 5:
-            raise SystemExit("as a kill would")  # no checkpoint of generation 5
+            raise GeneratorExit("as a kill would")  # no checkpoint of generation 5
 
     both = lambda: [WandbTracker("birds", quiet=True), MlflowTracker(database, quiet=True)]  # noqa: E731
-    with pytest.raises(SystemExit):
+    with pytest.raises(GeneratorExit):
         run(test_loop.walks(), generations=7, run_dir=str(path), callbacks=[*both(), die], **OPTIONS)
     assert mlflow_run(path)[0].info.status == "FAILED"
     run(test_loop.walks(), generations=7, run_dir=str(path), resume=True, callbacks=[*both(), die], **OPTIONS)
