@@ -22,8 +22,8 @@ class Interrupted(KeyboardInterrupt):
 class Requests:
     """Context manager that records the first of these signals; a second SIGINT raises KeyboardInterrupt.
 
-    A signal that the process ignores, such as SIGHUP below `nohup`, stays ignored. Outside the main thread, where
-    Python allows no signal handlers, it records nothing.
+    SIGHUP stays ignored below `nohup`; SIGINT does not, though shells let processes in the background ignore it.
+    Outside the main thread, where Python allows no signal handlers, it records nothing.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,8 @@ class Requests:
 
     def __enter__(self) -> "Requests":
         if threading.current_thread() is threading.main_thread():
-            caught = (signum for signum in SIGNALS if signal.getsignal(signum) is not signal.SIG_IGN)
+            ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
+            caught = (signum for signum in SIGNALS if signum not in ignored)
             self._previous_handlers = {signum: signal.signal(signum, self._record) for signum in caught}
         return self
 
