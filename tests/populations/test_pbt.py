@@ -71,7 +71,11 @@ class TestCounts:
             ({"exploit": "tournament"}, 1, "exploit tournament needs a population of at least 2 members, got 1"),
             ({}, 1, "exploit truncation needs a population of at least 2 members, got 1; .* or give exploit none"),
             ({"exploit": "multi-frequency"}, 1, "exploit multi-frequency needs a population of at least 2"),
-            ({"replace_fraction": 0.05}, 8, "replace_fraction 0.05 of a population of 8 replaces nobody; .* give replace_count 1"),
+            (
+                {"replace_fraction": 0.05},
+                8,
+                "replace_fraction 0.05 of a population of 8 replaces nobody; .* give replace_count 1",
+            ),
             ({"replace_fraction": 0.0}, 100, "replace_fraction 0 of a population of 100 replaces nobody"),
             ({"exploit": "multi-frequency"}, 12, "4 frequencies need .* a multiple of 4 from 16 on, got .* 12"),
             ({"exploit": "multi-frequency", "frequencies": (1, 3)}, 9, "a multiple of 2 from 8 on, got .* 9"),
