@@ -58,7 +58,7 @@ def test_the_console_shows_what_runs_and_what_was_written(
 ) -> None:
     rookery.run(program, generations=2, run_dir=str(tmp_path / "run"))
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    first = "pbt-sac on point_room: population 4 on 2 cpu devices, selects in every generation, replaces 2 members, in"
+    first = "pbt-sac on point_room: population 4 on 2 cpu devices, selects in every generation, replaces 1 member, in"
     assert lines[0] == [*first.split(), str(tmp_path / "run")]
     assert {"run", "curves", "report", "evaluate", "memory"} <= {line[0] for line in lines if line}
     assert ["evaluate", f"rookery.load('{tmp_path}/run',", "program).evaluate()"] in lines

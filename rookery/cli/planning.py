@@ -15,6 +15,7 @@ from rookery.experiments import build, warm_start, warm_start_settings
 from rookery.experiments.kinds import agent_of
 from rookery.experiments.lineage import Schedule, check_agent, lineage
 from rookery.experiments.settings import ProgramRun, RecordedRun
+from rookery.populations import pb2
 from rookery.training import gpu_plan, loop
 from rookery.training.memory_plan import remedy
 from rookery.training.terminal import terminal
@@ -85,5 +86,7 @@ def _show(config: RecordedRun, built: build.Built, gpu: described_gpu.Gpu | None
         console.print(listings.plan_table(planned))
         for line in listings.gpu_plan_lines(found, gpu.memory):
             console.print_line(line)
+    if built.program.settings.get("pbt", {}).get("perturb") == "pb2":
+        console.print_line(pb2.bounds(built.program.population_size))
     if message := remedy(planned):
         raise ValueError(message)

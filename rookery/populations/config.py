@@ -137,8 +137,8 @@ def counts(config: PbtConfig, population_size: int) -> tuple[int, int]:
     replaced = rounded(config.replace_fraction, population_size) if replaced is None else replaced
     if replaced < 1:
         raise ValueError(
-            f"replace_fraction {config.replace_fraction:g} of a population of {population_size} replaces nobody; raise "
-            "it, give replace_count 1, or exploit none."
+            f"replace_fraction {config.replace_fraction:g} of a population of {population_size} replaces no member; "
+            "raise it, give replace_count 1, or exploit none."
         )
     if max(best, replaced) > population_size or best + replaced > population_size:
         raise ValueError(

@@ -9,8 +9,8 @@ Source: Parker-Holder 2020, "Provably Efficient Online Hyperparameter Optimizati
 (JMLR 15). H is the number of fields that evolve, W the number of rows of the history.
 
 Deviations: the coordinates are fractions of each field's scale (logarithmic for rates); the paper's are linear. The
-standard deviation is weighted by the root of beta = c1 log(c2 n); in the authors' code beta is c1 + max(0, log(c2 n)),
-and its root weights the variance. The history is a window of fixed length (`empty`); the authors choose the length with
+root of beta = c1 log(c2 n), as in the authors' code, weights the standard deviation; there it weights the variance. The
+history is a window of fixed length (`empty`); the authors choose the length with
 the highest likelihood, from 200 rows on. Time counts generations; theirs is scaled to [0, 1] over the window. The
 divergence of a member is an observation too.
 """
@@ -37,7 +37,10 @@ FIT_STEPS, FIT_RATE = 40, 0.1
 CANDIDATES = 256  # points per child and search round
 BEST_CANDIDATES = 8  # candidates that the next search round samples around
 WIDTHS = (2.0**-3, 2.0**-5, 2.0**-7)  # half-width of the sampling box around a candidate, per search round
-MIN_DISTANCE = 1e-3  # Chebyshev distance from a proposal to every other pending point
+MIN_DISTANCE = 1e-3  # Chebyshev distance from a proposal to every other pending point, as long as there is room
+MOST_PENDING = 128  # points of the next generation that the deviation is conditioned on
+MOST_ROWS = 256  # rows of the history in larger populations
+MOST_STEPS = 64  # searches in a generation; of more children than that, several share one
 
 
 class History(NamedTuple):
@@ -137,8 +140,9 @@ def propose(
     """Propose hyper-parameters for the children in sequence (Parker-Holder 2020, Alg. 2); survivors keep theirs.
 
     A child's proposal maximises `mean + sqrt(beta) deviation`, where the deviation is conditioned on the points of the
-    survivors and on the proposals made so far; no two are equal before whole numbers are rounded. Without a valid row
-    in the history, proposals are uniform samples.
+    survivors and on the proposals made so far; no two are equal before whole numbers are rounded: where no candidate of
+    the search is apart from all points, another sample is taken, the farthest one if there is no room. Without a valid
+    row in the history, proposals are uniform samples. The cost is bounded, see `bounds`.
 
     Args:
       history: the observations of all generations so far.
@@ -243,9 +247,27 @@ def gaussian_process(process: Process, points: Any) -> "tinygp.GaussianProcess":
 
 
 def posterior(process: Process, data: Data) -> tuple[Callable, Callable]:
-    """The posterior mean and variance functions; each maps one point to `[]`."""
-    known = gaussian_process(process, data.points).condition(data.gain).gp
-    return known.mean_function, known.kernel.evaluate_diag
+    """The posterior mean and variance functions; each maps one point to `[]`.
+
+    Mapped over points they are products with one matrix: XLA copies a triangular factor for each point that it solves.
+    """
+    prior = gaussian_process(process, data.points)
+    factor: Any = prior.solver.scale_tril  # pyright: ignore[reportAttributeAccessIssue]
+    whiten = jax.scipy.linalg.solve_triangular(factor, jnp.eye(len(factor)), lower=True)
+    points: Any = data.points
+    product = partial(jnp.matmul, precision="highest")
+    weights = product(whiten.T, product(whiten, data.gain))
+
+    def covariance(point: Any) -> Array:
+        return jax.vmap(prior.kernel.evaluate, in_axes=(0, None))(points, point)
+
+    def mean(point: Any) -> Array:
+        return product(covariance(point), weights)
+
+    def variance(point: Any) -> Array:
+        return prior.kernel.evaluate(point, point) - jnp.sum(jnp.square(product(whiten, covariance(point))))
+
+    return mean, variance
 
 
 def fit(data: Data) -> Process:
@@ -275,53 +297,118 @@ def _descend_once(gradient: Callable, steps: int, step: Array, current: gradient
     return current._replace(params=jax.tree.map(lambda fraction: jnp.clip(fraction, 0.0, 1.0), current.params))
 
 
+def bounds(population_size: int) -> str:
+    """What the proposals of a generation compute at most, as a sentence for `--plan`."""
+    size = population_size
+    rows = MOST_ROWS if size > MOST_PENDING else -(-MOST_ROWS // size) * size
+    pending, steps = min(size, MOST_PENDING), min(size, MOST_STEPS)
+    points = rows + pending
+    flops = steps * (points**3 / 3 + (2 + len(WIDTHS)) * CANDIDATES * points**2) + 2 * FIT_STEPS * rows**3
+    return (
+        f"PB2: at most {steps} searches in a generation, each on {rows} observations and {pending} points of the next "
+        f"generation; {flops / 1e9:.2g} billion operations on each device"
+    )
+
+
 def optimism(count: Array) -> Array:
     """`sqrt(beta)` after `count` observations; 0 where beta would be negative (one or two observations)."""
     beta = BETA_COEFFICIENTS[0] * jnp.log(BETA_COEFFICIENTS[1] * jnp.maximum(count, 1).astype(jnp.float32))
     return jnp.sqrt(jnp.maximum(beta, 0.0))
 
 
+class Proposed(NamedTuple):
+    """The points of the next generation while they are proposed."""
+
+    places: Array
+    """`[P, 1 + H]`, of all members."""
+    taken: Array
+    """`[P]` bool, the survivors and the children that have a proposal."""
+    pending: Data
+    """`[M]` of these points, with their predicted gains, by which the deviation is conditioned."""
+
+
 def _propose_points(data: Data, pending: Points, key: Key) -> Array:
     """The places `[P, 1 + H]` of all members: proposals for the members whose point is not present."""
+    size = pending.present.shape[0]
+    if size > MOST_PENDING:
+        data = trees.take(data, _evenly(data.gain.shape[0], min(MOST_ROWS, data.gain.shape[0])))
     process = fit(data)
-    # Adding pending points with their posterior mean keeps the mean and lowers the deviation (GP-BUCB).
-    predicted = Data(pending, jax.vmap(posterior(process, data)[0])(pending))
     children = jnp.argsort(pending.present, stable=True)  # children first
-    add = partial(_add_proposal, process, data, children, base.member_keys(key, children.shape[0]))
-    return jax.lax.fori_loop(0, jnp.sum(~pending.present), add, predicted).points.place
+    count = jnp.sum(~pending.present)
+    points = pending
+    if size > MOST_PENDING:  # survivors, evenly
+        survivors = _evenly(size - count, MOST_PENDING)
+        points = trees.take(pending, children[count + jnp.minimum(survivors, size - 1 - count)])
+        points = points._replace(present=points.present & (jnp.diff(survivors, prepend=-1) > 0))
+    # Adding pending points with their posterior mean keeps the mean and lowers the deviation (GP-BUCB).
+    predicted = Data(points, jax.vmap(posterior(process, data)[0])(points))
+    keys, group = base.member_keys(key, size), -(-count // MOST_STEPS)
+    add = partial(_add_proposals, process, data, children, keys, count, group)
+    begin = Proposed(pending.place, pending.present, predicted)
+    return jax.lax.fori_loop(0, -(-count // jnp.maximum(group, 1)), add, begin).places
 
 
-def _add_proposal(process: Process, data: Data, children: Array, keys: Key, index: Array, pending: Data) -> Data:
-    """Add one child's proposal to the pending points."""
-    member = children[index]
-    mean, variance = posterior(process, jax.tree.map(lambda *parts: jnp.concatenate(parts), data, pending))
-    current = trees.take(pending.points, member)._replace(present=jnp.asarray(True))
+def _evenly(count: Array | int, picks: int) -> Array:
+    """`picks` numbers from 0 to `count` - 1, evenly, `[picks]` int32; equal ones follow each other."""
+    return (jnp.arange(picks) * count) // picks
+
+
+def _add_proposals(
+    process: Process,
+    data: Data,
+    children: Array,
+    keys: Key,
+    count: Array,
+    group: Array,
+    index: Array,
+    proposed: Proposed,
+) -> Proposed:
+    """Propose for one group of children, which share the search of the first of them."""
+    first = children[index * group]
+    known = jax.tree.map(lambda *parts: jnp.concatenate(parts), data, proposed.pending)
+    mean, variance = posterior(process, known)
+    time = proposed.pending.points.time[0]
+    current = Points(time, proposed.places[first], jnp.asarray(True))
     acquire = jax.vmap(partial(_acquisition, mean, variance, optimism(jnp.sum(data.points.present)), current))
+    searched, uniform = _search(acquire, keys[first], current.place.shape[0] - 1)
+    candidates = jnp.concatenate([searched, uniform])
+    acquisitions = jnp.concatenate([acquire(searched), acquire(uniform)])
+    was_searched = jnp.arange(len(candidates)) < len(searched)
 
-    candidates = _search(acquire, keys[member], current.place.shape[0] - 1)
-    acquisitions = acquire(candidates)
-    distance = jnp.max(jnp.abs(candidates[:, None] - pending.points.place[None, :, 1:]), axis=-1)
-    is_apart = jnp.all((distance >= MIN_DISTANCE) | ~pending.points.present[None], axis=1)
-    # Without a valid row all acquisitions are 0: the first candidate that is apart is a uniform sample.
-    chosen = _with_coordinates(current, candidates[jnp.argmax(jnp.where(is_apart, acquisitions, -jnp.inf))])
-    return jax.tree.map(lambda rows, row: rows.at[member].set(row), pending, Data(chosen, mean(chosen)))
+    def choose(number: Array, proposed: Proposed) -> Proposed:
+        places, taken, pending = proposed
+        member = children[number]
+        distance = jnp.max(jnp.abs(candidates[:, None] - places[None, :, 1:]), axis=-1)
+        nearest = jnp.min(jnp.where(taken[None], distance, jnp.inf), axis=1)
+        # What was searched, else any other candidate that is apart, else the one that is farthest from all points.
+        # Without a valid row all acquisitions are 0: the first candidate that is apart is a uniform sample.
+        level = jnp.where(nearest >= MIN_DISTANCE, 1 + was_searched.astype(jnp.int32), 0)
+        value = jnp.where(jnp.max(level) > 0, acquisitions, nearest)
+        best = candidates[jnp.argmax(jnp.where(level == jnp.max(level), value, -jnp.inf))]
+        chosen = _with_coordinates(Points(time, places[member], jnp.asarray(True)), best)
+        slot = member if len(taken) <= MOST_PENDING else number % MOST_PENDING
+        rows = jax.tree.map(lambda all_rows, row: all_rows.at[slot].set(row), pending, Data(chosen, mean(chosen)))
+        return Proposed(places.at[member].set(chosen.place), taken.at[member].set(True), rows)
+
+    return jax.lax.fori_loop(index * group, jnp.minimum((index + 1) * group, count), choose, proposed)
 
 
-def _search(acquire: Callable, key: Key, size: int) -> Array:
-    """Candidates `[N, H]` for the maximum of the acquisition: uniform samples, then ever closer around the best ones.
+def _search(acquire: Callable, key: Key, size: int) -> tuple[Array, Array]:
+    """Candidates `[N, H]` for the maximum of the acquisition, and the uniform samples from which the search begins; it
+    goes on in ever smaller boxes around the best ones.
 
     The coordinates depend on acquisition values only through their ranks, and the arithmetic on coordinates is exact
     (widths are powers of 2), so rounding, which differs with the number of devices, does not change the proposals.
     """
     first_key, *keys = jax.random.split(key, 1 + len(WIDTHS))
-    candidates = jax.random.uniform(first_key, (CANDIDATES, size))
+    candidates = uniform = jax.random.uniform(first_key, (CANDIDATES, size))
     shape = (CANDIDATES // BEST_CANDIDATES, BEST_CANDIDATES, size)
     for width, near_key in zip(WIDTHS, keys, strict=True):
         best = candidates[jax.lax.top_k(acquire(candidates), BEST_CANDIDATES)[1]]
         steps = width * jax.random.uniform(near_key, shape, minval=-1.0, maxval=1.0)
         near = jnp.clip(best[None] + steps, 0.0, 1.0).reshape(-1, size)
         candidates = jnp.concatenate([best, near])
-    return candidates
+    return candidates, uniform
 
 
 def _acquisition(mean: Callable, variance: Callable, optimism: Array, current: Points, coordinates: Array) -> Array:

@@ -47,11 +47,12 @@ def grid(shape: tuple[int, ...], lower: Sequence[float], upper: Sequence[float])
     if min(shape) < 1:
         raise ValueError(f"a grid needs at least 1 cell along each dimension, got {shape}.")
     check_counts(cells=math.prod(shape))
+    _check_widths(low, high, (high - low) / shape, math.prod(shape))
     sides = [
         start + (end - start) * (np.arange(size) + 0.5) / size
         for size, start, end in zip(shape, low, high, strict=True)
     ]
-    return _distinct(np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, len(low)), low, high)
+    return jnp.asarray(np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, len(low)), jnp.float32)
 
 
 def cvt(
@@ -90,28 +91,12 @@ def cvt(
         raise ValueError(f"{cells} cells need at least as many draws, got num_samples = {num_samples}.")
     if iterations < 0:
         raise ValueError(f"iterations must be at least 0, got {iterations}.")
+    side = (np.prod(high - low) / cells) ** (1 / len(low))  # of a cube of the volume of a cell
+    _check_widths(low, high, np.minimum(high - low, side), cells)
     span = jnp.asarray(high - low, jnp.float32)
     centroids = _lloyd(key, span, iterations, cells=cells, num_samples=num_samples)
     start, end = jnp.asarray(low[None], jnp.float32), jnp.asarray(high[None], jnp.float32)
-    return _distinct(
-        jnp.clip(start + centroids, start, end), low, high
-    )  # rounding of the sum can exceed the upper limit
-
-
-def _distinct(centroids: np.ndarray | Array, low: np.ndarray, high: np.ndarray) -> Array:
-    """The centroids `[C, D]` as float32.
-
-    Raises:
-      ValueError: some are equal then, so that their cells could never be filled.
-    """
-    found = jnp.asarray(centroids, jnp.float32)
-    different = len(np.unique(np.asarray(found), axis=0))
-    if different < len(found):
-        raise ValueError(
-            f"{len(found)} cells between {low.tolist()} and {high.tolist()} are narrower than float32 resolves: only "
-            f"{different} centroids differ; use fewer cells, or a descriptor that is measured from its lower limit."
-        )
-    return found
+    return jnp.clip(start + centroids, start, end)  # rounding of the sum can exceed the upper limit
 
 
 @jax.jit
@@ -250,3 +235,16 @@ def _limits(lower: Sequence[float], upper: Sequence[float]) -> tuple[np.ndarray,
     if not all(math.isfinite(bound) for bound in (*low, *high)) or not (low < high).all():
         raise ValueError(f"a descriptor needs finite limits, lower < upper in every dimension, {got}")
     return low, high
+
+
+def _check_widths(low: np.ndarray, high: np.ndarray, widths: np.ndarray, cells: int) -> None:
+    """Check that the centroids of cells of these widths `[D]` differ in float32."""
+    resolution = np.spacing(np.maximum(np.abs(low), np.abs(high)).astype(np.float32))
+    narrow = np.flatnonzero(widths <= resolution)
+    if len(narrow):
+        axis = narrow[0]
+        raise ValueError(
+            f"{cells} cells of a width of {widths[axis]:.2g} between {low[axis]:.9g} and {high[axis]:.9g} are narrower "
+            f"than float32 resolves there ({resolution[axis]:.2g}); use fewer cells, or a descriptor that is measured "
+            "from its lower limit."
+        )

@@ -102,7 +102,7 @@ def counts(config: MePbtConfig, population_size: int) -> Counts:
     if replaced + sampled < 1:
         raise ValueError(
             f"replace_fraction {config.replace_fraction:g} and sample_fraction {config.sample_fraction:g} of a "
-            f"population of {population_size} replace nobody; raise them, or enlarge the population."
+            f"population of {population_size} replace no member; raise them, or enlarge the population."
         )
     needed = replaced + sampled + (best if replaced else 0)
     if needed > population_size:

@@ -439,7 +439,7 @@ INVALID = [
         ("train pbt-td3 --env point_room --exploit multi-frequency", 1, "a multiple of 4 from 16 on, got a population"),
         ("train pbt-sac --env point_room --exploit tournament --population 1", 1, "at least 2 members, got 1;"),
         ("train pbt-sac --env point_room --population 1", 1, "needs a population of at least 2 members, got 1;"),
-        ("train pbt-sac --env point_room --replace-fraction 0.05", 1, "0.05 of a population of 8 replaces nobody;"),
+        ("train pbt-sac --env point_room --replace-fraction 0.05", 1, "0.05 of a population of 8 replaces no member;"),
         ("train map-elites --env probe_value", 1, "probe_value has no descriptor, which quality diversity needs"),
         ("train map-elites --env arm --episode-length 5", 1, "arm is a function and has no --episode-length"),
         ("train map-elites --env point_room --dimensions 3", 1, "dimensions belong to a function (arm, sphere"),

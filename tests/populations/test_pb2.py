@@ -327,6 +327,32 @@ class TestSearch:
         np.testing.assert_allclose(fractions_of(hyper)[:4], [0.2, 0.8, 0.2, 0.8], atol=0.12)
 
 
+@pytest.mark.parametrize(("size", "children"), [(40, 20), (40, 39), (8, 7)])
+def test_proposals_of_many_members_differ_where_there_is_no_room(monkeypatch, size, children):
+    """One hyper-parameter, more members than points that are apart, and more children than searches."""
+    bounded = {"MOST_PENDING": 8, "MOST_STEPS": 3, "MOST_ROWS": 16, "MIN_DISTANCE": 0.04, "FIT_STEPS": 2}
+    for name, value in {**bounded, "CANDIDATES": 64}.items():
+        monkeypatch.setattr(pb2, name, value)
+    hyper = line(jax.random.uniform(jax.random.key(0), (size,)))
+    x, fitness = fractions_of(hyper), jnp.zeros(size)
+    history = pb2.record(pb2.empty(LINE, size, 16), LINE, jnp.int32(0), hyper, fitness, -jnp.square(x - 0.7))
+    is_child = jnp.arange(size) < children
+    rest = (jnp.int32(1), hyper, fitness, is_child, jax.random.key(1))
+    proposed = fractions_of(proposer(LINE)(history, *rest))
+    assert jnp.array_equal(proposed[children:], x[children:])
+    assert ((proposed >= 0) & (proposed <= 1)).all()
+    distance = np.abs(proposed[:, None] - proposed[None]) + np.eye(size)
+    assert distance[:children].min() > 1e-4, "no two members have the same value"
+    assert len(np.unique(np.floor(10 * proposed[:children]))) >= (6 if children > 10 else 3), "what is left is spread"
+
+
+def test_the_cost_is_bounded_and_said():
+    said = {size: pb2.bounds(size) for size in (8, 64, 256, 1_024)}
+    assert "at most 8 searches in a generation, each on 256 observations and 8 points" in said[8]
+    assert "at most 64 searches in a generation, each on 256 observations and 128 points" in said[256]
+    assert said[256] == said[1_024]
+
+
 def test_it_avoids_values_at_which_members_diverge():
     # The gain rises with x, and above 0.6 no fitness is finite. Two members are replaced in each generation, and
     # those that diverged, each from the best.

@@ -74,9 +74,9 @@ class TestCounts:
             (
                 {"replace_fraction": 0.05},
                 8,
-                "replace_fraction 0.05 of a population of 8 replaces nobody; .* give replace_count 1",
+                "replace_fraction 0.05 of a population of 8 replaces no member; .* give replace_count 1",
             ),
-            ({"replace_fraction": 0.0}, 100, "replace_fraction 0 of a population of 100 replaces nobody"),
+            ({"replace_fraction": 0.0}, 100, "replace_fraction 0 of a population of 100 replaces no member"),
             ({"exploit": "multi-frequency"}, 12, "4 frequencies need .* a multiple of 4 from 16 on, got .* 12"),
             ({"exploit": "multi-frequency", "frequencies": (1, 3)}, 9, "a multiple of 2 from 8 on, got .* 9"),
             ({"best_count": 9}, 8, "9 best and 2 replaced members together exceed the population of 8"),

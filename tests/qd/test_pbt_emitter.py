@@ -64,8 +64,8 @@ class TestCounts:
             counts(config, 10)
 
     @pytest.mark.parametrize(("size", "options"), [(1, {}), (8, {"replace_fraction": 0.05, "sample_fraction": 0.0})])
-    def test_counts_that_replace_nobody(self, size, options):
-        with pytest.raises(ValueError, match=f"replace_fraction .* and sample_fraction .* of {size} replace nobody"):
+    def test_counts_that_replace_no_member(self, size, options):
+        with pytest.raises(ValueError, match=f"replace_fraction .* and sample_fraction .* of {size} replace no member"):
             counts(MePbtConfig(**options), size)
 
     def test_an_empty_population(self):
