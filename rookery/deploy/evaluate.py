@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery import trees
-from rookery.distributed import programs
+from rookery.distributed import device_memory, programs
 from rookery.distributed.mesh import Mesh, here
 from rookery.envs.descriptors import visited_cells
 from rookery.envs.wrappers.skills import enumerate_skills
@@ -232,11 +232,21 @@ def open_with_episodes(
 
     Raises:
       ValueError: `episodes` is below 1 or above 2**31 - 1, or as `warm_start.open_origin`.
+      MemoryError: the start states of the episodes exceed the memory.
       CheckpointError: the run has no such complete checkpoint.
     """
     check_counts(eval_episodes=episodes)
     config, built = warm_start.opened_on(folder, over, program)
     requested = _with_episodes(built.program, episodes)
+    problem, memory = requested.learner or requested.scoring, device_memory.machine()
+    if problem is not None and memory is not None:
+        needed = trees.size_in_bytes(jax.eval_shape(problem.start_states, jax.random.key(0)))
+        if needed > memory:
+            size = device_memory.size
+            raise MemoryError(
+                f"the start states of {episodes} episodes need {size(needed)}, but {size(memory)} are available; give "
+                "fewer episodes."
+            )
     # Restored by the run's own program: what it stores of each evaluation can depend on the number of episodes.
     read = warm_start.restore(folder, config, built, checkpoint)
     return read._replace(built=built._replace(program=requested, learner=requested.learner))

@@ -72,8 +72,14 @@ def test_an_elite_is_rendered(map_elites_run: Path, origin: warm_start.Origin) -
 
 
 def test_more_episodes_than_an_array_can_have_are_refused(map_elites_run):
-    with pytest.raises(ValueError, match=r"^eval_episodes must be at most 2147483647, got 2147483648\.$"):
+    with pytest.raises(
+        ValueError, match=r"^eval_episodes must be at most 2147483647, the largest int32, got 2147483648"
+    ):
         evaluate(map_elites_run, episodes=2**31)
+    with pytest.raises(
+        MemoryError, match=r"^the start states of 2147483647 episodes need [\d.]+ GB, but .* available; give"
+    ):
+        evaluate(map_elites_run, episodes=2**31 - 1)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from rookery.envs.base import (
 )
 from rookery.envs.rendering import scene
 from rookery.envs.wrappers.time_limit import guard_physics
-from rookery.factories import check_fields
+from rookery.factories import check_counts, check_fields
 from rookery.types import Array, Key, PyTree
 
 _DIRECTIONS = 8  # evenly spread directions that represent the skills on a circle in evaluations
@@ -60,6 +60,7 @@ class SkillsConfig:
                 "num_skills must be at least 2, since a skill is learned by its difference from others; got "
                 f"{self.num_skills}."
             )
+        check_counts(**{"num_skills x num_skills": self.num_skills**2})  # a table of all skills
         if self.balanced and self.skill_kind == "sphere":
             raise ValueError(
                 "balanced needs a finite number of skills; leave balanced out, or use skill_kind 'one-hot'."
