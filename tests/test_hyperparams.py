@@ -264,8 +264,9 @@ def test_a_hyper_parameter_is_not_named_as_a_column_of_the_lineage(name: str) ->
 
 
 def test_joined_spaces_have_no_name_twice() -> None:
+    own = hyperparams.space(namedtuple("Own", ["rate"])(0.5), {})
     with pytest.raises(ValueError, match="the hyper-parameter 'rate' is there twice"):
-        hyperparams.join(*2 * [hyperparams.space(namedtuple("Own", ["rate"])(0.5), {})])
+        hyperparams.join(own, own)
 
 
 def test_a_space_is_independent_of_the_given_mapping() -> None:

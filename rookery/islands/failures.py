@@ -69,9 +69,8 @@ def failed(number: int, error: Exception, run_dir: str | Path) -> Outcome:
             f"the island repeats its generations and its recorded imports, and {again}",
         )
     if isinstance(error, HostError):
-        return Outcome(
-            number, text.replace(*(f"rookery resume {shlex.quote(str(folder.path))}" for folder in (island, run)))
-        )
+        own = f"rookery resume {shlex.quote(str(island.path))}"
+        return Outcome(number, text.replace(own, f"rookery resume {shlex.quote(str(run.path))}"))
     if isinstance(error, Diverged):
         return Outcome(number, text)
     if isinstance(error, RunFolderError):  # whose remedies concern whole runs

@@ -214,8 +214,8 @@ def _with_worst_value(bindings: OffPolicyBindings, member: Member, rows: Transit
     before = trees.take((member.buffer.rows.reward, member.buffer.rows.terminated), indices)
     now = rows.reward, rows.terminated
     known = jax.tree.map(lambda *parts: jnp.concatenate(parts), (*before, stored), (*now, ~broken))
-    discount = getattr(member.hyper, "discount", DISCOUNT)
-    return rows._replace(reward=jnp.where(broken, returns.worst_value(*known, discount), rows.reward))
+    worst = returns.worst_value(*known, discount=getattr(member.hyper, "discount", DISCOUNT))
+    return rows._replace(reward=jnp.where(broken, worst, rows.reward))
 
 
 def _maybe_learn(

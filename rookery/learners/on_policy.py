@@ -208,7 +208,8 @@ def collect(
     draws = jax.vmap(partial(_draw, bank, actors.env_batch.num_envs))(keys)
     actors, (rows, broken) = jax.lax.scan(partial(_act, explore, environment, bank, discount), actors, draws)
     known = rows.reward, rows.terminated, trees.where(broken, False, rows.extras.counts)
-    worst = returns.worst_value(*(leaf.reshape(-1, *environment.spec.agents) for leaf in known), discount)
+    flat = (leaf.reshape(-1, *environment.spec.agents) for leaf in known)
+    worst = returns.worst_value(*flat, discount=discount)
     reward = trees.where(broken, jnp.broadcast_to(worst, rows.reward.shape), rows.reward)
     return actors, (rows._replace(reward=reward), broken)
 

@@ -7,6 +7,7 @@ import rookery
 from rookery.envs.base import Environment, EnvSpec, Team, descriptor_spec, first_step, next_step
 from rookery.envs.wrappers.time_limit import limit_episode
 from rookery.learners.base import Learner
+from rookery.learners.off_policy import OffPolicyConfig
 
 EDGE = 0.3
 
@@ -27,9 +28,9 @@ def breaking(reward: float, length: int = 50, team: bool = False) -> Environment
         place = jax.random.uniform(key, (1,), minval=-0.1, maxval=0.1)
         return place, first_step(features(place), place)
 
-    def step(place, action, key):
+    def step(state, action, key):
         del key
-        place = place + 0.2 * action.reshape(-1)[:1]
+        place = state + 0.2 * action.reshape(-1)[:1]
         place = jnp.where(place > EDGE, jnp.nan, place)
         got = jnp.where(jnp.isnan(place[0]), jnp.nan, reward)
         return place, next_step(features(place), jnp.broadcast_to(got, agents), jnp.zeros(agents, bool), place)
@@ -44,5 +45,14 @@ def learner_of(agent: str, reward: float) -> Learner:
         ppo = rookery.ppo(env.spec, hidden_sizes=(16,), minibatches=4, actor_epochs=4, critic_epochs=4)
         return rookery.on_policy(ppo, env, num_envs=8, rollout_length=64, evaluate_every=2)
     made = {"sac": rookery.sac, "td3": rookery.td3}[agent](env.spec, hidden_sizes=(16,))
-    sizes = {"num_envs": 10, "steps_per_generation": 500, "warmup_steps": 200, "buffer_size": 5000, "batch_size": 32}
-    return rookery.off_policy(made, env, **sizes, updates_per_step=0.5, eval_episodes=4, start_states=8)
+    config = OffPolicyConfig(
+        num_envs=10,
+        steps_per_generation=500,
+        updates_per_step=0.5,
+        batch_size=32,
+        buffer_size=5000,
+        warmup_steps=200,
+        eval_episodes=4,
+        start_states=8,
+    )
+    return rookery.off_policy(made, env, config)
