@@ -88,8 +88,7 @@ def counts(config: MePbtConfig, population_size: int) -> Counts:
     """The fractions as numbers of members, each rounded to the nearest.
 
     Raises:
-      ValueError: `population_size` is below 1, no member would be replaced, or best, replaced and sampled members
-        together exceed the population.
+      ValueError: `population_size` is below 1, or best, replaced and sampled members together exceed the population.
       TypeError: `population_size` is no whole number.
     """
     check_counts(population_size=population_size)
@@ -99,11 +98,6 @@ def counts(config: MePbtConfig, population_size: int) -> Counts:
         sampled=rounded(config.sample_fraction, population_size),
     )
     best, replaced, sampled = rounded_counts
-    if replaced + sampled < 1:
-        raise ValueError(
-            f"replace_fraction {config.replace_fraction:g} and sample_fraction {config.sample_fraction:g} of a "
-            f"population of {population_size} replace no member; raise them, or enlarge the population."
-        )
     needed = replaced + sampled + (best if replaced else 0)
     if needed > population_size:
         raise ValueError(
@@ -322,7 +316,7 @@ def pbt_emitter(
       The emitter.
 
     Raises:
-      ValueError: a size below 1, or fractions that together exceed the population.
+      ValueError: a size below 1, or fractions that together exceed the population or replace no member.
 
     Example:
       >>> env = rookery.make("point_room")
@@ -332,6 +326,11 @@ def pbt_emitter(
     """
     config, space = config or MePbtConfig(), space or learner.space
     sizes = counts(config, population_size)
+    if sizes.replaced + sizes.sampled < 1:
+        raise ValueError(
+            f"replace_fraction {config.replace_fraction:g} and sample_fraction {config.sample_fraction:g} of a "
+            f"population of {population_size} replace no member; raise them, or enlarge the population."
+        )
     variations = emitters.iso_line(scoring, ga_population, variation, placement.cells)
     bindings = PbtEmitterBindings(learner, space, config, sizes, population_size, variations, placement)
     return Emitter(

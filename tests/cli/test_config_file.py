@@ -283,7 +283,7 @@ ERRORS = [
     (
         "population = 0",
         "pbt-sac --env point_room --config run.toml",
-        1,
+        2,
         "run.toml: population must be at least 1, got 0.",
     ),
     ("population = 2", "sac --env point_rom --config run.toml", 1, "error: there is no task 'point_rom'; did you mean"),

@@ -179,7 +179,7 @@ def test_an_agent_starts_from_the_best_elite_or_the_best_member(me_pbt_run, tmp_
 
 
 def test_skill_discovery_starts_from_skill_discovery(diayn_run):
-    members = initial_state(initial_program(dataclasses.replace(DIAYN_RUN, population=1, init_from=diayn_run))).members
+    members = initial_state(initial_program(dataclasses.replace(DIAYN_RUN, population=2, init_from=diayn_run))).members
     origin = warm_start.open_origin(diayn_run)
     loaded, theirs = members.state.discriminator.params, origin.state.members.state.discriminator.params
     assert_equal(trees.take(loaded, 0), trees.take(theirs, 1))

@@ -381,7 +381,7 @@ def test_two_drivers_on_one_folder(copy):
         ),
         (
             "--islands 2 --exploit tournament --population 2",
-            "error: each of 2 islands has 1 member: a tournament needs a population of at least 2",
+            "error: each of 2 islands has 1 member: exploit tournament needs a population of at least 2 members",
         ),
         (
             "--islands 2 --population 8 --replace-count 12 --best-count 2",
