@@ -66,7 +66,7 @@ class TestCounts:
     @pytest.mark.parametrize(("size", "options"), [(1, {}), (8, {"replace_fraction": 0.05, "sample_fraction": 0.0})])
     def test_counts_that_replace_no_member(self, size, options):
         with pytest.raises(ValueError, match=f"replace_fraction .* and sample_fraction .* of {size} replace no member"):
-            counts(MePbtConfig(**options), size)
+            pbt_emitter(LEARNER, SCORING, population_size=size, config=MePbtConfig(**options))
 
     def test_an_empty_population(self):
         with pytest.raises(ValueError, match="population_size must be at least 1, got 0"):
