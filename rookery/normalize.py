@@ -39,7 +39,7 @@ def update(statistics: RunningStatistics, rows: Array, counts: Array | bool = Tr
     rows = jnp.where(valid[:, None], jnp.clip(as_floats(rows), -_LARGEST, _LARGEST), 0.0)
     added = jnp.sum(valid.astype(jnp.float32))
     # The first rows themselves may be absurd: they are forgotten where that shows beside the rows that follow.
-    absurd = jnp.abs(statistics.mean) > _MOST_SPREADS * (1.0 + jnp.max(jnp.abs(rows), axis=0))
+    absurd = jnp.abs(statistics.mean) > 100.0 * (1.0 + jnp.max(jnp.abs(rows), axis=0))
     kept = ~(absurd & (added > 0) & (statistics.count <= 8.0 * added))
     seen = jnp.where(kept, statistics.count, 0.0)
     mean, squares = jnp.where(kept, statistics.mean, 0.0), jnp.where(kept, statistics.squares, 0.0)
@@ -61,25 +61,25 @@ def update(statistics: RunningStatistics, rows: Array, counts: Array | bool = Tr
 
 
 _MOST_UPDATES = 2.0**20
-_MOST_SPREADS = 1e3
 _LARGEST = 1e12  # its square, times the largest count, is a float32
 
 
 def _limit(seen: Array, mean: Array, squares: Array, distance: Array, added: Array) -> Array:
     """The largest distance from the mean that counts, `[O]`, given that of the new rows, `[B, O]`, inf where masked.
 
-    It is the usual distance times the root of the number of rows, with 100 more, at most times 1,000: after those 100,
-    one row about doubles the variance at most, and of a feature that is not constant numbers beyond a thousand standard
-    deviations are less than one in a million (Chebyshev). The usual distance is the largest of three: the standard
-    deviation so far, with one row more at distance 10, so that a constant feature can change; the harmonic mean of the
-    new distances, after the first update with one more of 0: rows that agree on a new scale raise it, and single absurd
+    It is the usual distance times the root of the number of rows, with 100 more, at most times 32, and at least 10:
+    after those 100, one row about doubles the variance at most. Beyond 32 standard deviations are less than a
+    thousandth of the numbers of any feature (Chebyshev), and rarer absurd ones add less than the rows between them
+    dilute, so that their number does not matter. The usual distance is the largest of three: the standard deviation so
+    far, with one row more at distance 10, so that a constant feature can change; the harmonic mean of the new
+    distances, after the first update with one more of 0: rows that agree on a new scale raise it, and single absurd
     ones do not; and a distance that float32 resolves beside the mean.
     """
     so_far = jnp.sqrt((squares + 100.0) / (seen + 1.0))
     one = jnp.minimum(seen, 1.0)
     harmonic = (added + one) / jnp.maximum(one + jnp.sum(1.0 / (1.0 + distance), axis=0), _SMALL) - 1.0
     usual = jnp.maximum(jnp.maximum(so_far, harmonic), 2.0**-20 * jnp.abs(mean))
-    return jnp.minimum(jnp.sqrt(seen + added + 100.0), _MOST_SPREADS) * usual
+    return jnp.maximum(jnp.minimum(jnp.sqrt(seen + added + 100.0), 32.0) * usual, 10.0)
 
 
 def mean_of(counts: Array, values: Array) -> Array:

@@ -77,6 +77,7 @@ def absurd_rows(value: float, batches: int, size: int, where: slice, share: floa
         (20, 2_048, slice(1, 2), 1.0),
         (400, 64, slice(50, 55), 0.0),
         (100, 1_000, slice(50, 51), 0.1),
+        (4_000, 64, slice(50, None, 20), 0.0),  # again and again
     ],
 )
 def test_absurd_numbers_do_not_hide_a_feature(

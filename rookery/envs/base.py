@@ -259,8 +259,6 @@ class Environment(NamedTuple):
     """The name and options that it was made from, recorded in the run directory."""
     parameterize: ParameterizeFn | None = None
     """None: the environment has no parameters."""
-    guarded: bool = False
-    """Whether a step that is not finite ends its episode as broken, see `guard_physics`, which learners add."""
 
 
 def announce_inside(environment: Environment, field: str) -> AnnounceFn | None:

@@ -311,6 +311,23 @@ def test_broken_physics_end_the_episode(value: float) -> None:
     np.testing.assert_array_equal(broken.descriptor, [0.0])
 
 
+@pytest.mark.parametrize("cause", ["the physics", "the user's step"])
+def test_a_guard_inside_of_a_step_that_a_user_has_replaced_is_not_enough(cause: str) -> None:
+    guarded = stack_frames(time_limit.limit_episode(time_limit.guard_physics(fragile(np.nan)), 5), 2)
+    assert time_limit.guard_physics(guarded) is guarded
+
+    def step(state: Any, action: jax.Array, key: jax.Array) -> tuple:
+        state, taken = guarded.step(state, action, key)
+        reward = taken.reward if cause == "the physics" else jnp.log(-action[0])
+        return state, taken._replace(reward=reward)
+
+    env = time_limit.guard_physics(guarded._replace(step=step))
+    for action, breaks in ((-1.0, False), (1.0, True)):
+        _, taken = env.step(env.reset(jax.random.key(0))[0], jnp.full(1, action), jax.random.key(1))
+        assert (bool(taken.broken), bool(taken.terminated)) == (breaks, breaks)
+        assert bool(trees.all_finite(taken))
+
+
 def test_a_policy_that_is_not_finite_breaks_the_maze_and_is_reported() -> None:
     env = registry.make("point_maze")
     _, step = env.step(env.reset(jax.random.key(0))[0], jnp.full((2,), jnp.nan), jax.random.key(1))

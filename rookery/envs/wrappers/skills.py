@@ -137,7 +137,6 @@ def skills(
         announce=announce_inside(environment, "inner"),
         host=environment.host,
         parameterize=parameterize_inside(environment, wrap),
-        guarded=environment.guarded,
         settings={**environment.settings, "skills": vars(config)},
     )
 

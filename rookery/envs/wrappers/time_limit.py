@@ -134,24 +134,34 @@ def guard_physics(environment: Environment) -> Environment:
     """Terminate an episode in the step whose outputs are not finite.
 
     That step has `broken` set, reward and measures 0, and its non-finite numbers replaced by 0. The environment's state
-    keeps its non-finite numbers until the next reset. An environment that is guarded already, or that runs on the host,
-    where its numbers are checked, is returned unchanged. Learners, evaluations and `skills` guard their environments.
+    keeps its non-finite numbers until the next reset. An environment that is guarded already, inside of this package's
+    wrappers, or that runs on the host, where its numbers are checked, is returned unchanged. Learners, evaluations and
+    `skills` guard their environments.
 
     Example:
       >>> env = rookery.envs.limit_episode(rookery.envs.guard_physics(rookery.make("point_room")), 10)
     """
-    if environment.guarded or environment.host is not None:
+    if environment.host is not None or _is_guarded(environment):
         return environment
     return environment._replace(
         step=partial(_guarded_step, environment),
         parameterize=parameterize_inside(environment, guard_physics),
-        guarded=True,
     )
+
+
+def _is_guarded(environment: Environment) -> bool:
+    """Whether its step is a guarded one, with nothing but wrappers of this package around it, which change no number:
+    what a user puts around it, as in `environment._replace(step=...)`, may not be finite."""
+    step = environment.step
+    if not isinstance(step, partial):
+        return False
+    is_wrapper = step.func.__module__.startswith(__name__.rpartition(".")[0] + ".")
+    return step.func is _guarded_step or (is_wrapper and _is_guarded(step.args[0]))
 
 
 def _guarded_step(environment: Environment, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
     state, step = environment.step(state, action, key)
-    broken = ~trees.all_finite((step.reward, step.final_observation, step.descriptor))
+    broken = step.broken | ~trees.all_finite((step.reward, step.final_observation, step.descriptor))
     clean = partial(jax.tree.map, _replace_nonfinite)
     return state, step._replace(
         observation=clean(step.observation),
