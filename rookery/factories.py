@@ -430,7 +430,7 @@ def reference_to(name: str, factory: Factory) -> str:
 
 def _described(error: BaseException) -> str:
     """An exception with the place that led to it, as the end of a sentence."""
-    return f"{type(error).__name__}: {str(error).rstrip('.')}{place_of(error)}"
+    return f"{type(error).__name__}: {str(error).rstrip('.') or 'no message'}{place_of(error)}"
 
 
 def _described_import(error: BaseException) -> str:

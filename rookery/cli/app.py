@@ -294,8 +294,12 @@ def _execute(command: Any, group: ProcessGroup) -> None:
             resume(command, group)
         else:
             commands.execute(command)
-    except SystemExit as stop:  # of a function of the user, such as a step that is traced
-        raise ValueError(f"the command ended early, since SystemExit: {stop} was raised{place_of(stop)}.") from stop
+    except BaseException as stop:
+        if isinstance(stop, Exception | KeyboardInterrupt):
+            raise
+        # of a function of the user, such as a step that is traced
+        raised = f"{type(stop).__name__}: {stop} was raised{place_of(stop)}"
+        raise ValueError(f"the command ended early, since {raised}.") from stop
 
 
 def train(command: Train, group: ProcessGroup) -> None:

@@ -273,7 +273,7 @@ def _expanded(file: str, value: Any) -> Any:
 def _toml(file: str, text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also a number of more digits than Python reads
         raise flags.FlagError(f"{file} is not valid TOML: {error}.") from None
 
 
@@ -281,10 +281,12 @@ def _yaml(file: str, text: str) -> dict[str, Any]:
     try:
         _check_names(file, yaml.compose(text, yaml.SafeLoader))
         settings = yaml.safe_load(text)
+    except flags.FlagError:
+        raise
     except yaml.MarkedYAMLError as error:
         place = f" (at line {error.problem_mark.line + 1})" if error.problem_mark else ""
         raise flags.FlagError(f"{file} is not valid YAML: {error.problem}{place}.") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # such as the date 2026-13-45
         raise flags.FlagError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(settings, dict | None):
         raise flags.FlagError(f"{file} must have lines such as `population: 16`, got {_shown(settings)}.")

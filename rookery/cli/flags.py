@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,8 @@ except ImportError:
 Flags = Mapping[str, Any]
 """Flag -> the type of its value."""
 
-_NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
+_DIGITS = 100
+"""Digits of a whole number that are read and shown; Python reads no more than 4,300."""
 _VALUES = {"INT": "whole number", "FLOAT": "number", "STR": "word", "PATH": "path"}
 
 
@@ -96,15 +98,23 @@ def check(words: Sequence[str], command: str, flags: Flags) -> None:
             raise FlagError(unknown_flag(flag, words, command, flags))
         if value == "" and (is_joined or not word):
             raise FlagError(f"{flag or 'a value'} is empty; give {'it a value' if flag else 'one'}, or leave it out.")
-        if _NOT_FINITE.fullmatch(value) and "float" in str(flags.get(flag, "")):
+        if not _is_finite(value) and "float" in str(flags.get(flag, "")):
             raise FlagError(f"{flag} must be a finite number, got {value}.")
         if re.fullmatch(r"[+-]?\d+", value) and "int" in str(flags.get(flag, "")):
             largest = 2**32 - 1 if flag == "--seed" else LARGEST_COUNT
-            if not -largest <= int(value) <= largest:
-                raise FlagError(f"{flag} must be at most {largest}, got {value}.")
+            if len(value) > _DIGITS or not -largest <= int(value) <= largest:
+                raise FlagError(f"{flag} must be at most {largest}, got {value:.{_DIGITS}}.")
         before = flag if word.startswith("--") else before
     if sum(word.partition("=")[0] == "--option" for word in words) > 1:
         raise FlagError("--option is given twice; give it once with all values: --option width=4 population=8.")
+
+
+def _is_finite(value: str) -> bool:
+    """Whether a word is no number that a float cannot hold, such as nan, inf or 1e400."""
+    try:
+        return math.isfinite(float(value))
+    except ValueError:
+        return True
 
 
 def check_name(label: str, word: str, known: Sequence[str]) -> None:

@@ -237,8 +237,16 @@ class _Table:
 
 def _last_elites(path: Path) -> dict[int, float]:
     """The latest fitness of each cell according to `cells.csv`."""
-    table = read_csv(path) if path.exists() else {}
+    table = _existing(path, "cell", "fitness")
     return dict(zip(table["cell"].tolist(), table["fitness"].tolist(), strict=True)) if table else {}
+
+
+def _existing(path: Path, *needed: str) -> dict[str, np.ndarray]:
+    """The columns of a table to which rows will be appended; {} if the file does not exist or is empty."""
+    table = read_csv(path) if path.exists() else {}
+    if missing := [name for name in needed if table and name not in table]:
+        raise ValueError(f"{path} is damaged: it has no column {missing[0]}; put a copy of it back, or move it away.")
+    return table
 
 
 def _member_columns(members: Mapping[str, ArrayLike]) -> dict[str, list[float]]:
@@ -261,7 +269,7 @@ def _resumed(path: Path, generation: int, has_all_generations: bool) -> tuple[li
 
     The header is None, and the generation -1, if no row remains.
     """
-    table = read_csv(path) if path.exists() else {}
+    table = _existing(path, "generation")
     kept = {name: column[table["generation"] < generation] for name, column in table.items()}
     if not kept or not len(kept["generation"]):
         lost = list(range(generation)) if path.exists() or path.name == "metrics.csv" else []
@@ -318,8 +326,11 @@ def lost_rows(generations: Sequence[int]) -> str:
 
 def _read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
     """The column names and the rows below the header; text after the last line break is incomplete and ignored."""
-    text = path.read_text(encoding="utf-8", errors="replace")
-    rows = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
+    text = path.read_text(encoding="utf-8-sig", errors="replace")  # editors may begin the file with a mark
+    try:
+        rows = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
+    except csv.Error as error:
+        raise ValueError(f"{path} is damaged: {error}; put a copy of it back, or move it away.") from error
     return (rows[0] if rows else []), rows[1:]
 
 
@@ -337,5 +348,5 @@ def _numbers(columns: Iterable[Sequence[float]]) -> Iterator[list[str]]:
 def _parse(path: Path, name: str, column: Sequence[str]) -> np.ndarray:
     try:
         return np.array(column, dtype=str).astype(_type_of(name))
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"{path}, column {name} is damaged: {error}; correct or delete the line.") from error

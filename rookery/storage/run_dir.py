@@ -341,7 +341,7 @@ def _is_of_another_program(config_file: Path) -> bool:
     """Whether a readable `config.json` lacks the keys that every version of this library writes."""
     try:
         content = json.loads(config_file.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and not {"format", "versions"} & set(content)
 
@@ -350,7 +350,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         written_by, written_format = content["versions"]["rookery"], content["format"]
-    except (ValueError, KeyError, TypeError) as error:  # ValueError: not JSON, or not UTF-8
+    except (ValueError, KeyError, TypeError, RecursionError) as error:  # ValueError: not JSON, or not UTF-8
         raise _damaged(path, f"{type(error).__name__}: {error}") from error
     if written_format not in (1, FORMAT):
         raise RunFolderError(

@@ -397,6 +397,8 @@ INVALID = [
     ("train pbt-sac --perturb-factors 1", 2, "--perturb-factors must be 2 numbers, got 1."),
     ("train pbt-sac --perturb-factors nan 1", 2, "--perturb-factors must be a finite number, got nan."),
     ("train sac --updates-per-step=inf", 2, "--updates-per-step must be a finite number, got inf."),
+    ("train sac --updates-per-step -1e400", 2, "--updates-per-step must be a finite number, got -1e400."),
+    pytest.param(f"train sac --seeds {'9' * 5000}", 2, "--seeds must be at most 2147483647, got 9999", id="digits"),
     ("train sac --hidden-sizes a b", 2, "--hidden-sizes must be whole numbers, got a b."),
     ("train diayn --discriminator-hidden-sizes 0", 2, "--discriminator-hidden-sizes must all be at least 1"),
     ("train sac --seed 99999999999999999999", 2, "--seed must be at most 4294967295"),

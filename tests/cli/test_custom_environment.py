@@ -62,8 +62,14 @@ ROOM = "import argparse, sys, rookery\ndef make():\n    return rookery.make('poi
         (ROOM + "exit('no licence')", "the file {file} raised SystemExit: no licence ({file}, line 4); keep what"),
         (ROOM + "import json\njson.loads('{{')", "the file {file} raised JSONDecodeError: {any} ({file}, line 5)"),
         (ROOM + "import none_such", "the file {file} raised ModuleNotFoundError: {any} ({file}, line 4)"),
+        (ROOM + "raise BaseException('lost')", "since BaseException: lost was raised ({file}, line 4)."),
         (ROOM + "def make(:", "the file {file} raised SyntaxError: {any} (own.py, line 4)"),
         (ROOM.replace("return", "sys.exit(0);"), "the factory {file}:make raised SystemExit: 0 ({file}, line 3)"),
+        (
+            ROOM.replace("return", "assert 0;"),
+            "the factory {file}:make raised AssertionError: no message ({file}, line 3)",
+        ),
+        (ROOM.replace("return", "raise GeneratorExit;"), "since GeneratorExit:  was raised ({file}, line 3)."),
         (
             ROOM.replace("return", "import json; json.loads('{{');"),
             "make raised JSONDecodeError: {any} ({file}, line 3)",

@@ -248,6 +248,28 @@ def test_truncation_is_atomic(run, monkeypatch):
     assert paths[0] == (run.metrics_file, "generation,best,steps\n0,0.0,100.0\n1,1.0,100.0\n")
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a,b\n1,2\n", "it has no column generation"),
+        ("0,1.0\n", "it has no column generation"),
+        (f"generation,a\n0,{chr(0) * 200_000}\n", "field larger than field limit"),
+        (f"generation,a\n{10**30},1.0\n", "column generation is damaged"),
+    ],
+)
+@pytest.mark.parametrize("name", ["metrics.csv", "lineage.csv", "cells.csv"])
+@pytest.mark.filterwarnings("ignore:.*metrics.csv has lost the rows")
+def test_whatever_a_table_holds_it_is_named_before_a_run_goes_on(run, name, content, message):
+    (run.path / name).write_text(content)
+    with pytest.raises(ValueError, match=rf"{name}.*{message}"):
+        RunLog(run, 1)
+
+
+def test_a_mark_in_front_of_the_first_line_is_no_part_of_it(run):
+    run.metrics_file.write_bytes(b"\xef\xbb\xbfgeneration,a\n0,1.0\n")
+    assert [*read_csv(run.metrics_file)] == ["generation", "a"]
+
+
 def test_a_damaged_table_is_named(run):
     write(run, range(2))
     run.metrics_file.write_text("generation,best\n0,1.0\nx,2.0\n1,3.0,4.0\n")
