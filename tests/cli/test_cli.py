@@ -436,7 +436,11 @@ INVALID = [
         ("train sac --generations 0", 2, "generations must be at least 1"),
         ("train dqn", 2, "dqn"),
         ("train sac --env point_room --space.discount 1.2", 1, "discount must lie in [0, 1], got 1.2."),
-        ("train pbt-td3 --env point_room --space.policy-lr -1 1", 1, "needs a lower bound above 0 (at least 1.2e-38), got -1.0"),
+        (
+            "train pbt-td3 --env point_room --space.policy-lr -1 1",
+            1,
+            "needs a lower bound above 0 (at least 1.2e-38), got -1.0",
+        ),
         ("train pbt-td3 --space.polcy-lr 1e-4 1e-3", 2, "--space.policy-lr"),
         ("train pbt-td3 --env point_room --exploit multi-frequency", 1, "a multiple of 4 from 16 on, got a population"),
         ("train pbt-sac --env point_room --exploit tournament --population 1", 1, "at least 2 members, got 1;"),
