@@ -299,7 +299,8 @@ def filled(table: Mapping[str, np.ndarray], generations: int) -> tuple[dict[str,
     if not known.any():
         return dict(table), []
     counts = np.bincount(generation[known], minlength=generations)
-    size = int(np.bincount(counts[counts > 0]).argmax())  # rows of a generation
+    sizes = np.bincount(counts[counts > 0])
+    size = len(sizes) - 1 - int(sizes[::-1].argmax())  # rows of a generation: the commonest count
     lost = np.flatnonzero(counts != size)
     known &= ~np.isin(generation, lost)
     member = table.get("member", np.zeros_like(generation))

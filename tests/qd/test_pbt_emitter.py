@@ -77,7 +77,7 @@ class TestCounts:
         [
             ({"replace_fraction": -0.1}, "replace_fraction must lie in"),
             ({"best_fraction": 1.1}, "best_fraction must lie in"),
-            ({"sample_fraction": NAN}, "sample_fraction must lie in"),
+            ({"sample_fraction": NAN}, "sample_fraction must be a finite number"),
             ({"resample_probability": 2}, "resample_probability must lie in"),
             ({"perturb_factors": (0.8, 0.0)}, "perturb_factors must be above 0"),
             ({"perturb": "pb2"}, "perturb must be 'resample' or 'perturb', got 'pb2'"),
