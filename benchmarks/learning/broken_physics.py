@@ -27,7 +27,7 @@ def main() -> None:
     made.add_argument("--seeds", type=int, default=4)
     options = harness.parse(made)
     if options.rule == "termination":
-        returns.worst_value = lambda reward_t, *_: jnp.zeros(reward_t.shape[1:])
+        returns.worst_value = lambda reward_t, *_, **__: jnp.zeros(reward_t.shape[1:])
     cases = [(agent, reward) for reward in (-1.0, 1.0) for agent in AGENTS]
     harness.report("broken_physics", options, [measure(options, *case) for case in cases], harness.load())
 
