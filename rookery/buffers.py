@@ -15,9 +15,6 @@ from rookery import trees
 from rookery.factories import check_counts
 from rookery.types import Array, Key, PyTree
 
-LARGEST_INDEX = 2**31 - 1
-"""Indices are int32. Rows that are not finite receive the indices after the capacity, which must exist as well."""
-
 
 class BufferState(NamedTuple):
     """Contents of a ring buffer. Rows at and beyond `size` were never written and are never sampled."""

@@ -1,7 +1,6 @@
 """How islands end: the outcome of each, and the sentence and the remedy for one that failed."""
 
 import contextlib
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +10,7 @@ from rookery.storage import events
 from rookery.storage.checkpoint import CheckpointError, NoneComplete
 from rookery.storage.exit_reasons import Diverged
 from rookery.storage.island_files import island_dir, reached
-from rookery.storage.run_dir import RunFolder, RunFolderError
+from rookery.storage.run_dir import RunFolder, RunFolderError, resume_command
 
 ENDS_ONE = (Diverged, CheckpointError, HostError)
 """The errors that end one island of a run."""
@@ -61,7 +60,7 @@ def failed(number: int, error: Exception, run_dir: str | Path) -> Outcome:
     """
     run, island = RunFolder(run_dir), RunFolder(island_dir(run_dir, number))
     text = " ".join(str(error).split())
-    again = f"continue with: rookery resume {shlex.quote(str(run.path))}"
+    again = f"continue with: {resume_command(run.path)}"
     if isinstance(error, NoneComplete):
         return Outcome(
             number,
@@ -69,8 +68,7 @@ def failed(number: int, error: Exception, run_dir: str | Path) -> Outcome:
             f"the island repeats its generations and its recorded imports, and {again}",
         )
     if isinstance(error, HostError):
-        own = f"rookery resume {shlex.quote(str(island.path))}"
-        return Outcome(number, text.replace(own, f"rookery resume {shlex.quote(str(run.path))}"))
+        return Outcome(number, text.replace(resume_command(island.path), resume_command(run.path)))
     if isinstance(error, Diverged):
         return Outcome(number, text)
     if isinstance(error, RunFolderError):  # whose remedies concern whole runs

@@ -9,7 +9,6 @@ import importlib.util
 import json
 import logging
 import os
-import shlex
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from rookery.distributed.sync import PACKAGES
 from rookery.experiments.config_io import from_record, to_record
 from rookery.islands.failures import ENDS_ONE, Outcome, failed
 from rookery.islands.plan import Builder, CallbacksFn, IslandRun, as_recorded, check
-from rookery.storage.run_dir import RunFolder, RunFolderError
+from rookery.storage.run_dir import RunFolder, RunFolderError, resume_command
 from rookery.training.compilation import keep_compiled_programs
 from rookery.versions import versions
 
@@ -287,4 +286,4 @@ def _outcome(ray: Any, reference: Any, number: int, folder: RunFolder) -> Outcom
     except ray.exceptions.RayError as error:
         reason = str(error).splitlines()[0].rstrip(".")
         saved = "what it has saved is complete, so continue with"
-        return Outcome(number, f"{reason}; {saved}: rookery resume {shlex.quote(str(folder.path))}")
+        return Outcome(number, f"{reason}; {saved}: {resume_command(folder.path)}")

@@ -1,6 +1,5 @@
 """Starts, continues and follows a run of islands, with either engine."""
 
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from rookery.islands.failures import IslandError, Outcome, record, sentences
 from rookery.islands.plan import Builder, CallbacksFn, IslandRun, as_recorded, check
 from rookery.islands.store import Store, StoreError
 from rookery.storage.island_files import island_dir, reached
-from rookery.storage.run_dir import RunFolder, create, open_existing
+from rookery.storage.run_dir import RunFolder, create, open_existing, resume_command
 from rookery.training.run_writer import AfterSave
 from rookery.training.terminal import terminal
 
@@ -91,7 +90,7 @@ def run_islands(
     if any(outcome.stopped for outcome in outcomes):
         least = min(generation for generation, _ in progress(folder, config.islands.islands))
         message = f"stopped, all islands after at least {least} generations, which are saved; continue with: "
-        lines = [*sentences(outcomes), f"{message}rookery resume {shlex.quote(str(run_dir))}"]
+        lines = [*sentences(outcomes), f"{message}{resume_command(run_dir)}"]
         raise Interrupted(requests.signum or 2, "\n".join(lines))
     if sentences(outcomes):
         raise IslandError(outcomes)

@@ -15,7 +15,7 @@ from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.teams import check_alone
 from rookery.envs.wrappers.time_limit import guard_physics
-from rookery.factories import METRIC_NAMES, Within, check_counts, check_fields, check_names, config_from
+from rookery.factories import LARGEST_COUNT, METRIC_NAMES, Within, check_counts, check_fields, check_names, config_from
 from rookery.learners import evaluation, grouped_updates, rollout
 from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
 from rookery.learners.iterations import Phases, training
@@ -75,7 +75,7 @@ class OffPolicyConfig(EvaluationConfig):
             if self.buffer_size is not None and self.buffer_size < getattr(self, name):
                 least = f"{name} ({getattr(self, name)})"
                 raise ValueError(f"buffer_size must be at least {least}, got {self.buffer_size}.")
-        largest = buffers.LARGEST_INDEX - self.num_envs
+        largest = LARGEST_COUNT - self.num_envs  # rows that are left out receive the indices after the capacity
         if self.buffer_size is not None and self.buffer_size > largest:
             raise ValueError(
                 f"buffer_size must be at most {largest} with num_envs {self.num_envs}, since indices of transitions "

@@ -1,10 +1,10 @@
 """Messages about the end of a run."""
 
-import shlex
 import signal
 from pathlib import Path
 
 from rookery.storage.checkpoint import Checkpointer
+from rookery.storage.run_dir import resume_command
 
 
 class Diverged(ArithmeticError):  # noqa: N818 - an outcome of the run
@@ -17,7 +17,7 @@ def stopped(generation: int, run_dir: Path | None, within: bool = False) -> str:
     if run_dir is None:
         return f"stopped {where}; nothing was saved, since the run has no run_dir."
     saved = "whose progress" if within else "which"
-    return f"stopped {where}, {saved} is saved; continue with: rookery resume {shlex.quote(str(run_dir))}"
+    return f"stopped {where}, {saved} is saved; continue with: {resume_command(run_dir)}"
 
 
 def lost(generation: int, of_a_repertoire: bool, checkpoints: Checkpointer | None, run_dir: Path | None) -> str:

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rookery.storage.csv_log import read_last
-from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing
+from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing, resume_command
 
 ISLAND = "island"
 """Key of an island's `config.json`: its `number`, the number of `islands`, `migrate_every` and `migrate_fraction`."""
@@ -102,7 +101,7 @@ def check_is_no_island(run_dir: str | os.PathLike[str]) -> None:
     if ISLAND in folder.config:
         raise RunFolderError(
             f"{folder.path} is an island of {folder.path.parent.parent}; continue all of its islands: "
-            f"rookery resume {shlex.quote(str(folder.path.parent.parent))}"
+            f"{resume_command(folder.path.parent.parent)}"
         )
 
 

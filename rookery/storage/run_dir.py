@@ -178,6 +178,11 @@ class RunFolder:
         self.versions = content["versions"]
 
 
+def resume_command(run_dir: str | os.PathLike[str]) -> str:
+    """The command that continues a run, quoted for a shell."""
+    return f"rookery resume {shlex.quote(str(run_dir))}"
+
+
 def check_new(path: str | os.PathLike[str], from_python: bool = False) -> None:
     """Check that a directory contains no run.
 
@@ -188,8 +193,7 @@ def check_new(path: str | os.PathLike[str], from_python: bool = False) -> None:
     folder = RunFolder(path)
     if found := _files_of_a_run(folder):
         _check_is_run(folder, found)
-        resume = f"rookery resume {shlex.quote(str(folder.path))}"
-        remedy = f"continue it with `{resume}`, replace it with `--overwrite`, or give a --run-dir"
+        remedy = f"continue it with `{resume_command(folder.path)}`, replace it with `--overwrite`, or give a --run-dir"
         if from_python:
             remedy = "continue it with resume=True, replace it with overwrite=True, or give another run_dir"
         raise RunFolderError(f"{folder.path} already contains a run: {remedy}.")

@@ -1,7 +1,6 @@
 """Environments on the host in a run: their failures, and the running episodes in checkpoints."""
 
 import math
-import shlex
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -17,6 +16,7 @@ from rookery.envs.host.base import HostError, HostState, HostWarning
 from rookery.envs.host.pool import Event, HostPool
 from rookery.learners.base import Bank, Learner, Member
 from rookery.populations.base import Program, ProgramState, member_keys
+from rookery.storage.run_dir import resume_command
 from rookery.types import Key, PyTree
 
 
@@ -113,7 +113,7 @@ class HostEpisodes:
         then = f"the run stopped in generation {generation + 1}"
         if run_dir is not None:
             then += ", whose progress is saved" if saved else ", which begins again after the newest checkpoint"
-            then += f"; mend the environment and continue with: rookery resume {shlex.quote(str(run_dir))}"
+            then += f"; mend the environment and continue with: {resume_command(run_dir)}"
         return HostError(f"{name}, {where}: it {failure.text}; {then}")
 
     def _located(self, event: Event, state: PyTree) -> str:

@@ -140,7 +140,8 @@ class Batch:
             return trees.take(self.step(jax.tree.map(lambda leaf: leaf[None], state), action[None]), 0)
         next_keys, keys = jax.vmap(split_key)(state.info["rng"])
         environment = auto_reset(self.environment, state.info["first"]) if self.auto_reset else self.environment
-        env_state, step = jax.vmap(marked(environment).step)(state.pipeline_state, action, keys)
+        env_state, step = jax.vmap(environment.step)(state.pipeline_state, action, keys)
+        step = step._replace(reward=jnp.where(step.broken, jnp.nan, step.reward))
         info = {**state.info, "rng": next_keys, **_info(env_state, step)}
         if self.eval_metrics:
             info["completed_eval_metrics"] = _update_eval_metrics(info["completed_eval_metrics"], step)
@@ -182,16 +183,6 @@ def create(
     physics = {"backend": backend} if "backend" in registry.find(name).overrides else {}
     environment = registry.make(name, episode_length=episode_length, **physics, **overrides)
     return Batch(environment, batch_size, auto_reset, eval_metrics, fixed_init_state)
-
-
-def marked(environment: base.Environment) -> base.Environment:
-    """The environment with a reward of NaN in a step in which the physics broke."""
-
-    def step(state: base.EnvState, action: Array, key: Key) -> tuple[base.EnvState, base.Step]:
-        state, taken = environment.step(state, action, key)
-        return state, taken._replace(reward=jnp.where(taken.broken, jnp.nan, taken.reward))
-
-    return environment._replace(step=step)
 
 
 def _reset(environment: base.Environment, key: Key) -> StartStates:
