@@ -4,16 +4,17 @@ import ast
 import io
 import re
 import tokenize
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 import rookery
 
 ROOT = Path(rookery.__file__).parent
-FILES = sorted(ROOT.rglob("*.py"))
+TREES = {path: ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
+FILES = list(TREES)
+MODULES = [path for path in FILES if path != ROOT / "__init__.py"]
 
 # A package imports only from itself and from those before it; the members of a group do not import each other.
 GROUPS = [["versions", "types", "factories"], ["trees", "features"], ["hyperparams"]]
@@ -82,12 +83,8 @@ def imports(tree: ast.AST) -> list[str]:
     return found
 
 
-def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
 def rookery_packages(path: Path) -> set[str]:
-    return {name.split(".")[1] for name in imports(parse(path)) if name.startswith("rookery.")} & set(RANK)
+    return {name.split(".")[1] for name in imports(TREES[path]) if name.startswith("rookery.")} & set(RANK)
 
 
 def module_of(path: Path) -> str:
@@ -95,11 +92,9 @@ def module_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if p.parent != ROOT or p.name != "__init__.py"], ids=relative)
-def test_a_package_imports_only_packages_before_it(path: Path):
-    own = package_of(path)
-    for other in rookery_packages(path) - {own}:
-        assert RANK[other] < RANK[own], f"{relative(path)} imports {other}, which does not come before {own}"
+def test_a_package_imports_only_packages_before_it():
+    pairs = [(path, other) for path in MODULES for other in rookery_packages(path) - {package_of(path)}]
+    assert [f"{relative(path)}: {other}" for path, other in pairs if RANK[other] >= RANK[package_of(path)]] == []
 
 
 def test_every_file_is_in_a_known_package():
@@ -107,9 +102,9 @@ def test_every_file_is_in_a_known_package():
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    modules = {module_of(path): path for path in FILES if path.parent != ROOT or path.name != "__init__.py"}
+    modules = {module_of(path): path for path in MODULES}
     graph = {
-        module: {name.removeprefix("rookery.") for name in imports(parse(path))} & (set(modules) - {module})
+        module: {name.removeprefix("rookery.") for name in imports(TREES[path])} & (set(modules) - {module})
         for module, path in modules.items()
     }
     packages = {module for module, path in modules.items() if path.name == "__init__.py"}
@@ -117,44 +112,44 @@ def test_no_modules_import_each_other_in_a_circle():
     TopologicalSorter({module: needs - packages for module, needs in graph.items()}).prepare()
 
 
-@pytest.mark.parametrize("folder", sorted({path.parent for path in FILES}), ids=relative)
-def test_a_folder_has_at_most_fourteen_modules(folder: Path):
-    assert len([path for path in folder.glob("*.py") if not path.name.startswith("__")]) <= 14
+def test_a_folder_has_at_most_fourteen_modules():
+    counts = Counter(path.parent for path in FILES if not path.name.startswith("__"))
+    assert {relative(folder): count for folder, count in counts.items() if count > 14} == {}
 
 
 def test_agents_depend_on_the_interface_of_environments_only():
-    for path in (ROOT / "agents").glob("*.py"):
-        used = {name for name in imports(parse(path)) if name.startswith("rookery.envs.")}
-        assert all(name.startswith("rookery.envs.base") for name in used), f"{relative(path)} imports {used}"
+    agents = [path for path in FILES if package_of(path) == "agents"]
+    used = [name for path in agents for name in imports(TREES[path]) if name.startswith("rookery.envs.")]
+    assert [name for name in used if not name.startswith("rookery.envs.base")] == []
 
 
 def test_the_report_reads_run_folders_only():
     allowed = {"types", "trees", "versions", "distributed", "storage", "experiments", "training", "deploy", "report"}
-    for path in (ROOT / "report").rglob("*.py"):
-        assert rookery_packages(path) <= allowed, relative(path)
+    report = [path for path in FILES if package_of(path) == "report"]
+    assert set().union(*map(rookery_packages, report)) <= allowed
 
 
-@pytest.mark.parametrize("package", ONLY_IN)
-def test_a_dependency_is_named_in_its_own_files_only(package: str):
-    users = {relative(path) for path in FILES if any(name.split(".")[0] == package for name in imports(parse(path)))}
-    assert users <= ONLY_IN[package]
+def test_a_dependency_is_named_in_its_own_files_only():
+    users = {(name.split(".")[0], relative(path)) for path in FILES for name in imports(TREES[path])}
+    assert [user for user in users if user[1] not in ONLY_IN.get(user[0], {user[1]})] == []
 
 
 def test_no_private_module_of_jax_is_imported():
-    for path in FILES:
-        assert not [name for name in imports(parse(path)) if name.startswith("jax._src")], relative(path)
+    assert [relative(path) for path in FILES if any(name.startswith("jax._src") for name in imports(TREES[path]))] == []
+
+
+def names_devices(node: ast.AST) -> bool:
+    """Whether a node is `jax.devices` or imports it from JAX, or another of `DEVICE_WORDS`."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "jax":
+        return node.attr in DEVICE_WORDS
+    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("jax"):
+        return bool({alias.name for alias in node.names} & DEVICE_WORDS)
+    return False
 
 
 def test_devices_are_named_in_few_files():
-    for path in FILES:
-        if relative(path) in DEVICE_FILES:
-            continue
-        for node in ast.walk(parse(path)):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "jax":
-                assert node.attr not in DEVICE_WORDS, f"{relative(path)}:{node.lineno} names jax.{node.attr}"
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("jax"):
-                named = {alias.name for alias in node.names} & DEVICE_WORDS
-                assert not named, f"{relative(path)}:{node.lineno} imports {named}"
+    others = [path for path in FILES if relative(path) not in DEVICE_FILES]
+    assert [relative(path) for path in others if any(map(names_devices, ast.walk(TREES[path])))] == []
 
 
 def functions(tree: ast.AST) -> list[tuple[ast.FunctionDef, int]]:
@@ -172,23 +167,19 @@ def functions(tree: ast.AST) -> list[tuple[ast.FunctionDef, int]]:
     return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_sizes_stay_readable(path: Path):
-    assert len(path.read_text().splitlines()) <= 600
-    for function, depth in functions(parse(path)):
-        where = f"{relative(path)}:{function.lineno} {function.name}"
-        assert (function.end_lineno or 0) - function.lineno + 1 <= 80, f"{where} is longer than 80 lines"
-        assert depth <= 2, f"{where} is nested too deeply"
+def test_sizes_stay_readable():
+    assert [relative(path) for path in FILES if len(path.read_text().splitlines()) > 600] == []
+    found = [(path, function, depth) for path in FILES for function, depth in functions(TREES[path])]
+    large = [item for item in found if (item[1].end_lineno or 0) - item[1].lineno >= 80 or item[2] > 2]
+    assert [f"{relative(path)}:{function.lineno} {function.name}" for path, function, _ in large] == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_nothing_is_overridden_or_left_empty(path: Path):
-    tree = parse(path)
-    assert tree.body, f"{relative(path)} is empty"
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    supers = [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "super"]
+def test_nothing_is_overridden_or_left_empty():
+    assert [relative(path) for path in FILES if not TREES[path].body] == []
     exceptions = {"distributed/signals.py"}  # an exception with a field of its own
-    assert not supers or relative(path) in exceptions, f"{relative(path)}:{supers} calls super()"
+    others = [path for path in FILES if relative(path) not in exceptions]
+    calls = [(path, node.func) for path in others for node in ast.walk(TREES[path]) if isinstance(node, ast.Call)]
+    assert [relative(path) for path, name in calls if isinstance(name, ast.Name) and name.id == "super"] == []
 
 
 def test_public_names_exist():
@@ -196,13 +187,15 @@ def test_public_names_exist():
         assert hasattr(rookery, name)
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if p.name == "__init__.py"], ids=relative)
-def test_a_package_declares_what_it_exports(path: Path):
-    tree = parse(path)
-    imported = [alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
-    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
-    names = {ast.unparse(target) for node in assigned for target in node.targets}
-    assert "__all__" in names or not imported or "*" in imported, relative(path)  # a star takes a module's `__all__`
+def test_a_package_declares_what_it_exports():
+    undeclared = []
+    for path in (path for path in FILES if path.name == "__init__.py"):
+        body = TREES[path].body
+        imported = [alias.name for node in body if isinstance(node, ast.ImportFrom) for alias in node.names]
+        assigned = {ast.unparse(name) for node in body if isinstance(node, ast.Assign) for name in node.targets}
+        if imported and "__all__" not in assigned and "*" not in imported:  # a star takes a module's `__all__`
+            undeclared.append(relative(path))
+    assert undeclared == []
 
 
 def test_few_lines_are_hidden_from_the_type_checker():
@@ -235,14 +228,19 @@ def words_of(path: Path) -> Iterator[tuple[int, str]]:
                 yield from ((token.start[0], word.lower()) for word in spaced.split("_") if word)
 
 
-@pytest.mark.parametrize("path", [*FILES, *TESTS], ids=lambda path: path.relative_to(ROOT.parent).as_posix())
-def test_the_language_is_that_of_the_field(path: Path):
-    name = path.relative_to(ROOT if path in FILES else TESTS_ROOT).as_posix()
-    found = {f"{name}:{word}": line for line, word in words_of(path) if UNUSED_WORDS.fullmatch(word)}
+def test_the_language_is_that_of_the_field():
+    found = {
+        f"{path.relative_to(ROOT if path in TREES else TESTS_ROOT).as_posix()}:{word}": line
+        for path in [*FILES, *TESTS]
+        for line, word in words_of(path)
+        if UNUSED_WORDS.fullmatch(word)
+    }
     assert not found.keys() - OLD_KEYS, found
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_the_language_of_the_documents(path: Path):
-    prose = re.sub(r"(?s)```.*?```|`[^`]*`|\([^)]*\)|(?m:^    .*$)", "", path.read_text()).lower()
-    assert not [word for word in re.findall(r"[a-z]+", prose) if UNUSED_WORDS.fullmatch(word)]
+def test_the_language_of_the_documents():
+    found = []
+    for path in DOCUMENTS:
+        prose = re.sub(r"(?s)```.*?```|`[^`]*`|\([^)]*\)|(?m:^    .*$)", "", path.read_text()).lower()
+        found += [f"{path.name}: {word}" for word in re.findall(r"[a-z]+", prose) if UNUSED_WORDS.fullmatch(word)]
+    assert found == []
