@@ -152,29 +152,6 @@ def test_train_and_evaluate_a_repertoire(rookery_command, tmp_path):
     assert len((run / "metrics.csv").read_text().splitlines()) == 1 + 4
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        "cma-mae --env sphere --dimensions 4 --emitters 2 --batch-size 8",
-        "pga-me --env point_room --episode-length 6 --batch-size 8 --hidden-sizes 4 --critic-hidden-sizes 4 "
-        "--critic-steps 2 --policy-gradient-steps 2 --gradient-batch-size 4 --buffer-size 64",
-    ],
-)
-def test_emitters_that_learn_resume_exactly(rookery_command, tmp_path, settings):
-    train = ["train", *settings.split(), "--grid", "4", "4", "--quiet"]
-    for name, generations in (("whole", "3"), ("resumed", "2")):
-        code, _, err = rookery_command(*train, "--generations", generations, "--run-dir", name)
-        assert (code, err) == (0, "")
-    code, _, err = rookery_command("resume", "resumed", "--generations", "3")
-    assert (code, err) == (0, "")
-    whole, resumed = ((tmp_path / name / "repertoire.csv").read_text() for name in ("whole", "resumed"))
-    assert len(whole.splitlines()) > 2
-    assert whole == resumed
-    code, out, err = rookery_command("evaluate", "resumed", "--episodes", "1")
-    assert (code, err) == (0, "")
-    assert "generation 3" in out
-
-
 def test_train_and_evaluate_skills(rookery_command, tmp_path):
     code, out, err = rookery_command("train", "diayn", *verbose("diayn"), "--space.discriminator-lr", "1e-3")
     assert (code, err) == (0, "")

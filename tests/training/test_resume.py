@@ -1,7 +1,12 @@
-"""A run that is killed or stopped by a signal continues bit-equal: real processes, real signals."""
+"""A run that is killed or stopped by a signal continues bit-equal.
+
+Real processes and signals for three kinds, one of each shape of state that a file holds: members, a repertoire, a team.
+For others the folder of a whole run is cut to what a kill leaves (`cut`), which needs no second process.
+"""
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,13 +34,6 @@ ME_PBT = (
     "--num-envs 4 --batch-size 8 --hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 --eval-episodes 2 "
     "--checkpoint-every 1 --keep 2"
 ).split()
-DIAYN = (
-    "--env point_goal --episode-length 10 --population 2 --num-skills 3 --balanced --smerl --normalize-observations "
-    "--space.env.x-weight evolve --objective approach "
-    "--replace-count 1 --best-count 1 --generations 12 --steps-per-generation 400 --num-envs 4 --updates-per-step 0.25 "
-    "--batch-size 8 --hidden-sizes 8 --discriminator-hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 "
-    "--eval-episodes 3 --checkpoint-every 1 --keep 2"
-).split()
 TEAMS = (
     "--env pursuit_discrete --episode-length 10 --population 2 --member agent --recurrent --memory-size 4 "
     "--select-by rating --option capture_radius=0.3 "
@@ -43,6 +41,20 @@ TEAMS = (
     "--generations 12 --evaluate-every 2 --num-envs 4 --rollout-length 8 --minibatches 2 --hidden-sizes 8 "
     "--eval-episodes 2 --checkpoint-every 1 --keep 2"
 ).split()
+IN_PROCESS = {
+    "pbt-diayn": (
+        "--env point_goal --episode-length 10 --population 2 --num-skills 3 --balanced --smerl "
+        "--normalize-observations --space.env.x-weight evolve --objective approach --replace-count 1 --best-count 1 "
+        "--steps-per-generation 400 --num-envs 4 --updates-per-step 0.25 --batch-size 8 --hidden-sizes 8 "
+        "--discriminator-hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 --eval-episodes 3"
+    ),
+    "cma-mae": "--env sphere --dimensions 4 --emitters 2 --batch-size 8 --grid 4 4",
+    "pga-me": (
+        "--env point_room --episode-length 6 --batch-size 8 --hidden-sizes 4 --critic-hidden-sizes 4 --critic-steps 2 "
+        "--policy-gradient-steps 2 --gradient-batch-size 4 --buffer-size 64 --grid 4 4"
+    ),
+}
+EVERY = "--generations 4 --checkpoint-every 1 --keep 9".split()
 TIMING = {"seconds", "steps_per_second", "seconds_tables", "seconds_checkpoint"}
 
 
@@ -114,12 +126,17 @@ def newest_states(*runs: Path) -> list[list[np.ndarray]]:
     return [[np.asarray(leaf) for leaf in jax.tree.leaves(state)] for state in states]
 
 
+def train(folder: Path, kind: str, *flags: str) -> Path:
+    """A run that nothing interrupts."""
+    run = folder / "uninterrupted"
+    code, _, err = call("train", kind, *flags, "--run-dir", str(run))
+    assert code == 0, err
+    return run
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> Path:
-    run = tmp_path_factory.mktemp("undisturbed") / "run"
-    code, out, err = call("train", "pbt-sac", *FLAGS, "--run-dir", str(run))
-    assert code == 0, err
-    assert "generation 16 of 16" in out
+    run = train(tmp_path_factory.mktemp("pbt-sac"), "pbt-sac", *FLAGS)
     lineage = read_csv(run / "lineage.csv")
     assert (lineage["parent"] != lineage["member"]).any(), "the tests need replaced members"
     return run
@@ -147,17 +164,11 @@ def test_a_run_that_is_killed_repeatedly_also_while_saving(undisturbed, tmp_path
     assert_same_run(undisturbed, run)
 
 
-@pytest.mark.parametrize(("kind", "flags"), [("me-pbt-sac", ME_PBT), ("pbt-diayn", DIAYN), ("pbt-ippo", TEAMS)])
-def test_me_pbt_diayn_and_team_runs_continue_after_a_kill(kind, flags, tmp_path):
-    uninterrupted, run = tmp_path / "uninterrupted", tmp_path / "run"
-    code, _, err = call("train", kind, *flags, "--run-dir", str(uninterrupted))
-    assert code == 0, err
-    tables = read_csv(uninterrupted / "lineage.csv"), read_csv(uninterrupted / "metrics.csv")
-    lineage, metrics = tables
-    required = metrics["diverse"] if kind == "pbt-diayn" else lineage["parent"] != lineage["member"]
-    if kind == "me-pbt-sac":
-        required = lineage["parent"] == -1
-        assert len(set(read_csv(uninterrupted / "cells.csv")["generation"].tolist())) > 2
+@pytest.mark.parametrize(("kind", "flags"), [("me-pbt-sac", ME_PBT), ("pbt-ippo", TEAMS)])
+def test_me_pbt_and_team_runs_continue_after_a_kill(kind, flags, tmp_path):
+    uninterrupted, run = train(tmp_path, kind, *flags), tmp_path / "run"
+    lineage = read_csv(uninterrupted / "lineage.csv")
+    required = lineage["parent"] == -1 if kind == "me-pbt-sac" else lineage["parent"] != lineage["member"]
     assert required.any(), "the test needs such rows"
     process = start("train", kind, *flags, "--run-dir", str(run))
     await_generation(process, run, 2)
@@ -172,6 +183,28 @@ def test_me_pbt_diayn_and_team_runs_continue_after_a_kill(kind, flags, tmp_path)
     assert run_events(run) == ["began", "compiled", "began", "compiled", "ended: finished"], "a kill leaves no end"
     kept = [sorted(path.name for path in (one / "checkpoints").glob("*.json")) for one in (uninterrupted, run)]
     assert kept[0] == kept[1], "the best checkpoint is the same one"
+
+
+def cut(uninterrupted: Path, run: Path, generation: int) -> None:
+    """Copy a run as a kill leaves it: the next checkpoint is partly written, and the tables have later rows."""
+    shutil.copytree(uninterrupted, run)
+    saved = sorted((run / "checkpoints").glob("*.json"))
+    (saved[generation - 1].with_suffix(".orbax-checkpoint-tmp")).mkdir()
+    for manifest in saved[generation:]:
+        manifest.unlink()
+        shutil.rmtree(manifest.with_suffix(""))
+    journal = run / "journal.jsonl"
+    journal.write_text("".join(line for line in journal.open() if '"ended"' not in line))
+
+
+@pytest.mark.parametrize(("kind", "flags"), IN_PROCESS.items())
+def test_other_kinds_continue_from_what_a_kill_leaves(kind, flags, tmp_path):
+    uninterrupted, run = train(tmp_path, kind, *flags.split(), *EVERY), tmp_path / "run"
+    cut(uninterrupted, run, 2)
+    code, _, err = call("resume", str(run))
+    assert code == 0, err
+    assert_same_run(uninterrupted, run)
+    assert run_events(run) == ["began", "compiled", "began", "compiled", "ended: finished"]
 
 
 def test_a_stopped_run_is_saved_and_its_message_names_the_command_to_continue(undisturbed, tmp_path):
@@ -204,24 +237,25 @@ def assert_stopped(process: subprocess.Popen, run: Path, signum: signal.Signals,
     return generations(run)
 
 
-def test_a_finished_run_continues_with_more_generations_also_if_its_checkpoint_is_damaged(undisturbed, tmp_path):
-    run = tmp_path / "run"
-    assert call("train", "pbt-sac", *FLAGS, "--generations", "10", "--run-dir", str(run))[0] == 0
+def test_a_finished_run_continues_with_more_generations_also_if_its_checkpoint_is_damaged(tmp_path):
+    flags = "--env arm --grid 4 4 --batch-size 16 --checkpoint-every 1 --keep 2".split()
+    uninterrupted, run = train(tmp_path, "map-elites", *flags, "--generations", "6"), tmp_path / "run"
+    assert call("train", "map-elites", *flags, "--generations", "4", "--run-dir", str(run))[0] == 0
     code, out, _ = call("resume", str(run))
     assert code == 0
     assert "already reached" in out
     before = {path: path.read_bytes() for path in (run / "config.json", run / "metrics.csv")}
-    assert "already reached" in call("resume", str(run), "--generations", "4")[1]
+    assert "already reached" in call("resume", str(run), "--generations", "2")[1]
     assert before == {path: path.read_bytes() for path in before}
 
-    newest = max((run / "checkpoints").glob("generation_*10*.json"))
+    newest = max((run / "checkpoints").glob("generation_*4*.json"))
     data = max((run / "checkpoints" / newest.stem).rglob("d/*"), key=lambda path: path.stat().st_size)
     content = bytearray(data.read_bytes())
     content[len(content) // 2] ^= 1
     data.write_bytes(content)
-    code, _, err = call("resume", str(run), "--generations", "16")
+    code, _, err = call("resume", str(run), "--generations", "6")
     assert code == 0
-    assert "generation 10 is damaged" in err
+    assert "generation 4 is damaged" in err
     assert run_events(run)[3:] == ["began", "warned", "compiled", "ended: finished"]
-    assert_same_run(undisturbed, run)
-    assert json.loads((run / "config.json").read_text())["config"]["run"]["generations"] == 16
+    assert_same_run(uninterrupted, run)
+    assert json.loads((run / "config.json").read_text())["config"]["run"]["generations"] == 6
