@@ -1,14 +1,15 @@
 """Tests run with two devices, strict dtypes, and no silent rank promotion; warnings are errors (pyproject.toml).
 
-They run side by side (pytest-xdist), a file at a time, with one compilation cache. Most of their time is compiling,
-so XLA optimises little here; what is compiled for a run
-has separate options (`rookery.distributed.programs.compile_lowered`).
+They run side by side (pytest-xdist), a file at a time, with one compilation cache. Most of their time is compiling, so
+XLA optimises little here; what is compiled for a run has separate options
+(`rookery.distributed.programs.compile_lowered`). A worker drops its compiled programs when they fill its memory.
 """
 
 import gc
 import importlib.metadata
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -58,6 +59,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest files; all others stay in their order."""
     place = {f"test_{name}": number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(place)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """A worker for each core, as far as there are 3 GB of memory for each."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None  # pytest-xdist reads it
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(len(os.sched_getaffinity(0)), memory // 3_000_000_000))
+
+
+@pytest.fixture(autouse=True)
+def bounded_memory() -> Iterator[None]:
+    """Drop all compiled programs when this process holds more than 1.5 GB; those in the cache are only read again."""
+    yield
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    if resident > 1_500_000_000:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The notebooks are those of their scripts, and the scripts run at a small size."""
+"""The notebooks are those of their scripts, and before a release (`pytest -m release`) the scripts run at a small size."""
 
 import runpy
 from pathlib import Path
@@ -36,6 +36,7 @@ def test_every_notebook_has_a_script_and_installs_first():
         assert "".join(code[0]["source"]) == "%pip install -q rookery"
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("name", "runs", "says"),
     [
