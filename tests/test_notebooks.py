@@ -1,4 +1,4 @@
-"""The notebooks are those of their scripts, and before a release (`pytest -m release`) the scripts run at a small size."""
+"""The notebooks are those of their scripts, and the scripts run before a release (`pytest -m release`)."""
 
 import runpy
 from pathlib import Path
