@@ -6,7 +6,9 @@
 # FOLDER contains this package, editable, and the libraries it is compared with. They run in one process, so that ratios
 # are measured in one run with one version of JAX. FOLDER-jaxagents contains jaxagents 0.2.5 with its old dependencies,
 # without this package; PYTHON_JAXAGENTS chooses its interpreter, which must be Python 3.12, or it is skipped.
-# FOLDER-sbx contains this package, editable, with Gymnasium, and SBX and stable-baselines3, with PyTorch for the CPU.
+# FOLDER-sbx is for SBX and stable-baselines3. They need PyTorch, whose wheels differ by platform and processor: create this
+# environment and install PyTorch there first (a CPU build suffices), or it is skipped. The rest is added here: this
+# package, editable, with Gymnasium, SBX and stable-baselines3.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -41,18 +43,20 @@ if "$old_python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' 2>/d
 else
     echo "no Python 3.12 ($old_python): jaxagents is skipped; benchmarks.ippo cannot run" >&2
 fi
-"${PYTHON:-python3}" -m venv "$folder-sbx"
-pip=("$folder-sbx/bin/python" -m pip install --quiet)
-"${pip[@]}" --upgrade pip
-"${pip[@]}" --extra-index-url https://download.pytorch.org/whl/cpu "torch==2.13.0+cpu" # PyPI's wheels bring CUDA
-"${pip[@]}" --editable "$root[gymnasium]" "sbx-rl==0.28.0" "stable-baselines3==2.9.2"
-"$folder-sbx/bin/python" -m pip check
-"$folder-sbx/bin/python" - <<'VERSIONS'
+
+if "$folder-sbx/bin/python" -c 'import torch' 2>/dev/null; then
+    pip=("$folder-sbx/bin/python" -m pip install --quiet)
+    "${pip[@]}" --editable "$root[gymnasium]" "sbx-rl==0.28.0" "stable-baselines3==2.9.2"
+    "$folder-sbx/bin/python" -m pip check
+    "$folder-sbx/bin/python" - <<'VERSIONS'
 from importlib.metadata import version
 
 names = ("rookery", "sbx-rl", "stable-baselines3", "torch", "gymnasium", "mujoco", "jax", "jaxlib", "flax", "optax")
 print(" ".join(f"{name}=={version(name)}" for name in names))
 VERSIONS
-echo "run, for example, $folder-sbx/bin/python -m benchmarks.gymnasium_speed --quick"
+    echo "run, for example, $folder-sbx/bin/python -m benchmarks.gymnasium_speed --quick"
+else
+    echo "no PyTorch in $folder-sbx: SBX is skipped; benchmarks.gymnasium_speed and learning.gymnasium cannot run" >&2
+fi
 
 echo "run, for example: $folder/bin/python -m benchmarks.population_update --quick"
