@@ -194,7 +194,8 @@ def cut(uninterrupted: Path, run: Path, generation: int) -> None:
         manifest.unlink()
         shutil.rmtree(manifest.with_suffix(""))
     journal = run / "journal.jsonl"
-    journal.write_text("".join(line for line in journal.open() if '"ended"' not in line))
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(line for line in lines if '"ended"' not in line))
 
 
 @pytest.mark.parametrize(("kind", "flags"), IN_PROCESS.items())
