@@ -5,6 +5,7 @@ XLA optimises little here; what is compiled for a run has separate options
 (`rookery.distributed.programs.compile_lowered`). A worker drops its compiled programs when they fill its memory.
 """
 
+import ctypes
 import gc
 import importlib.metadata
 import os
@@ -78,6 +79,7 @@ def bounded_memory() -> Iterator[None]:
     if resident > 1_500_000_000:
         jax.clear_caches()
         gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what is freed, most of it by the compiler's threads
 
 
 @pytest.fixture
