@@ -262,64 +262,31 @@ def test_mistakes_in_python_are_one_sentence() -> None:
     off_policy: Any = rookery.off_policy
     cells = rookery.qd.grid((2, 2), (-1.0, -1.0), (1.0, 1.0))
     for call, message in (
-        (
-            lambda: pbt(env),
-            r"need a Learner, got an object of type .*Environment; give an agent and its environment to",
-        ),
+        (lambda: pbt(env), r"need a Learner, got an object of type .*Environment; give an agent and its environment"),
         (lambda: cast(Any, rookery.seeds)(agent), r"need a Learner, got an object of type .*OffPolicyAgent; give an"),
         (lambda: pbt(learner, population_size="8"), r"^population_size must be a whole number, got '8'\.$"),
-        (
-            lambda: pbt(learner, exploit_intervall=3),
-            r"^PbtConfig has no field exploit_intervall; did you mean exploit_i",
-        ),
+        (lambda: pbt(learner, exploit_intervall=3), r"no field exploit_intervall; did you mean exploit_interval"),
         (lambda: pbt(learner, population=4), r"^PbtConfig has no field population; did you mean population_size\?$"),
         (lambda: sac(env.spec, hidden_size=(8,)), r"^SacConfig has no field hidden_size; did you mean hidden_sizes\?$"),
-        (
-            lambda: sac(env.spec, sac_config(), hidden_sizes=(8,)),
-            r"^give either config or the keywords \['hidden_sizes'\], not both\.$",
-        ),
-        (
-            lambda: map_elites(env, cells),
-            r"^map_elites searches a Scoring, got an object of type .*; give a function or an",
-        ),
-        (
-            lambda: me_pbt(agent, cells),
-            r"need a Learner, got an object of type .*OffPolicyAgent; give an agent and its",
-        ),
+        (lambda: sac(env.spec, sac_config(), hidden_sizes=(8,)), r"or the keywords \['hidden_sizes'\], not both\.$"),
+        (lambda: map_elites(env, cells), r"^map_elites searches a Scoring, got an object of type .*; give a"),
+        (lambda: me_pbt(agent, cells), r"need a Learner, got an object of type .*OffPolicyAgent; give an agent and"),
         (lambda: me_pbt(learner, cells, population_size=4.0), r"^population_size must be a whole number, got 4\.0\.$"),
         (lambda: run(learner), r"^run needs a rookery\.Program, got a Learner; wrap it: rookery\.pbt\(learner,"),
         (lambda: run(pbt(learner), generatons=3), r"^RunConfig has no field generatons; did you mean generations\?$"),
         (lambda: run(pbt(learner), generations="3"), r"^generations must be a whole number, got '3'\.$"),
-        (
-            lambda: sac(env.spec, (8,)),
-            r"^config must be a SacConfig, got \(8,\); give its fields as keywords, or build one\.$",
-        ),
-        (
-            lambda: sac_config(hidden_sizes=8),
-            r"^hidden_sizes must be a sequence of numbers, such as \(256, 256\), got 8\.$",
-        ),
+        (lambda: sac(env.spec, (8,)), r"^config must be a SacConfig, got \(8,\); give its fields as keywords, or"),
+        (lambda: sac_config(hidden_sizes=8), r"^hidden_sizes must be a sequence of numbers, .*, got 8\.$"),
         (lambda: sac_config(hidden_sizes=(64.0,)), r"^each of hidden_sizes must be a whole number, got 64\.0\.$"),
         (lambda: sac(env.spec, {"alpha_init": 1}), r"^config must be a SacConfig, got {'alpha_init': 1}; give its fi"),
         (lambda: off_policy(agent, env, {}), r"^config must be a OffPolicyConfig, got {}; give its fields as keyw"),
         (lambda: off_policy(agent, env, batch_size=64.0), r"^batch_size must be a whole number, got 64\.0\.$"),
         (lambda: off_policy(agent, env, buffer_size=1e5), r"^buffer_size must be a whole number, got 100000\.0\.$"),
         (lambda: off_policy(agent, env, updates_per_step="1"), r"^updates_per_step must be a number, got '1'\.$"),
-        (
-            lambda: pbt(learner, 8),
-            r"^space must be a search space, .* type int; did you mean population_size=8\?$",
-        ),
-        (
-            lambda: me_pbt(learner, cells, {"discount": 0.9}),
-            r"^space must be a search space, .* mean rookery\.choose",
-        ),
-        (
-            lambda: cast(Any, rookery.seeds)(None),
-            r"^the members of a population need a Learner, got None; give an",
-        ),
-        (
-            lambda: cast(Any, rookery.make)(3),
-            r"^make takes the name of a task, such as 'point_maze', got an object of type ",
-        ),
+        (lambda: pbt(learner, 8), r"^space must be a search space, .* type int; did you mean population_size=8\?$"),
+        (lambda: me_pbt(learner, cells, {"discount": 0.9}), r"^space must be a search space, .* mean rookery\.choose"),
+        (lambda: cast(Any, rookery.seeds)(None), r"^the members of a population need a Learner, got None; give an"),
+        (lambda: cast(Any, rookery.make)(3), r"^make takes the name of a task, such as 'point_maze', got an object"),
         (lambda: pbt(learner, smooth=True), r"^smooth must be a whole number, got True\.$"),
         (lambda: pbt(learner, frequencies=5), r"^frequencies must be a sequence of numbers, such as \(1, 10, 25, 50\)"),
         (lambda: pbt(learner, perturb_factors=1.2), r"^perturb_factors must be a sequence of numbers, such as \(0\.8"),

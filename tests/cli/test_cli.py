@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -15,21 +16,24 @@ import rookery
 import rookery.cli.app
 from rookery.cli.app import Train
 from rookery.cli.flags import as_typed, flags_of
+from rookery.experiments import build
 from rookery.experiments.config_io import from_record, to_record
-from rookery.experiments.kinds import KINDS, configure
+from rookery.experiments.kinds import KINDS, configure, with_space
 from rookery.populations.config import PbtConfig
 from rookery.report.figures import curves
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv
 from rookery.storage.events import read_journal
 from rookery.storage.run_dir import RunFolder
-from tests import short_runs
+from tests import short_runs, written_runs
 from tests.commandline import POINT, call
 
+ARM = "--env arm --dimensions 3 --batch-size 8 --grid 4 4".split()
+TRAIN_ARM = ["train", "map-elites", *ARM, *"--generations 1 --run-dir".split()]
 TINY = (
-    "--env point_room --episode-length 10 --population 2 --generations 2 --steps-per-generation 40 --num-envs 4 "
-    "--batch-size 8 --hidden-sizes 8 --buffer-size 64 --warmup-steps 8 --eval-episodes 2 --start-states 4"
-).split()
+    "--episode-length 10 --population 2 --steps-per-generation 20 --num-envs 2 --batch-size 4 --hidden-sizes 4 "
+    "--buffer-size 32 --warmup-steps 4 --eval-episodes 2 --start-states 2"
+)
 
 
 def verbose(kind: str) -> list[str]:
@@ -86,38 +90,40 @@ def test_train_and_evaluate(rookery_command, tmp_path):
 
 
 def test_a_schedule_is_replayed_by_one_new_agent(rookery_command, tmp_path):
-    choices = "--space.policy-lr 1e-5 1e-2 --space.discount fixed --space.tau 0.01".split()
-    task = "--env point_goal --space.env.x-weight -1 1 --objective approach".split()
-    code, _, err = rookery_command("train", "pbt-td3", *TINY, *task, "--generations", "3", *choices, "--devices", "2")
-    assert (code, err) == (0, "")
-    (tmp_path / "runs/pbt-td3-point_goal-0").rename(tmp_path / "original_run")
-    space = json.loads((tmp_path / "original_run/config.json").read_text())["config"]["space"]
+    """Everything but the population and the seed comes from the run, unless it is given."""
+    choices = "--space.policy-lr 1e-5 1e-2 --space.discount fixed --space.tau 0.01 --space.env.x-weight -1 1"
+    flags = f"--env point_goal --objective approach --generations 3 --devices 1 {choices} {TINY}"
+    built = build.build(rookery.cli.app.parse(["train", "pbt-td3", *flags.split()]).config)
+    record = to_record(with_space(built.config, built.space))
+    space = json.loads(json.dumps(record["space"]))
     assert (space["policy_lr"], space["discount"], space["tau"]) == ([1e-5, 1e-2], 0.99, 0.01)
     assert space["noise_clip"] == [0.0, 1.0], "the defaults are recorded too"
     assert (space["env_x_weight"], "env_progress_weight" in space) == ([-1.0, 1.0], False)
-    original = rookery.experiments.lineage("original_run")
+    tried = {name: (0.5, 0.25, 0.125, 0.5, 0.25, 0.125) for name in built.learner.space.defaults._fields}
+    members = {name: written_runs.MEMBERS[name] for name in ("generation", "member", "parent", "fitness")} | tried
+    written_runs.write(tmp_path / "original_run", record, written_runs.METRICS | {"env_steps": (40, 80, 120)}, members)
+    schedule = rookery.experiments.lineage("original_run").schedule()
+    assert schedule.values["policy_lr"].tolist() == [0.5, 0.125, 0.25]
 
-    # Everything but the population and the seed comes from the run, unless it is given.
     code, out, err = rookery_command("train", "pbt-td3", "--replay-schedule", "original_run", "--seed", "7")
     assert (code, err) == (0, "")
     assert "td3 on point_goal: population 1" in out
     replayed = rookery.experiments.lineage("runs/replay-td3-point_goal-7")
     assert "env_x_weight" in replayed.hyper
-    for name, values in original.schedule().values.items():
+    for name, values in schedule.values.items():
         assert replayed.hyper[name][:, 0].tolist() == values.tolist()
 
     (tmp_path / "original_run").rename(tmp_path / "moved")  # the replay's own folder is complete
     code, _, err = rookery_command("resume", "runs/replay-td3-point_goal-7", "--generations", "4")
     assert (code, err) == (0, "")
     longer = rookery.experiments.lineage("runs/replay-td3-point_goal-7")
-    assert longer.hyper["policy_lr"][3, 0] == original.schedule().values["policy_lr"][-1]
+    assert longer.hyper["policy_lr"][3, 0] == schedule.values["policy_lr"][-1]
 
     without_effect = "--space.tau 0.1 --exploit none".split()
     code, _, err = rookery_command("train", "pbt-td3", "--replay-schedule=moved", *without_effect)
     assert (code, "decides every hyper-parameter; leave out --space.tau, --exploit" in err) == (1, True)
     code, _, err = rookery_command("train", "sac", "--replay-schedule", "moved", "--env", "point_room")
-    assert code == 1
-    assert "of a td3 agent and cannot be replayed by sac" in err
+    assert (code, "of a td3 agent and cannot be replayed by sac" in err) == (1, True)
 
     code, out, err = rookery_command("compare", "moved", "runs/replay-td3-point_goal-7")
     assert (code, err) == (0, "")
@@ -126,42 +132,36 @@ def test_a_schedule_is_replayed_by_one_new_agent(rookery_command, tmp_path):
 
 
 def test_train_and_evaluate_a_repertoire(rookery_command, tmp_path):
-    settings = "--env arm --dimensions 3 --batch-size 16 --grid 6 5 --generations 3".split()
-    code, out, err = rookery_command("train", "map-elites", *settings)
+    code, out, err = rookery_command("train", "map-elites", *ARM, "--generations", "3")
     assert (code, err) == (0, "")
-    assert "map-elites on arm: 30 cells, 16 genotypes a generation" in out
+    assert "map-elites on arm: 16 cells, 8 genotypes a generation" in out
     run = tmp_path / "runs/map-elites-arm-0"
     files_written = {path.name for path in run.iterdir() if not path.name.startswith(".")}
     files = {"config.json", "metrics.csv", "repertoire.csv", "cells.csv", "journal.jsonl", "checkpoints", "events"}
-    assert files_written == {*files, "curves.png", "repertoire.png", "report.html"}, (
-        "there is no lineage.csv, since no genotype is a member"
-    )
+    assert files_written == {*files, "curves.png", "repertoire.png", "report.html"}, "no genotype is a member"
     for picture in ("curves.png", "repertoire.png"):
         assert (run / picture).read_bytes().startswith(b"\x89PNG")
-    assert len((run / "repertoire.csv").read_text().splitlines()) == 1 + 30
+    assert len((run / "repertoire.csv").read_text().splitlines()) == 1 + 16
 
     code, out, err = rookery_command("evaluate", str(run), "--episodes", "2")
     assert (code, err) == (0, "")
     assert "generation 3" in out
     coverage = [line for line in out.splitlines() if "coverage" in line]
-    assert coverage
     stored, corrected = re.findall(r"\d+\.?\d*", coverage[0])[:2]
     assert stored == corrected, "the arm is deterministic"
-    code, _, err = rookery_command("resume", str(run), "--generations", "4", "--quiet")
-    assert (code, err) == (0, "")
-    assert len((run / "metrics.csv").read_text().splitlines()) == 1 + 4
+    assert rookery_command("resume", str(run), "--generations", "4", "--quiet") == (0, "", "")
+    assert len(read_csv(run / "metrics.csv")["generation"]) == 4
+    overwriting = ("--generations", "2", "--overwrite", "--quiet")
+    assert rookery_command("train", "map-elites", *ARM, *overwriting) == (0, "", "")
+    assert len(read_csv(run / "metrics.csv")["generation"]) == 2
 
 
-def test_train_and_evaluate_skills(rookery_command, tmp_path):
-    code, out, err = rookery_command("train", "diayn", *verbose("diayn"), "--space.discriminator-lr", "1e-3")
-    assert (code, err) == (0, "")
-    assert "diayn on point_room: population 1 with 3 skills on" in out
-    assert re.search(r"discriminator_lr +│ +0.001", out)
-    run = tmp_path / "runs/diayn-point_room-0"
-    columns = (run / "metrics.csv").read_text().splitlines()[0].split(",")
-    assert {"accuracy", "diversity_return", "true_return", "discriminator_loss", "diversity_reward"} <= set(columns)
-    assert json.loads((run / "config.json").read_text())["config"]["descriptor"]["meaning"] == "final x, y"
-
+def test_evaluate_and_continue_skills(rookery_command, short_runs, tmp_path):
+    run = shutil.copytree(short_runs["diayn"], tmp_path / "skills")
+    columns = set(read_csv(run / "metrics.csv"))
+    assert {"accuracy", "diversity_return", "true_return", "discriminator_loss", "diversity_reward"} <= columns
+    record = json.loads((run / "config.json").read_text())
+    assert record["config"]["descriptor"]["meaning"] == "final x, y"
     code, out, err = rookery_command("evaluate", str(run), "--episodes", "4")
     assert (code, err) == (0, "")
     assert "2 episodes per skill" in out
@@ -172,27 +172,24 @@ def test_train_and_evaluate_skills(rookery_command, tmp_path):
     assert (run / "skills.png").read_bytes().startswith(b"\x89PNG")
     assert len((run / "skills.csv").read_text().splitlines()) == 1 + 6 * 13
 
-    tuned = "--generations 2 --steps-per-generation 40 --num-envs 4 --batch-size 8 --warmup-steps 8 --eval-episodes 2"
-    code, out, err = rookery_command("train", "sac", "--init-from", str(run), "--skill", "2", *tuned.split())
-    assert (code, err) == (0, "")
-    assert "sac on point_room: population 1" in out, "the task is that of the other run"
-    config = json.loads((tmp_path / "runs/sac-point_room-0/config.json").read_text())["config"]
-    assert config["agent"]["hidden_sizes"] == [4]
-    run.rename(tmp_path / "moved")
-    code, _, err = rookery_command("resume", "runs/sac-point_room-0", "--generations", "3", "--quiet")
+    record["config"]["init_from"] = str(tmp_path / "absent")
+    (run / "config.json").write_text(json.dumps(record))
+    code, _, err = rookery_command("resume", str(run), "--generations", "3", "--quiet")
     assert (code, err) == (0, ""), "a run with a checkpoint does not need the run that it started from"
 
 
 def test_train_and_evaluate_skills_that_reach_goals(rookery_command, tmp_path):
     flags = [flag.replace("discriminator", "phi") for flag in verbose("diayn")]
-    code, out, err = rookery_command("train", "pbt-metra", *flags, "--population", "2")
+    chosen = "--population 2 --generations 1 --space.slack 1e-2".split()
+    code, out, err = rookery_command("train", "pbt-metra", *flags, *chosen)
     assert (code, err) == (0, "")
     assert "pbt-metra on point_room: population 2 with 3 skills on" in out
+    assert re.search(r"slack +│ +0.01", out)
     run = tmp_path / "runs/pbt-metra-point_room-0"
-    columns = (run / "metrics.csv").read_text().splitlines()[0].split(",")
-    assert {"distance", "phi_step", "true_return", "phi_reward", "phi_length", "dual"} <= set(columns)
-    lineage = (run / "lineage.csv").read_text().splitlines()[0].split(",")
-    assert {"phi_lr", "dual_lr", "slack"} <= set(lineage)
+    assert {"distance", "phi_step", "true_return", "phi_reward", "phi_length", "dual"} <= set(
+        read_csv(run / "metrics.csv")
+    )
+    assert {"phi_lr", "dual_lr", "slack"} <= set(read_csv(run / "lineage.csv"))
 
     code, out, err = rookery_command("evaluate", str(run), "--episodes", "4", "--goals", "5")
     assert (code, err) == (0, "")
@@ -202,11 +199,6 @@ def test_train_and_evaluate_skills_that_reach_goals(rookery_command, tmp_path):
     assert re.search(r"left at the end +│ +[\d.]+ +│ +[\d.]+ +│ +[\d.]+", out)
     code, _, err = rookery_command("evaluate", str(run), "--goals", "0")
     assert (code, err) == (1, "error: --goals must be at least 1, got 0.\n")
-    code, _, err = rookery_command("resume", str(run), "--generations", "3", "--quiet")
-    assert (code, err) == (0, "")
-    tuned = "--generations 1 --steps-per-generation 40 --num-envs 4 --batch-size 8 --warmup-steps 8 --eval-episodes 2"
-    code, out, err = rookery_command("train", "sac", "--init-from", str(run), "--skill", "2", *tuned.split())
-    assert (code, err) == (0, "")
     code, _, err = rookery_command("train", "diayn", "--init-from", str(run))
     assert code == 1
     assert "is a run of kind pbt-metra, from which a run of kind diayn cannot start, since their skills are" in err
@@ -237,15 +229,6 @@ def test_train_and_evaluate_a_team(rookery_command, tmp_path):
     assert (code, "The checkpoint of generation 77 cannot be used" in err) == (1, True)
 
 
-def test_quiet_prints_nothing(rookery_command):
-    arm = "--env arm --grid 4 4 --batch-size 8 --generations 2".split()
-    assert rookery_command("train", "map-elites", *arm, "--quiet") == (0, "", "")
-    assert rookery_command("resume", "runs/map-elites-arm-0", "--generations", "3", "--quiet") == (0, "", "")
-    assert len(read_csv(Path("runs/map-elites-arm-0/metrics.csv"))["generation"]) == 3
-    assert rookery_command("train", "map-elites", *arm, "--overwrite", "--quiet") == (0, "", "")
-    assert len(read_csv(Path("runs/map-elites-arm-0/metrics.csv"))["generation"]) == 2
-
-
 class Gone(io.TextIOWrapper):
     """A terminal that is gone."""
 
@@ -253,12 +236,15 @@ class Gone(io.TextIOWrapper):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-ARM = "train map-elites --env arm --dimensions 4 --batch-size 16 --generations 3 --run-dir run".split()
-
-
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("stream", [lambda: Gone(io.BytesIO()), partial(open, "/dev/full", "w")])
-@pytest.mark.parametrize("names", ["out", "err", "out err"])
+@pytest.mark.parametrize(
+    ("names", "stream"),
+    [
+        ("out", lambda: Gone(io.BytesIO())),
+        ("err", partial(open, "/dev/full", "w")),
+        ("out err", partial(open, "/dev/full", "w")),
+    ],
+)
 def test_a_stream_that_cannot_be_written_does_not_end_the_run(rookery_command, monkeypatch, tmp_path, names, stream):
     """It is said once on the stream that is left, and in the journal; the exit code says so too."""
 
@@ -266,9 +252,9 @@ def test_a_stream_that_cannot_be_written_does_not_end_the_run(rookery_command, m
         raise ValueError("there is something to write to standard error")
 
     monkeypatch.setattr(curves, "draw_curves", draw_curves)
-    code, out, err = rookery_command(*ARM, **{name: stream() for name in names.split()})
+    code, out, err = rookery_command(*TRAIN_ARM, "run", **{name: stream() for name in names.split()})
     assert code == 1
-    assert Checkpointer(tmp_path / "run/checkpoints", read_only=True).latest() == 3
+    assert Checkpointer(tmp_path / "run/checkpoints", read_only=True).latest() == 1
     assert (tmp_path / "run/report.html").exists()
     lines = [line for line in (out + err).splitlines() if "cannot be written" in line]
     assert len(lines) == (names != "out err")
@@ -276,15 +262,15 @@ def test_a_stream_that_cannot_be_written_does_not_end_the_run(rookery_command, m
     assert [message for message in warned if "cannot be written" in message] or names == "err"
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_characters_that_a_terminal_lacks_are_escaped(rookery_command, tmp_path, encoding):
     folder, out = "é→[0]*?" + os.fsdecode(b"\xff"), io.TextIOWrapper(io.BytesIO(), encoding)
-    code, _, err = rookery_command(*ARM[:-1], folder, out=out)
+    code, _, err = rookery_command(*TRAIN_ARM, folder, out=out)
     assert (code, err) == (0, "")
     out.seek(0)
     text = out.read()
     assert ascii(folder).strip("'") in ascii(text).replace("\\\\", "\\")
-    assert Checkpointer(tmp_path / folder / "checkpoints", read_only=True).latest() == 3
+    assert Checkpointer(tmp_path / folder / "checkpoints", read_only=True).latest() == 1
     code, _, _ = rookery_command("evaluate", folder, "--episodes", "1", out=out)
     assert code == 0
 
@@ -321,19 +307,11 @@ INVALID = [
     ("evaluate --episods 3 x", 2, "rookery evaluate has no flag --episods; did you mean --episodes?"),
     ("evaluate --seed x .", 2, "--seed must be a whole number, got x."),
     ("train sac --space.nope 3", 2, "rookery train sac has no flag --space.nope; did you mean --space.tau"),
-    (
-        "train --env hopper",
-        2,
-        "rookery train needs a kind of run before --env, such as pbt-sac; `rookery train --help`",
-    ),
+    ("train --env hopper", 2, "rookery train needs a kind of run before --env, such as pbt-sac; `rookery train"),
     ("train sac --space.x-weight 3", 2, "A parameter of the task is --space.env.NAME."),
     ("train sac --nope 3", 2, "rookery train sac has no flag --nope; `rookery train sac --help` lists"),
     ("train sac --num_env=3", 2, "has no flag --num-env; did you mean --num-envs"),
-    (
-        "train sac --lr 3",
-        2,
-        "has no flag --lr; did you mean --space.policy-lr or --space.critic-lr or --space.alpha-lr?",
-    ),
+    ("train sac --lr 3", 2, "has no flag --lr; did you mean --space.policy-lr or --space.critic-lr or"),
     ("train ppo --learning-rate 3", 2, "--learning-rate; did you mean --space.actor-lr or --space.critic-lr?"),
     ("train sac --policy-lr 3", 2, "has no flag --policy-lr; did you mean --space.policy-lr?"),
     ("train sac --pop 3", 2, "has no flag --pop; did you mean --population?"),
@@ -348,11 +326,7 @@ INVALID = [
     ("train sac --space.policy-lr 1 2 3", 2, "must be 2 numbers or a number or fixed, got 1 2 3."),
     ("train sac --space.policy-lr fixd", 2, "got fixd; did you mean fixed?"),
     ("train sac --env point_room --space.policy-lr 2 1", 1, "the interval of --space.policy-lr is empty"),
-    (
-        "train sac --env point_goal --space.env.x-wait 1",
-        1,
-        "point_goal has no parameter x_wait; did you mean x_weight?",
-    ),
+    ("train sac --env point_goal --space.env.x-wait 1", 1, "no parameter x_wait; did you mean x_weight?"),
     ("train sac --env point_room --space.env.x-weight 1", 1, "point_room has no parameters; leave x_weight out."),
     ("train sac --env point_goal --space.env.x-weight 2 1", 1, "the interval of --space.env.x-weight is empty"),
     ("train sac --env point_goal --space.env.x_weight=-11", 1, "--space.env.x-weight must lie in [-10, inf), got -11."),
@@ -360,16 +334,8 @@ INVALID = [
     ("train sac --space.env.x-weight --seed 1", 2, "--space.env.x-weight must be 2 numbers or a number or fixed or"),
     ("train sac --space.env.x-weight nan", 2, "--space.env.x-weight must be a finite number, got nan."),
     ("train map-elites --space.env.x-weight 1", 2, "rookery train map-elites has no flag --space.env.x-weight;"),
-    (
-        "train sac --env point_goal --objective sucess",
-        1,
-        "--objective 'sucess' is no measure of point_goal; did you mean",
-    ),
-    (
-        "train pbt-ippo --env pursuit_discrete --member agent --space.env.prey-speed 1 2",
-        1,
-        "--space.env.prey-speed belongs to the environment of a whole team, but each role has separate hyper-param",
-    ),
+    ("train sac --env point_goal --objective sucess", 1, "--objective 'sucess' is no measure of point_goal; did you"),
+    ("train pbt-ippo --env pursuit_discrete --member agent --space.env.prey-speed 1 2", 1, "prey-speed belongs to the"),
     ("train pbt-sac --exploit tournamnt", 2, "or none, got tournamnt; did you mean tournament?"),
     ("train pbt-sac --perturb-factors 1", 2, "--perturb-factors must be 2 numbers, got 1."),
     ("train pbt-sac --perturb-factors nan 1", 2, "--perturb-factors must be a finite number, got nan."),
@@ -380,11 +346,7 @@ INVALID = [
     ("train diayn --discriminator-hidden-sizes 0", 2, "--discriminator-hidden-sizes must all be at least 1"),
     ("train sac --seed 99999999999999999999", 2, "--seed must be at most 4294967295"),
     ("train sac --env point_room --devices 0", 2, "--devices must be at least 1, got 0."),
-    (
-        "train sac --env point_room --devices 1000",
-        1,
-        "--devices cannot be 1000: 1000 devices were requested, but there",
-    ),
+    ("train sac --env point_room --devices 1000", 1, "--devices cannot be 1000: 1000 devices were requested, but"),
     ("compare . --picture x.foo", 1, "--picture must end in one of ."),
     ("train sac --env point_room --option foo", 1, "--option must be name=value"),
     ("train map-elites --env arm --dimensions 0", 2, "--dimensions must be at least 1, got 0."),
@@ -405,18 +367,14 @@ INVALID = [
         ("train pbt-sac --env point_room --population 4 --best-count 2 --replace-count 3", 1, "2 best and 3 replaced"),
         ("train sac --env point_room --backend mjx", 1, "backend"),
         ("train pbt-sac --populaton 3", 2, "--population"),
-        (
-            "train sac --num-envs 7",
-            2,
-            "--steps-per-generation must be a multiple of --num-envs (7), got 1000; use 994 or 1001.",
-        ),
+        ("train sac --num-envs 7", 2, "--steps-per-generation must be a multiple of --num-envs (7), got 1000; use"),
         ("train sac --generations 0", 2, "generations must be at least 1"),
         ("train dqn", 2, "dqn"),
         ("train sac --env point_room --space.discount 1.2", 1, "discount must lie in [0, 1], got 1.2."),
         (
             "train pbt-td3 --env point_room --space.policy-lr -1 1",
             1,
-            "needs a lower bound above 0 (at least 1.2e-38), got -1.0",
+            "a lower bound above 0 (at least 1.2e-38), got -1.0",
         ),
         ("train pbt-td3 --space.polcy-lr 1e-4 1e-3", 2, "--space.policy-lr"),
         ("train pbt-td3 --env point_room --exploit multi-frequency", 1, "a multiple of 4 from 16 on, got a population"),
@@ -429,20 +387,12 @@ INVALID = [
         ("train map-elites --env arm --batch-size 0", 2, "--batch-size must be at least 1, got 0"),
         ("train map-elites --env arm --grid 4", 1, "a grid of 2 dimensions needs as many sizes, got (4,)"),
         ("train map-elites --cells 0", 2, "cells must be at least 1, got 0"),
-        (
-            "train map-elites --env arm --cells 9 --shard-repertoire --devices 2",
-            1,
-            "a repertoire of 9 cannot be divided evenly over 2 devices; use 8 or 10",
-        ),
+        ("train map-elites --env arm --cells 9 --shard-repertoire --devices 2", 1, "divided evenly over 2 devices"),
         ("train me-pbt-sac --best-fraction .5 --replace-fraction .3", 1, "5 best members, 3 replaced from them and 4"),
         ("train me-pbt-td3 --ga-population 0", 2, "--ga-population must be at least 1, got 0"),
         ("train me-pbt-sac --iso-sigma -1", 2, "--iso-sigma must not be negative, got -1.0"),
         ("train sac --replay-schedule nowhere", 1, "no such folder"),
-        (
-            "train diayn --num-skills 1",
-            2,
-            "--num-skills must be at least 2, since a skill is learned by its difference from others; got 1",
-        ),
+        ("train diayn --num-skills 1", 2, "--num-skills must be at least 2, since a skill is learned by"),
         ("train diayn --env probe_value", 1, "turn on --descriptor-full-state"),
         ("train diayn --skill-kind sphere --balanced", 2, "--balanced needs a finite number of skills"),
         ("train pbt-diayn --smerl-target 100", 2, "have no effect without smerl"),
@@ -469,40 +419,16 @@ INVALID = [
         ("train ippo --space.kl-threshold -1", 1, "--space.kl-threshold must lie in [0, inf), got -1"),
         ("train ippo --fitness fox", 1, "fitness must name one of the agents predator, prey; got 'fox'"),
         ("train ippo --episode-length 10 --best-by return/pray", 1, "did you mean return/prey"),
-        (
-            "train pbt-ippo --select-by fitness",
-            1,
-            "one agent wins what another loses, so the mean return of a team cannot rank members; give --fitness",
-        ),
+        ("train pbt-ippo --select-by fitness", 1, "one agent wins what another loses, so the mean return of a team"),
         ("train pbt-ippo --select-by ratings", 2, "--select-by must be auto or fitness or rating, got ratings"),
         ("train pbt-ippo --select-by rating --fitness prey", 1, "rating rates the agents of all roles; leave fitness"),
         ("train pbt-ippo --select-by rating --rating-opponents 0", 2, "--rating-opponents must be at least 1, got 0"),
         ("train pbt-ippo --select-by rating --rating-opponents 9", 1, "at most the population of 8, got 9"),
-        (
-            "train pbt-ippo --rating-opponents 2 --fitness prey",
-            1,
-            "--rating-opponents has an effect only with --select-by rating",
-        ),
-        (
-            "train pbt-ippo --select-by rating --population 1 --exploit none",
-            1,
-            "--population must be at least 2 to compare members by ratings, got 1",
-        ),
-        (
-            "train pbt-ippo --select-by rating --env point_room",
-            1,
-            "compare agents that compete, and point_room is an environment for a single agent; select by fitness",
-        ),
-        (
-            "train pbt-ippo --select-by rating --parameters shared",
-            1,
-            "ratings let agents of different members play each other, which needs separate parameters",
-        ),
-        (
-            "train pbt-ippo --select-by rating --best-by best_rating",
-            1,
-            "--best-by cannot be best_rating: ratings compare the members of one generation",
-        ),
+        ("train pbt-ippo --rating-opponents 2 --fitness prey", 1, "--rating-opponents has an effect only with"),
+        ("train pbt-ippo --select-by rating --population 1 --exploit none", 1, "--population must be at least 2"),
+        ("train pbt-ippo --select-by rating --env point_room", 1, "compare agents that compete, and point_room is"),
+        ("train pbt-ippo --select-by rating --parameters shared", 1, "ratings let agents of different members play"),
+        ("train pbt-ippo --select-by rating --best-by best_rating", 1, "--best-by cannot be best_rating: ratings"),
         ("train pbt-sac --migrate-every 2", 1, "--migrate-every has an effect only with --islands; change that, or"),
         ("train pbt-sac --frequencies 1 2", 1, "--frequencies has an effect only with --exploit multi-frequency;"),
         ("train pbt-sac --exploit tournament --best-count 1", 1, "--best-count has an effect only with --exploit trun"),
@@ -515,18 +441,10 @@ INVALID = [
         ("report . --port 80", 1, "--host and port have an effect only with --serve"),
         ("train program mine.py:build --option a=1 --option b=2", 2, "with all values: --option width=4 population=8."),
         ("evaluate . --tournament", 1, "config.json is missing"),
-        (
-            "train pbt-ippo --member agent --fitness prey",
-            1,
-            "each agent is selected by its individual return; leave fitness prey",
-        ),
+        ("train pbt-ippo --member agent --fitness prey", 1, "each agent is selected by its individual return; leave"),
         ("train diayn --env pursuit_continuous", 1, "is a multi-agent environment with 2 agents; use ippo"),
         ("train map-elites --env pursuit_continuous", 1, "is a multi-agent environment with 2 agents; use ippo"),
-        (
-            "train pbt-ippo --member agent --parameters shared",
-            1,
-            "roles need agents with separate parameters; use rookery.agents.independent, or --parameters independent.",
-        ),
+        ("train pbt-ippo --member agent --parameters shared", 1, "roles need agents with separate parameters; use"),
         ("train pga-me --env sphere", 1, "PGA-ME learns from the transitions of episodes, but sphere is a function"),
         ("train dcrl-me --actor-share 0", 2, "--actor-share must lie in (0, 0.5), below what"),
         ("train cma-mae --env sphere --batch-size 40", 1, "a multiple of the number of emitters (15), at least 30"),

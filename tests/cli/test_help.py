@@ -9,12 +9,14 @@ import pytest
 
 from rookery.agents.metra import MetraConfig
 from rookery.agents.smerl import SmerlConfig
-from rookery.cli.app import Resume, Train
+from rookery.cli.app import Resume, Train, parse
 from rookery.cli.commands import COMMANDS
 from rookery.cli.options import HEADINGS, IMPORTANT, MAIN, RUNS, Option, in_groups, metavar, options_of
 from rookery.experiments.config import Chosen, RunConfig
+from rookery.experiments.config_io import to_record
 from rookery.experiments.kinds import KINDS
 from tests.commandline import call
+from tests.written_runs import write
 
 
 @pytest.fixture(autouse=True)
@@ -86,8 +88,7 @@ def test_a_switch_that_is_on_names_the_flag_that_turns_it_off():
 
 
 def test_the_help_shows_the_defaults_of_the_run_to_start_from():
-    arm = "--env arm --grid 4 4 --batch-size 8 --generations 1 --dimensions 3 --quiet".split()
-    assert call("train", "map-elites", *arm, "--run-dir", "first") == (0, "", "")
+    write(Path("first"), to_record(parse(["train", "map-elites", "--env", "arm"]).config))
     flat = " ".join(page("map-elites", "--init-from", "first").split())
     assert "(default: arm)" in flat
     Path("run.toml").write_text('kind = "map-elites"\ninit-from = "first"')

@@ -2,8 +2,9 @@
 
 Comments of a page that begin with `<!-- test:` say what the text around them does not show:
 
-- `<!-- test: run FLAGS -->`: `rookery` commands of the next block are run, with these flags added to `rookery train`.
-  All others are only parsed, which checks every flag and value.
+- `<!-- test: run FLAGS -->`: `rookery` commands of the next block are run, with these flags added to `rookery train`
+  (`small` is the flags of a run that has the settings of Python blocks, so that they share compiled programs). All
+  others are only parsed, which checks every flag and value.
 - `<!-- test: parse -->`: the next Python block is only compiled.
 - `<!-- test: save NAME -->`: the next block is written to a file too.
 - `<!-- test: folder PATH KIND -->`: PATH is a run of this kind (`tests/short_runs.py`).
@@ -23,20 +24,29 @@ import pytest
 from rookery.cli import app
 from tests.commandline import call
 
-TINY = (
-    "rookery.learners.OffPolicyConfig(num_envs=2, steps_per_generation=20, batch_size=4, buffer_size=64, "
-    "warmup_steps=4, eval_episodes=2, start_states=2)"
-)
+EVALUATED = "eval_episodes=2, start_states=2"
+OFF_POLICY = f"num_envs=2, steps_per_generation=20, batch_size=4, buffer_size=64, warmup_steps=4, {EVALUATED}"
+ON_POLICY = f"num_envs=2, rollout_length=6, evaluate_every=1, {EVALUATED}"
+OPTIONS = r"(?:, \w+=[\d_.]+)*"
 SMALLER = {
-    r"rookery\.make\(\"(hopper|point_maze)\"\)": 'rookery.make("point_maze", episode_length=12)',
-    r"rookery\.sac\(env\.spec\)": "rookery.sac(env.spec, rookery.agents.SacConfig(hidden_sizes=(4,)))",
-    r"rookery\.td3\(env\.spec\)": "rookery.td3(env.spec, rookery.agents.Td3Config(hidden_sizes=(4,)))",
-    r"hidden_sizes=\(64, 64\)": "hidden_sizes=(4,)",
-    r"rookery\.off_policy\(agent, env\)": f"rookery.off_policy(agent, env, {TINY})",
+    r"rookery\.make\(\"(?:hopper|point_maze)\"\)": 'rookery.make("point_maze", episode_length=12)',
+    r"rookery\.make\(\"(point_trap|pursuit_continuous)\"\)": r'rookery.make("\1", episode_length=12)',
+    r"rookery\.(sac|td3)\(env\.spec(?:, hidden_sizes=\([^)]*\))?\)": r"rookery.\1(env.spec, hidden_sizes=(4,))",
+    r"rookery\.ppo\(env\.spec\)": "rookery.ppo(env.spec, hidden_sizes=(4,), minibatches=2)",
+    rf"rookery\.off_policy\((.*?), env{OPTIONS}\)": rf"rookery.off_policy(\1, env, {OFF_POLICY})",
+    rf"rookery\.on_policy\((.*?), env{OPTIONS}\)": rf"rookery.on_policy(\1, env, {ON_POLICY})",
+    r"exploit_interval=[\d_]+": "exploit_interval=0",
     r"generations=\d+": "generations=2",
     r"population_size=\d+": "population_size=2",
+    r"ga_population=\d+": "ga_population=2",
 }
 """Regular expression -> what Python blocks have in its place, so that they run in seconds."""
+SMALL = (
+    "--env point_maze --episode-length 12 --hidden-sizes 4 --num-envs 2 --steps-per-generation 20 --batch-size 4 "
+    "--buffer-size 64 --warmup-steps 4 --updates-per-step 1 --eval-episodes 2 --start-states 2 --exploit-interval 0 "
+    "--population 2 --generations 2 --quiet"
+)
+"""The flags of the same run from the command line."""
 
 
 class Block(NamedTuple):
@@ -83,7 +93,7 @@ class Page:
             if block.language == "python":
                 self.execute(block.code, block.line, run="parse" not in marks)
             elif block.language == "bash":
-                for words in commands_of(block.code):
+                for words in commands_of(self.with_replacements(block.code)):
                     check_command(words, marks.get("run"))
 
     def prepare(self, word: str, argument: str, block: Block) -> None:
@@ -101,10 +111,15 @@ class Page:
         else:
             assert word in ("run", "parse"), f"{self.path.name}, before line {block.line}: {word}"
 
-    def execute(self, code: str, line: int, run: bool = True) -> None:
-        """Compile Python code at the size of a test, and run it."""
+    def with_replacements(self, code: str) -> str:
+        """The code with the replacements of the page."""
         for old, new in self.replaced.items():
             code = code.replace(old, new)
+        return code
+
+    def execute(self, code: str, line: int, run: bool = True) -> None:
+        """Compile Python code at the size of a test, and run it."""
+        code = self.with_replacements(code)
         for pattern, new in SMALLER.items():
             code = re.sub(pattern, new, code)
         program = compile("\n" * (line - 1) + code, str(self.path), "exec")
@@ -128,7 +143,7 @@ def check_command(words: list[str], flags: str | None) -> None:
     if flags is None and "--help" not in words:
         app.parse(words)
         return
-    added = shlex.split(flags or "") if words[0] == "train" else []
+    added = shlex.split((flags or "").replace("small", SMALL)) if words[0] == "train" else []
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("COLUMNS", "100")
         code, _, err = call(*words, *added)
