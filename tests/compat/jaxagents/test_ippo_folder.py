@@ -33,6 +33,12 @@ def test_a_restored_training_continues_as_if_it_had_never_stopped(tmp_path: Path
     assert "gamma: 0.9" in (tmp_path / "hyperparameters.txt").read_text()
     first.log_hyperparams(HYPER._replace(gamma=0.5))
     assert "gamma: 0.5" in (tmp_path / "hyperparameters.txt").read_text()
+    configured = tmp_path / "training_configuration.txt"
+    agent(tmp_path, n_steps=6, restore_agent=True)
+    assert "n_steps: 4" in configured.read_text(), "of the training that began there"
+    configured.unlink()
+    agent(tmp_path, n_steps=6, restore_agent=True)
+    assert "n_steps: 6" in configured.read_text()
 
     second = agent(tmp_path, restore_agent=True)
     second.restore("last")
@@ -106,18 +112,6 @@ def test_the_state_of_an_agent_is_documented_on_its_class():
     assert nothing == (None, None, None, None)
     plain = agent(None)
     assert (plain.checkpointing, plain.checkpoint_manager) == (False, None)
-
-
-def test_a_configuration_is_written_for_new_checkpoints_only(tmp_path: Path):
-    written = tmp_path / "training_configuration.txt"
-    restorable = agent(tmp_path, restore_agent=True)
-    assert "n_steps: 4" in written.read_text()
-    restorable.train(jax.random.key(0), HYPER)
-    agent(tmp_path, n_steps=6, restore_agent=True)
-    assert "n_steps: 4" in written.read_text()  # of the training that began there
-    written.unlink()
-    agent(tmp_path, n_steps=6, restore_agent=True)
-    assert "n_steps: 6" in written.read_text()
 
 
 class Killed(BaseException):

@@ -1,6 +1,6 @@
 """Small agents, environments and rows for tests of QDax's documented classes."""
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -53,12 +53,23 @@ def rows(count: int, seed: int = 0) -> Transition:
     return Transition(obs, reached, jax.random.normal(keys[3], (count,)), none, none, action)
 
 
-def population(kind: Any, size: int, capacity: int = 16, stored: int = 12) -> tuple[Any, Any, Any]:
-    """Build an agent, and a population of it with different rows in each buffer."""
+@cache
+def _largest_population(kind: Any, capacity: int, stored: int) -> tuple[Any, Any, Any]:
     learner = agent(kind)
-    states, buffers = jax.jit(learner.get_init_fn(size, 2, 2, capacity))(jax.random.key(1))
-    batch = jax.tree.map(lambda leaf: leaf.reshape(size, stored, *leaf.shape[1:]), rows(size * stored))
-    return learner, states, jax.jit(jax.vmap(lambda buffer, batch: buffer.insert(batch)))(buffers, batch)
+    batch = jax.tree.map(lambda leaf: leaf.reshape(16, stored, *leaf.shape[1:]), rows(16 * stored))
+
+    @jax.jit
+    def begin(key: Any) -> Any:
+        states, buffers = learner.get_init_fn(16, 2, 2, capacity)(key)
+        return states, jax.vmap(lambda buffer, batch: buffer.insert(batch))(buffers, batch)
+
+    return learner, *jax.device_get(begin(jax.random.key(1)))
+
+
+def population(kind: Any, size: int, capacity: int = 16, stored: int = 12) -> tuple[Any, Any, Any]:
+    """Build an agent, and a population of it with different rows in each buffer; compiled once for all sizes to 16."""
+    learner, *whole = _largest_population(kind, capacity, stored)
+    return learner, *jax.tree.map(lambda leaf: jnp.asarray(leaf[:size]), whole)
 
 
 EMITTER = {"buffer_size": 16, "num_training_iterations": 1, "env_batch_size": 2, "grad_updates_per_step": 1.0}

@@ -77,7 +77,6 @@ def exploits() -> dict[str, str]:
     return {
         "before": digest((states, buffers)),
         "plain": digest(jax.jit(pbt.update_states_and_buffer)(jax.random.key(0), *arguments)),
-        "pmap 1": digest(with_pmap(update, 1)(typed[:1], *arguments)),
         "pmap 4": digest(with_pmap(update, 4)(raw, *arguments)),
         "checked": digest(with_shard_map(update, 4)(typed, *arguments)),
     }

@@ -11,10 +11,9 @@ import pytest
 from rookery import trees
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
-from rookery.compat.qdax import PBT, PBTTD3, MAPElites, MapElitesRepertoire, default_qd_metrics, environments
+from rookery.compat.qdax import PBT, PBTTD3, MapElitesRepertoire, environments
 from rookery.compat.qdax.environments import Batch
 from rookery.compat.qdax.populations import exploit
-from rookery.compat.records import split_key
 from rookery.distributed import layout, mesh
 from rookery.envs import descriptors
 from rookery.envs.base import first_step
@@ -100,55 +99,12 @@ def test_a_member_with_a_learned_number_that_is_not_finite_ranks_last():
     targets = jax.tree.map(lambda leaf: leaf.at[2].set(jnp.nan), states.target_critic_params)
     states = states.replace(target_critic_params=targets)
     returns = jnp.asarray([1.0, 2.0, 9.0, 3.0])
-    after, inherited = PBT(P, 1, 1).update_states_and_buffer(jax.random.key(3), returns, states, buffers)
+    step = jax.jit(PBT(P, 1, 1).update_states_and_buffer)
+    after, inherited = step(jax.random.key(3), returns, states, buffers)
     rows = [np.asarray(tree.state.rows.rewards) for tree in (buffers, inherited)]
     parents = [next(i for i in range(P) if (rows[0][i] == row).all()) for row in rows[1]]
     assert parents in ([3, 1, 3, 3], [0, 1, 3, 3])
     assert jnp.isfinite(jax.tree.leaves(after.target_critic_params)[0]).all()
-
-
-def test_the_same_key_twice_gives_other_hyper_parameters():
-    _, states, buffers = population(PBTTD3, P)
-    returns = jnp.asarray([4.0, 3.0, 2.0, 1.0])
-    step = jax.jit(partial(PBT(P, 1, 2).update_states_and_buffer, jax.random.key(3), returns))
-    once, _ = step(states, buffers)
-    keys, _ = jax.vmap(split_key)(once.key)  # every use of a training state changes its key
-    twice, _ = step(once.replace(key=keys), buffers)
-    assert (once.discount[2:] != twice.discount[2:]).all()
-    assert once.discount[2] != once.discount[3]
-    assert once.discount[0] == twice.discount[0] == states.discount[0]
-
-
-class Drift:
-    """An emitter that proposes its genotypes, shifted by the number of generations."""
-
-    def init(self, key: Any, repertoire: Any, genotypes: Any, *scored: Any) -> Any:
-        del key, repertoire, scored
-        return genotypes, jnp.zeros((), jnp.int32)
-
-    def emit(self, repertoire: Any, state: Any, key: Any) -> tuple:
-        del repertoire, key
-        return state[0] + state[1].astype(jnp.float32), {"generation": state[1]}
-
-    def state_update(self, state: Any, repertoire: Any, genotypes: Any, *scored: Any) -> Any:
-        del repertoire, genotypes
-        assert scored[2].keys() >= {"seen"}
-        return state[0], state[1] + 1
-
-
-def test_map_elites_scores_batches_and_keeps_the_best_of_each_cell():
-    def score(genotypes: jax.Array, key: jax.Array) -> tuple:
-        del key
-        return -jnp.abs(genotypes), genotypes[:, None] / 10.0, {"seen": genotypes}
-
-    search = MAPElites(score, Drift(), partial(default_qd_metrics, qd_offset=0.0))
-    grid = centroids.grid((10,), [0.0], [1.0])
-    repertoire, state, metrics = search.init(jnp.asarray([0.5, 3.5]), grid, jax.random.key(0))
-    assert float(metrics["coverage"]) == 20.0
-    for key in jax.random.split(jax.random.key(1), 2):
-        repertoire, state, metrics = search.update(repertoire, state, key)
-    assert sorted(repertoire.genotypes[repertoire.occupied].tolist()) == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]
-    assert int(state[1]) == 3
 
 
 def test_exploit_loads_exactly_the_counted_number_of_elites():

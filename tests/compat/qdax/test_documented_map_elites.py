@@ -185,11 +185,17 @@ def test_an_emitter_emits_variations_then_its_members_and_replaces_the_worst():
     repertoire = MapElitesRepertoire.init(bare, fitnesses, places, GRID)  # only the third is stored
     me_pbt = make_emitter(**SIZES)
     assert me_pbt.batch_size == 7
-    initial = jax.jit(me_pbt.init)(jax.random.PRNGKey(0), repertoire, bare, fitnesses, places, {})
+    init, emit = jax.jit(me_pbt.init), jax.jit(me_pbt.emit)
+    initial = init(jax.random.PRNGKey(0), repertoire, bare, fitnesses, places, {})
     assert_equal(initial.training_states.policy_params, jax.tree.map(lambda leaf: leaf[-4:], bare.policy_params))
     assert initial.replay_buffers.current_size.tolist() == [0] * 4
-    children, extra = jax.jit(me_pbt.emit)(repertoire, initial, jax.random.key(1))
+    children, extra = emit(repertoire, initial, jax.random.key(1))
     assert extra == {}
+    empty = MapElitesRepertoire.init(bare, jnp.full(7, NAN), places, GRID)
+    begun = init(jax.random.PRNGKey(0), empty, bare, fitnesses, places, {}).training_states
+    for tree in (begun, emit(empty, initial, jax.random.key(1))[0]):
+        assert (tree.hyper.discount > 0).all(), "an empty repertoire gives the members instead of zeros"
+        assert (jnp.abs(jax.tree.leaves(tree.policy_params)[-1]).max(axis=(1, 2)) > 0).all()
     assert_equal(jax.tree.map(lambda leaf: leaf[3:], children.critic_params), initial.training_states.critic_params)
     elite = jax.tree.leaves(row(bare.policy_params, 2))[-1]
     assert all(

@@ -90,7 +90,7 @@ def test_training_states_are_constructed_with_the_documented_fields(kind: Any):
         if kind is DIAYN
         else agent(kind)
     )
-    state = learner.init(jax.random.key(0), 2, 2, *([2] if kind is DIAYN else []))
+    state = jax.jit(lambda key: learner.init(key, 2, 2, *([2] if kind is DIAYN else [])))(jax.random.key(0))
     networks = [*[["policy", "critic"], ["alpha"]][: 1 + (kind not in (TD3, PBTTD3))]]
     names = [name for pair in networks for name in pair] + ["discriminator"] * (kind is DIAYN)
     fields = {
@@ -111,13 +111,11 @@ def test_training_states_are_constructed_with_the_documented_fields(kind: Any):
             **{**vars(batch), "obs": obs, "next_obs": obs}, state_desc=obs[:, :2], next_state_desc=obs[:, :2]
         )
     buffer = ReplayBuffer.init(16, batch).insert(batch)
-
-    def train(state: Any) -> Any:  # a state must have the same structure after an update
-        return jax.lax.scan(lambda state, _: (learner.update(state, buffer)[0], None), state, length=2)[0]
-
-    trained, expected = jax.jit(train)(built), jax.jit(train)(state.replace(random_key=built.key))
-    assert_equal(trained.learned, expected.learned)
-    assert int(trained.steps) == 2
+    update = jax.jit(lambda state: learner.update(state, buffer)[0])
+    # A scan raises an error if a state does not have the same structure after an update.
+    jax.eval_shape(lambda state: jax.lax.scan(lambda state, _: (update(state), None), state, length=2), built)
+    if kind not in KINDS:  # its hyper-parameters are not arguments
+        assert_equal(update(built).learned, update(state.replace(random_key=built.key)).learned)
     with pytest.raises(TypeError, match=r"critic_params is missing, and policies is unknown\.$"):
         type(state)(**{name: value for name, value in fields.items() if name != "critic_params"}, steps=0, policies=1)
 
@@ -151,9 +149,10 @@ def test_every_hyper_parameter_changes_the_update(kind: Any):
 
 def test_exploration_noise_changes_the_actions():
     state, env = row(cached_population(PBTTD3, P)[1], 0), make_env()
-    first, played = env.reset(jax.random.key(0)), []
+    play = jax.jit(partial(agent(PBTTD3).play_step_fn, env=env), static_argnames="deterministic")
+    first, played = jax.jit(env.reset)(jax.random.key(0)), []
     for noise, deterministic in ((0.1, False), (0.2, False), (0.0, False), (0.2, True)):
-        rows = agent(PBTTD3).play_step_fn(first, state.replace(expl_noise=jnp.float32(noise)), env, deterministic)[2]
+        rows = play(first, state.replace(expl_noise=jnp.float32(noise)), deterministic=deterministic)[2]
         played.append(rows.actions)
     np.testing.assert_allclose(played[1] - played[3], 2 * (played[0] - played[3]), rtol=1e-3)
     assert_equal(played[2], played[3])
@@ -167,17 +166,15 @@ def test_a_fixed_temperature_does_not_change():
     assert not np.any(learned.alpha_params == states.alpha_params)
 
 
-@pytest.mark.parametrize("kind", [SAC, TD3, PBTSAC, PBTTD3])
+@pytest.mark.parametrize("kind", KINDS)
 def test_all_gradients_are_those_of_the_state_before_the_update(kind: Any):
     """The critics' learning rate changes the critics, and nothing else that the same update moves."""
-    learner = agent(kind)
-    state, buffer = learner.init(jax.random.key(0), 2, 2), ReplayBuffer.init(16, rows(12)).insert(rows(12))
-    update = jax.jit(learner.update)
-    slow, fast = (
-        update(state.replace(hyper=state.hyper._replace(critic_lr=jnp.float32(rate))), buffer)[0]
-        for rate in (1e-6, 1e-1)
-    )
-    for name in ("policy_params", "policy_optimizer_state", *(["alpha_params"] if kind in (SAC, PBTSAC) else [])):
+    state, buffer = row(cached_population(kind, P)[1:], 0)
+    same = jax.tree.map(lambda leaf: jnp.stack([leaf] * P), (state, buffer))
+    states = same[0].replace(critic_lr=jnp.asarray([1e-6, 1e-1] * (P // 2), jnp.float32))
+    after, _, _ = updated(kind)(states, same[1])
+    slow, fast = row(after, 0), row(after, 1)
+    for name in ("policy_params", "policy_optimizer_state", *(["alpha_params"] if kind is PBTSAC else [])):
         assert_equal(getattr(slow, name), getattr(fast, name))
     moved = [jax.tree.leaves(getattr(fast, name))[-1] for name in ("critic_params", "target_critic_params")]
     for leaf, other in zip(moved, (slow.critic_params, slow.target_critic_params), strict=True):
@@ -195,7 +192,7 @@ def test_a_population_trains_and_is_evaluated(kind: Any):
     broken = jax.tree.map(lambda leaf: leaf.at[2].multiply(jnp.nan), states.policy_params)
     states = states.replace(policy_params=broken)
     env = make_env(3 * 4)
-    first = reshaped(env.reset(jax.random.key(2)), 3, 4)
+    first = reshaped(jax.jit(env.reset)(jax.random.key(2)), 3, 4)
     train = jax.jit(learner.get_train_fn(env=env, num_iterations=6, env_batch_size=4, grad_updates_per_step=0.5))
     (trained, after, filled), metrics = train(states, first, buffers)
     assert trained.steps.tolist() == [12] * 3
@@ -222,9 +219,6 @@ def test_a_population_trains_and_is_evaluated(kind: Any):
         np.testing.assert_allclose(quick[place][:2], other[:2], rtol=1e-5, atol=1e-6)
     assert np.isnan(others[0]).tolist() == [False, False, True]
 
-    replaced, _ = PBT(3, 1, 0).update_states_and_buffer(jax.random.key(0), quick[0], trained, filled)
-    assert bool(jnp.isfinite(jax.tree.leaves(replaced.policy_params)[0]).all())
-
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_members_that_break_the_physics_have_no_fitness(kind: Any):
@@ -249,9 +243,14 @@ def test_members_that_break_the_physics_have_no_fitness(kind: Any):
 
 def test_observation_statistics_change_in_training_and_not_in_evaluation():
     learner, env = agent(PBTSAC, normalize_observations=True), make_env()
-    state, first = learner.init(jax.random.key(0), 2, 2), env.reset(jax.random.key(0))
-    _, played, _ = learner.play_step_fn(first, state, env)
-    _, evaluated, _ = learner.play_step_fn(first, state, env, True, True)
+
+    @jax.jit
+    def play(key: Any) -> Any:
+        state, first = learner.init(key, 2, 2), env.reset(key)
+        played = [learner.play_step_fn(first, state, env, *modes)[1] for modes in ((), (True, True))]
+        return state, *played
+
+    state, played, evaluated = play(jax.random.key(0))
     assert float(played.normalization_running_stats.count) > float(state.normalization_running_stats.count)
     assert_equal(evaluated.normalization_running_stats, state.normalization_running_stats)
 
@@ -295,13 +294,14 @@ def evolve(best: int, worst: int, returns: list[float], seed: int = 0, kind: Any
     """The parent of each member, and the states and buffers after the exploit."""
     _, states, buffers = cached_population(kind, P)
     after = exploit(best, worst)(jax.random.PRNGKey(seed), jnp.array(returns, jnp.float32), states, buffers)
-    before, after_it = (jax.tree.leaves(tree.policy_params)[-1].reshape(P, -1) for tree in (states, after[0]))
-    parents = [int(jnp.argmax((before == own[None]).all(axis=1))) for own in after_it]
+    before, after_it = (np.reshape(jax.tree.leaves(tree.policy_params)[-1], (P, -1)) for tree in (states, after[0]))
+    parents = [int(np.argmax((before == own[None]).all(axis=1))) for own in after_it]
+    given, found = jax.device_get((states, buffers)), jax.device_get(after)
     for index, parent in enumerate(parents):
-        assert_equal(row(after[0].learned, index), row(states.learned, parent))
-        assert_equal(row(after[1], index), row(buffers, parent))
+        assert_equal(row(found[0].learned, index), row(given[0].learned, parent))
+        assert_equal(row(found[1], index), row(given[1], parent))
         if parent == index:
-            assert_equal(row(after[0], index), row(states, index))
+            assert_equal(row(found[0], index), row(given[0], index))
     return parents, after
 
 
@@ -327,20 +327,20 @@ def test_the_worst_copy_better_members(best: int, worst: int, returns: list, los
 @pytest.mark.parametrize("kind", KINDS)
 def test_children_of_one_parent_differ_even_if_a_program_repeats_its_key(kind: Any):
     returns = [5.0, 3.0, 8.0, 1.0, 7.0, 2.0, 6.0, 4.0]
-    parents, (states, _) = evolve(1, 4, returns, kind=kind)
-    children = [index for index, parent in enumerate(parents) if parent != index]
-    assert {parents[index] for index in children} == {2}
+    parents, (states, _) = evolve(2, 3, returns, kind=kind)
+    children = jnp.array([index for index, parent in enumerate(parents) if parent != index])
+    assert len(children) == 3, "at least two of them have one parent"
     before = cached_population(kind, P)[1]
     for name, (low, high) in KINDS[kind].items():
         drawn = getattr(states, name)
         assert distinct(drawn) == P, name
         assert low <= float(drawn.min()) <= float(drawn.max()) <= high
-        assert not np.any(drawn[jnp.array(children)] == getattr(before, name)[2])
+        assert not np.any(drawn[children] == getattr(before, name)[jnp.array(parents)[children]])
     assert distinct(states.key) == P
     moved = before.replace(key=before.key + 1)  # as after some training
-    again, _ = exploit(1, 4)(jax.random.PRNGKey(0), jnp.array(returns), moved, cached_population(kind, P)[2])
-    assert not np.any(again.discount[jnp.array(children)] == states.discount[jnp.array(children)])
-    assert len({tuple(evolve(4, 4, returns, seed)[0]) for seed in range(4)}) > 1
+    again, _ = exploit(2, 3)(jax.random.PRNGKey(0), jnp.array(returns), moved, cached_population(kind, P)[2])
+    assert not np.any(again.discount[children] == states.discount[children])
+    assert len({tuple(evolve(2, 3, returns, seed, kind)[0]) for seed in range(4)}) > 1
 
 
 @pytest.mark.parametrize(

@@ -119,8 +119,9 @@ def test_options_that_do_not_fit_are_rejected(name: str, options: dict[str, Any]
 DOCUMENTED = {"anttrap": "ant_trap", "humanoidtrap": "humanoid_trap", "antmaze": "ant_maze", "pointmaze": "point_maze"}
 
 
-@pytest.mark.parametrize(("documented", "name"), DOCUMENTED.items())
-def test_tasks_with_walls_have_their_documented_names(documented: str, name: str):
+@pytest.mark.parametrize("documented", ["anttrap", "pointmaze"])
+def test_tasks_with_walls_have_their_documented_names(documented: str):
+    name = DOCUMENTED[documented]
     env = environments.create(documented, batch_size=3, episode_length=7)
     assert (type(env), env.name, env.batch_size, env.episode_length) == (Batch, name, 3, 7)
     assert (env.observation_size, env.action_size) == (find(name).observation_size, find(name).action_size)
@@ -303,12 +304,14 @@ def test_an_evaluation_gives_returns_and_descriptors(kind: Any):
     learner, env = agent(kind), make_env(3)
     state, first = learner.init(jax.random.key(1), 2, 2), env.reset(jax.random.key(0))
     step = partial(learner.play_qd_step_fn, env=env, deterministic=True)
+    extract, jitted = environments.descriptor_extractor["point_room"], jax.jit(step)
+    mean, place, each, places = jax.jit(
+        partial(learner.eval_qd_policy_fn, play_step_fn=step, descriptor_extraction_fn=extract)
+    )(state, first)
     now, expected = first, jnp.zeros(3)
     for _ in range(T):
-        now, _, row = step(now, state)
+        now, _, row = jitted(now, state)
         expected += row.rewards
-    extract = environments.descriptor_extractor["point_room"]
-    mean, place, each, places = learner.eval_qd_policy_fn(state, first, step, extract)
     np.testing.assert_allclose(each, expected, rtol=1e-5)
     np.testing.assert_allclose(mean, expected.mean(), rtol=1e-5)
     np.testing.assert_allclose(places, row.next_obs, rtol=1e-5)
@@ -467,15 +470,13 @@ def test_diayn_is_sac_with_a_reward_that_a_subclass_may_replace():
     assert float(of_other["critic_loss"]) != float(metrics["critic_loss"])
     assert_equal(other.discriminator_params, after.discriminator_params)  # it learns from descriptors only
     buffer = ReplayBuffer.init(8, batch).insert(batch)
-    for one, factor in ((halved, 0.5), (learner, None)):
-        updated, same, of_update = jax.jit(one.update)(state, buffer)
-        given = buffer.sample(split_key(state.key)[1], 8)
-        rewards = factor * given.rewards if factor else learner._compute_reward(given, state)
-        key, _ = split_key(state.key)
-        again, expected = update(state.replace(key=key), given.replace(rewards=rewards))
-        np.testing.assert_allclose(of_update["critic_loss"], expected["critic_loss"], rtol=1e-5)
-        assert_equal(same, buffer)
-        assert_equal(updated.key, again.key)
+    updated, same, of_update = jax.jit(halved.update)(state, buffer)
+    key, sample_key = split_key(state.key)
+    given = buffer.sample(sample_key, 8)
+    again, expected = update(state.replace(key=key), given.replace(rewards=0.5 * given.rewards))
+    np.testing.assert_allclose(of_update["critic_loss"], expected["critic_loss"], rtol=1e-5)
+    assert_equal(same, buffer)
+    assert_equal(updated.key, again.key)
 
 
 def test_skills_in_which_the_physics_broke_have_no_return():

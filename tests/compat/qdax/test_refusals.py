@@ -9,7 +9,7 @@ import pytest
 
 from rookery.compat import qdax
 from rookery.compat.qdax import DIAYN, PBT, PBTSAC, DiaynConfig, DistributedMAPElites, MAPElites, ReplayBuffer
-from tests.compat.qdax.documented import NETS, T, agent, make_emitter, make_env, population, rows
+from tests.compat.qdax.documented import NETS, T, agent, make_emitter, make_env, population, reshaped, rows
 
 SKILLS = 2
 
@@ -18,62 +18,49 @@ def make_diayn(**changes: Any) -> DIAYN:
     return DIAYN(DiaynConfig(8, T, **{"num_skills": SKILLS, **NETS, **changes}), 2)
 
 
-def bare_genotypes(count: int = 5) -> Any:
-    states = agent(PBTSAC).get_init_fn(count, 2, 2, 4)(jax.random.key(0))[0]
-    return jax.vmap(states.empty_optimizers_states)(states)
-
-
-def search(fitness: float, kind: type[MAPElites] = MAPElites, devices: int = 1) -> MAPElites:
+def search(kind: type[MAPElites] = MAPElites, devices: int = 1) -> MAPElites:
     """MAP-Elites with an ME-PBT emitter, in which all genotypes have the same fitness."""
 
     def score(genotypes: Any, key: jax.Array) -> tuple:
         del key
         count = genotypes.steps.shape[0]
-        return jnp.full(count, fitness), jnp.full((count, 2), 0.5), {}
+        return jnp.ones(count), jnp.full((count, 2), 0.5), {}
 
     metrics = partial(qdax.default_qd_metrics, qd_offset=0.0)
     return kind(score, make_emitter(PBTSAC, num_devices=devices), metrics)
 
 
-def test_an_empty_repertoire_emits_the_members_instead_of_zeros():
-    cells = qdax.compute_euclidean_centroids((2, 2), 0.0, 1.0)
-    repertoire, state, _ = jax.jit(search(jnp.nan).init)(bare_genotypes(), cells, jax.random.key(1))
-    assert not jnp.isfinite(repertoire.fitnesses).any()
-    assert (state.training_states.hyper.tau > 0).all()
-    emitted, _ = jax.jit(make_emitter(PBTSAC).emit)(repertoire, state, jax.random.key(2))
-    assert (emitted.hyper.tau > 0).all()
-    assert (jnp.abs(emitted.policy_params["params"]["Dense_0"]["kernel"]).max(axis=(1, 2)) > 0).all()
-
-
 def test_an_emitter_runs_on_the_configured_number_of_devices():
     arguments = qdax.compute_euclidean_centroids((2, 2), 0.0, 1.0), jax.random.key(0)
-    genotypes = bare_genotypes()
-    with pytest.raises(ValueError, match="num_devices is 2, but 1 devices share the axis 'p'"):
-        search(1.0, devices=2).init(genotypes, *arguments)
-    with pytest.raises(ValueError, match="only inside a mapped axis 'p'"):
-        search(1.0, DistributedMAPElites).init(genotypes, *arguments)
-    with_optimizers = jax.vmap(genotypes.init_optimizers_states)(genotypes)
-    with pytest.raises(ValueError, match=r"must not have optimizer states; .*empty_optimizers_states"):
-        search(1.0).init(with_optimizers, *arguments)
+    states = population(PBTSAC, 5)[1]
+    genotypes = states.empty_optimizers_states(states)
+    for searching, given, message in (
+        (search(devices=2), genotypes, "num_devices is 2, but 1 devices share the axis 'p'"),
+        (search(DistributedMAPElites), genotypes, "only inside a mapped axis 'p'"),
+        (search(), states, r"must not have optimizer states; .*empty_optimizers_states"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            jax.eval_shape(searching.init, given, *arguments)
 
 
 def test_another_number_of_environments_is_rejected():
     one, env = agent(qdax.SAC), make_env(4)
-    state, env_state = one.init(jax.random.key(0), 2, 2), env.reset(jax.random.key(1))
+    state, env_state = jax.eval_shape(lambda key: (one.init(key, 2, 2), env.reset(key)), jax.random.key(0))
     held, play = ReplayBuffer.init(64, rows(1)), partial(one.play_step_fn, env=env)
     with pytest.raises(ValueError, match=r"env_batch_size is 10, but \(4,\) environments were stepped"):
-        qdax.do_iteration_fn(state, env_state, held, 10, 0.0, play, one.update)
+        jax.eval_shape(lambda *states: qdax.do_iteration_fn(*states, held, 10, 0.0, play, one.update), state, env_state)
     with pytest.raises(ValueError, match="env_batch_size is 2, but"):
-        qdax.warmstart_buffer(held, state, env_state, play, 8, 2)
+        jax.eval_shape(lambda *states: qdax.warmstart_buffer(held, *states, play, 8, 2), state, env_state)
+    nested = jax.eval_shape(lambda tree: reshaped(tree, 2, 2), env_state)
     with pytest.raises(ValueError, match=r"map step with jax\.vmap"):
-        play(jax.tree.map(lambda leaf: leaf.reshape(2, 2, *leaf.shape[1:]), env_state), state)
+        jax.eval_shape(play, nested, state)
 
 
 def test_an_evaluation_of_skills_uses_the_statistics_and_leaves_them_unchanged():
     learner, env = make_diayn(normalize_observations=True, descriptor_full_state=True), make_env(4)
-    state, env_state = learner.init(jax.random.key(0), 2, 2, 2), env.reset(jax.random.key(1))
+    state, env_state = jax.jit(lambda key: (learner.init(key, 2, 2, 2), env.reset(key)))(jax.random.key(0))
     skills = jnp.tile(jnp.eye(SKILLS), (2, 1))
-    play = partial(learner.play_step_fn, skills=skills, env=env)
+    play = jax.jit(partial(learner.play_step_fn, skills=skills, env=env), static_argnames="deterministic")
     env_state, state, _ = play(env_state, state)
     _, evaluated, _ = play(env_state, state, deterministic=True)
     assert float(evaluated.normalization_running_stats.count) == float(state.normalization_running_stats.count) == 4.0
