@@ -59,17 +59,29 @@ def test_a_repertoire(short_runs: dict[str, Path]) -> None:
 CONFIG = rookery.learners.OffPolicyConfig(2, 8, 0.5, 4, 32, 4, eval_episodes=2, start_states=2)
 
 
-def program() -> rookery.Program:
-    env = rookery.make("point_room", episode_length=6)
-    return rookery.pbt(
-        rookery.off_policy(rookery.sac(env.spec, rookery.agents.SacConfig((4,))), env, CONFIG), population_size=2
-    )
+ENV = rookery.make("point_room", episode_length=6)
 
 
-def test_a_run_from_python_has_its_seed_and_settings_and_resumes(tmp_path: Path) -> None:
-    made = program()
-    rookery.run(made, seed=7, generations=2, run_dir=tmp_path / "run", quiet=True)
-    run = rookery.load(tmp_path / "run", made)
+def program(env: rookery.Environment = ENV) -> rookery.Program:
+    return rookery.pbt(rookery.off_policy(rookery.sac(env.spec, hidden_sizes=(4,)), env, CONFIG), population_size=2)
+
+
+@pytest.fixture(scope="module")
+def made() -> rookery.Program:
+    return program()
+
+
+@pytest.fixture(scope="module")
+def python_run(made: rookery.Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("python") / "run"
+    rookery.run(made, seed=7, generations=2, run_dir=path, quiet=True)
+    return path
+
+
+def test_a_run_from_python_has_its_seed_and_settings_and_resumes(
+    made: rookery.Program, python_run: Path, tmp_path: Path
+) -> None:
+    run = rookery.load(shutil.copytree(python_run, tmp_path / "run"), made)
     assert (run.config["run"]["seed"], run.config["run"]["generations"]) == (7, 2)
     assert run.generation == 2
     again = run.resume(3, quiet=True)
@@ -90,17 +102,14 @@ def test_a_run_from_python_has_its_seed_and_settings_and_resumes(tmp_path: Path)
             method()
 
 
-def test_an_evaluation_with_as_many_episodes_is_not_traced_again(tmp_path: Path) -> None:
-    env, traced = rookery.make("point_room", episode_length=6), []
+def test_an_evaluation_with_as_many_episodes_is_not_traced_again(python_run: Path) -> None:
+    traced: list[Any] = []
 
     def step(*arguments: Any) -> Any:
         traced.append(arguments)
-        return env.step(*arguments)
+        return ENV.step(*arguments)
 
-    agent = rookery.sac(env.spec, rookery.agents.SacConfig((4,)))
-    made = rookery.pbt(rookery.off_policy(agent, env._replace(step=step), CONFIG), population_size=2)
-    rookery.run(made, generations=1, run_dir=str(tmp_path / "run"), quiet=True)
-    run = rookery.load(tmp_path / "run", made)
+    run = rookery.load(python_run, program(ENV._replace(step=step)))
     first = run.evaluate(episodes=3)
     once = len(traced)
     other = run.evaluate(episodes=3, seed=1)
@@ -110,22 +119,19 @@ def test_an_evaluation_with_as_many_episodes_is_not_traced_again(tmp_path: Path)
     assert len(traced) > once
 
 
-def test_a_policy_reads_features_in_their_own_shape(tmp_path: Path) -> None:
-    env = rookery.make("point_room", episode_length=6)
-    env = env._replace(spec=env.spec._replace(observation_shape={"at": (1, 2)}))
-    made = rookery.seeds(rookery.off_policy(rookery.sac(env.spec, rookery.agents.SacConfig((4,))), env, CONFIG))
-    rookery.run(made, generations=1, run_dir=str(tmp_path / "run"), quiet=True)
-    act, vector = rookery.load(tmp_path / "run", made).policy(), jnp.asarray([0.1, 0.2])
+def test_a_policy_reads_features_in_their_own_shape(python_run: Path) -> None:
+    shaped = ENV._replace(spec=ENV.spec._replace(observation_shape={"at": (1, 2)}))
+    act, vector = rookery.load(python_run, program(shaped)).policy(), jnp.asarray([0.1, 0.2])
     np.testing.assert_array_equal(act({"at": vector[None]}), act(vector))
     assert jax.vmap(act)({"at": jnp.zeros((3, 1, 2))}).shape == (3, 2)
     with pytest.raises(ValueError, match=r"shape \(2,\) or {'at': \(1, 2\)}, got \(3,\)"):
         act(jnp.zeros(3))
 
 
-def test_a_run_from_python_gives_its_policies_by_its_program(tmp_path: Path) -> None:
-    made = program()
-    rookery.run(made, seed=7, generations=2, run_dir=str(tmp_path / "run"), quiet=True)
-    run = rookery.load(tmp_path / "run", made)
+def test_a_run_from_python_gives_its_policies_by_its_program(
+    made: rookery.Program, python_run: Path, tmp_path: Path
+) -> None:
+    run = rookery.load(python_run, made)
     observation = jnp.zeros(2)
     assert made.learner is not None
     assert made.learner.evaluator is not None
@@ -142,9 +148,8 @@ def test_a_run_from_python_gives_its_policies_by_its_program(tmp_path: Path) -> 
 
 
 def test_a_repertoire_from_python(tmp_path: Path) -> None:
-    env = rookery.make("point_room", episode_length=6)
     cells = rookery.qd.grid((3, 3), (-1.0, -1.0), (1.0, 1.0))
-    scoring = rookery.qd.policy_scoring(env, rookery.qd.PolicyConfig((4,)))
+    scoring = rookery.qd.policy_scoring(ENV, rookery.qd.PolicyConfig((4,)))
     made = rookery.map_elites(scoring, cells, rookery.qd.iso_line(scoring, 4))
     rookery.run(made, generations=2, run_dir=str(tmp_path / "run"), quiet=True)
     assert (tmp_path / "run/repertoire.png").is_file()
@@ -154,11 +159,6 @@ def test_a_repertoire_from_python(tmp_path: Path) -> None:
     assert film.stat().st_size > 0
     assert run.evaluate(episodes=3)["returns"].shape == (9, 3)
     assert run.export(tmp_path / "policy").cell is not None
-    arm = rookery.qd.named_scoring(rookery.envs.function("arm", 2))
-    made = rookery.map_elites(arm, rookery.qd.grid((2, 2), (0.0, 0.0), (1.0, 1.0)), rookery.qd.iso_line(arm, 4))
-    rookery.run(made, generations=1, run_dir=str(tmp_path / "arm"), quiet=True)
-    with pytest.raises(ValueError, match="arm is a scoring function without a policy; choose a run in an environment"):
-        rookery.load(tmp_path / "arm", made).policy()
 
 
 def test_a_run_of_the_command_line_resumes(short_runs: dict[str, Path], tmp_path: Path) -> None:

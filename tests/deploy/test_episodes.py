@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 
 import rookery
-from rookery.agents.diayn import DiaynConfig
-from rookery.agents.ppo import PpoConfig
-from rookery.agents.sac import SacConfig
 from rookery.deploy import episode_selection, episodes, render
 from rookery.deploy.episode_selection import Selection
 from rookery.deploy.policy import evaluator_of
@@ -24,35 +21,29 @@ from rookery.envs.wrappers.skills import SkillsConfig
 from rookery.experiments import warm_start
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.kinds import configure
-from rookery.learners.on_policy import OnPolicyConfig
 from rookery.storage import run_dir
 from rookery.types import Genotype, Observation
-from tests.deploy.test_render import ENVIRONMENT, LEARNER, MAP_ELITES_RUN, SAC_RUN, save_run
-
-DIAYN_RUN = configure(
-    "diayn",
-    environment=ENVIRONMENT,
-    learner=LEARNER,
-    skills=SkillsConfig(num_skills=3),
-    agent=SacConfig(hidden_sizes=(4,)),
-    diayn=DiaynConfig(discriminator_hidden_sizes=(4,)),
+from tests.deploy.untrained_runs import (
+    DIAYN_RUN,
+    MAP_ELITES_RUN,
+    PURSUIT,
+    ROLES_RUN,
+    SAC_RUN,
+    TEAM_LEARNER,
+    save_run,
+    unchanged,
+    with_elites,
 )
-TEAM_LEARNER = OnPolicyConfig(num_envs=4, rollout_length=6, evaluate_every=2, eval_episodes=2, start_states=4)
-TEAMS = {
-    "environment": EnvironmentConfig(env="pursuit_discrete", episode_length=6, devices=1),
-    "learner": TEAM_LEARNER,
-    "agent": PpoConfig(hidden_sizes=(4,), minibatches=2),
-}
 
 
 @pytest.fixture(scope="module")
 def sac_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_run(SAC_RUN, tmp_path_factory.mktemp("episodes") / "sac_run")
+    return save_run(SAC_RUN, tmp_path_factory.mktemp("episodes") / "sac_run", (1.0, 2.0), unchanged)
 
 
 @pytest.fixture(scope="module")
 def map_elites_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_run(MAP_ELITES_RUN, tmp_path_factory.mktemp("episodes") / "map_elites_run")
+    return save_run(MAP_ELITES_RUN, tmp_path_factory.mktemp("episodes") / "map_elites_run", (), with_elites)
 
 
 def test_episodes_of_members_the_best_first_equal_rendered_ones(sac_run: Path) -> None:
@@ -161,7 +152,7 @@ def test_spread_of_cells() -> None:
 
 
 def test_one_episode_of_every_skill_of_the_best_member(tmp_path: Path) -> None:
-    run = save_run(DIAYN_RUN, tmp_path / "discovering")
+    run = save_run(DIAYN_RUN, tmp_path / "discovering", (0.0,), unchanged)
     recorded = episodes.record_episodes(run)
     descriptions = recorded.header["episodes"]
     assert [(episode["skill"], episode["member"], episode["label"]) for episode in descriptions] == [
@@ -180,12 +171,14 @@ def test_three_trajectories_of_every_skill_are_added(
 ) -> None:
     asked: list[int] = []
     monkeypatch.setattr(episodes, "evaluate", lambda _, number, *__, **___: asked.append(number))
-    episodes.add_episodes(save_run(dataclasses.replace(DIAYN_RUN, skills=skills), tmp_path / "discovering"))
+    config = dataclasses.replace(DIAYN_RUN, skills=skills)
+    episodes.add_episodes(save_run(config, tmp_path / "discovering", (0.0,), unchanged))
     assert asked == [count]
 
 
 def test_one_episode_of_the_best_team(tmp_path: Path) -> None:
-    header, arrays = episodes.record_episodes(save_run(configure("ippo", population=2, **TEAMS), tmp_path / "team"))
+    config = configure("ippo", population=2, environment=PURSUIT, learner=TEAM_LEARNER, agent=ROLES_RUN.agent)
+    header, arrays = episodes.record_episodes(save_run(config, tmp_path / "team", (1.0, 2.0), unchanged))
     (description,) = header["episodes"]
     assert (description["member"], description["label"], description["fitness"]) == (1, "member 1", 2.0)
     assert header["names"] == ["predator", "prey"]
@@ -200,10 +193,7 @@ def test_one_episode_of_the_best_team(tmp_path: Path) -> None:
 
 def test_the_best_agents_of_all_roles_form_a_team(tmp_path: Path) -> None:
     # Members are predator and prey of the first slot, then of the second.
-    run = save_run(
-        configure("pbt-ippo", population=2, member="agent", **TEAMS), tmp_path / "roles", (1.0, 4.0, 2.0, 3.0)
-    )
-    origin = warm_start.open_origin(run)
+    origin = warm_start.open_origin(save_run(ROLES_RUN, tmp_path / "roles", (1.0, 4.0, 2.0, 3.0), unchanged))
     selection = episode_selection.choose(origin, evaluator_of(origin).environment.spec, 12)
     assert selection.descriptions == [
         {"member": None, "label": "the best of each role", "fitness": None, "descriptor": None}
@@ -345,7 +335,7 @@ def test_environments_that_cannot_be_rendered_are_rejected(tmp_path: Path) -> No
         "map-elites", environment=EnvironmentConfig(env="arm", devices=1), batch_size=2, cells=MAP_ELITES_RUN.cells
     )
     with pytest.raises(ValueError, match=r"^arm is a scoring function without a policy; "):
-        episodes.record_episodes(save_run(arm, tmp_path / "arm"))
+        episodes.record_episodes(save_run(arm, tmp_path / "arm", (), unchanged))
 
 
 def test_an_empty_repertoire_is_rejected(map_elites_run: Path) -> None:
