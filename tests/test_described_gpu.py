@@ -218,7 +218,7 @@ class TestPlan:
         yield
         jax.config.update("jax_default_matmul_precision", before)
 
-    @pytest.mark.parametrize("kind", GENERATIONS)
+    @pytest.mark.parametrize("kind", ["pbt-sac", "me-pbt-td3", "pbt-ippo"])
     def test_a_plan_shows_memory_and_kernels(self, kind: str):
         code, out, err = call("train", kind, *GENERATIONS[kind].split(), "--plan-gpu", "a100", "--devices", "2")
         assert (code, err) == (0, ""), err

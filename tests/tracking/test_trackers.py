@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import functools
 import importlib
 import json
 import math
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 from rookery.experiments.lineage import lineage
+from rookery.populations.base import Program
 from rookery.populations.pbt import pbt
 from rookery.storage.csv_log import read_csv
 from rookery.storage.run_dir import open_existing
@@ -38,6 +40,12 @@ from tests.tracking.wandb_file import offline_files
 from tests.training import test_loop
 
 OPTIONS = {"checkpoint_every": 3, "quiet": True}
+walking = functools.cache(test_loop.walks)
+
+
+@functools.cache
+def evolving() -> Program:
+    return pbt(walks.learner(), walks.SPACE, 4, replace_count=1)
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +100,7 @@ def expected(run_dir: Path, history: list[dict[str, np.ndarray]]) -> dict[str, d
 
 
 def test_both_trackers_have_every_curve_of_every_member_also_after_a_resume(tmp_path, database):
-    path, program = tmp_path / "run", pbt(walks.learner(), walks.SPACE, 4, replace_count=1)
+    path, program = tmp_path / "run", evolving()
     history = []
     for generations in (4, 6):
         callbacks = [WandbTracker("team/birds", quiet=True), MlflowTracker(database, quiet=True)]
@@ -136,9 +144,9 @@ def test_generations_that_a_killed_run_computes_again_are_not_sent_twice(tmp_pat
 
     both = lambda: [WandbTracker("birds", quiet=True), MlflowTracker(database, quiet=True)]  # noqa: E731
     with pytest.raises(GeneratorExit):
-        run(test_loop.walks(), generations=7, run_dir=str(path), callbacks=[*both(), die], **OPTIONS)
+        run(walking(), generations=7, run_dir=str(path), callbacks=[*both(), die], **OPTIONS)
     assert mlflow_run(path)[0].info.status == "FAILED"
-    run(test_loop.walks(), generations=7, run_dir=str(path), resume=True, callbacks=[*both(), die], **OPTIONS)
+    run(walking(), generations=7, run_dir=str(path), resume=True, callbacks=[*both(), die], **OPTIONS)
     assert [generation.number for generation in calls] == [0, 1, 2, 3, 4, 3, 4, 5, 6]
     found, metrics = mlflow_run(path)
     assert found.info.status == "FINISHED"
@@ -151,7 +159,7 @@ def test_what_a_kill_lost_is_sent_from_the_tables(tmp_path, database):
     """W&B's process, and the thread that sends to MLflow, lose the latest generations when a run is killed."""
     from mlflow import MlflowClient
 
-    path, program = tmp_path / "run", pbt(walks.learner(), walks.SPACE, 4, replace_count=1)
+    path, program = tmp_path / "run", evolving()
     run(program, generations=4, run_dir=str(path), **OPTIONS)
     uri = MlflowTracker(database, quiet=True)._uri
     client = MlflowClient(uri)
@@ -184,11 +192,11 @@ def test_generations_count_as_recorded_when_wandb_has_written_them(tmp_path, mon
         found.append(json.loads((path / "wandb.json").read_text())["finished"])
 
     callbacks = [WandbTracker("birds", quiet=True), look]
-    run(test_loop.walks(), generations=3, run_dir=str(path), callbacks=callbacks, **OPTIONS)
+    run(walking(), generations=3, run_dir=str(path), callbacks=callbacks, **OPTIONS)
     assert found[-1] == finished
 
 
-def test_a_large_population_is_summarised():
+def test_a_large_population_is_summarised_and_children_of_a_repertoire_are_no_members():
     size = records.MOST_MEMBERS + 1
     fitness = np.arange(size, dtype=np.float32)
     fitness[0] = np.nan
@@ -196,9 +204,6 @@ def test_a_large_population_is_summarised():
     values = records.values(Generation(1, 2, {"best_fitness": 64.0, "mean_return": np.nan}, members, None))
     summary = {"min": 1.0, "q25": 16.75, "median": 32.5, "q75": 48.25, "max": 64.0}
     assert values == {"best_fitness": 64.0, **{f"members/fitness/{name}": value for name, value in summary.items()}}
-
-
-def test_children_of_a_repertoire_are_no_members():
     generation = Generation(1, 2, {"coverage": 3.0}, {"fitness": np.zeros(3)}, None)
     assert records.values(generation) == {"coverage": 3.0}
 
@@ -221,29 +226,25 @@ def test_another_project_begins_another_run(tmp_path):
     for project, generations in (("birds", 2), ("nests", 4)):
         callbacks = [WandbTracker(project, quiet=True)]
         options = {"run_dir": str(tmp_path / "run"), "resume": generations > 2, **OPTIONS}
-        run(test_loop.walks(), generations=generations, callbacks=callbacks, **options)
+        run(walking(), generations=generations, callbacks=callbacks, **options)
     first, second = offline_files(tmp_path / "run")
     assert first.id != second.id
     assert [entry["_step"] for entry in second.history] == [2, 3]
 
 
 @pytest.mark.parametrize(
-    ("package", "make"),
+    ("package", "extra", "make"),
     [
-        ("wandb", lambda: WandbTracker("birds")),
-        ("mlflow", lambda: MlflowTracker("http://localhost:9")),
+        ("wandb", "wandb", lambda: WandbTracker("birds")),
+        ("mlflow", "mlflow", lambda: MlflowTracker("http://localhost:9")),
+        ("sqlalchemy", "mlflow", lambda: MlflowTracker("folder")),
     ],
 )
-def test_a_package_that_is_not_installed_is_named_with_its_extra(package, make, monkeypatch):
+def test_a_package_that_is_not_installed_is_named_with_its_extra(package, extra, make, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf'{package} is not installed; pip install "rookery\[{package}\]"'):
+    with pytest.raises(ImportError, match=rf'{package} is not installed; pip install "rookery\[{extra}\]"'):
         make()
-
-
-def test_the_database_of_mlflow_needs_its_extra(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
-    with pytest.raises(ImportError, match=r'sqlalchemy is not installed; pip install "rookery\[mlflow\]"'):
-        MlflowTracker(tmp_path)
 
 
 def test_wandb_without_a_key_and_without_a_server(monkeypatch):
@@ -258,26 +259,29 @@ def test_wandb_without_a_key_and_without_a_server(monkeypatch):
         WandbTracker("birds")
 
 
-@pytest.mark.parametrize("project", ["", "team/"])
-def test_a_project_without_a_name(project):
-    with pytest.raises(TrackerError, match="has no name; give PROJECT or ENTITY/PROJECT"):
-        WandbTracker(project)
-
-
-def test_mlflow_without_a_server(monkeypatch):
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: WandbTracker(""), "has no name; give PROJECT or ENTITY/PROJECT"),
+        (lambda: WandbTracker("team/"), "has no name; give PROJECT or ENTITY/PROJECT"),
+        (
+            lambda: MlflowTracker("http://127.0.0.1:9"),
+            r"^MLflow at http://127.0.0.1:9 cannot .* \(Connection refused\)",
+        ),
+    ],
+)
+def test_a_place_that_does_not_exist(monkeypatch, make, message):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(
-        TrackerError, match=r"^MLflow at http://127.0.0.1:9 cannot be used \(Connection refused\); give another"
-    ):
-        MlflowTracker("http://127.0.0.1:9")
+    with pytest.raises(TrackerError, match=message):
+        make()
 
 
 def test_a_run_directory_that_is_not_utf8(tmp_path, database):
     path = tmp_path / os.fsdecode(b"by\xff")
     with pytest.raises(TrackerError, match=r"W&B cannot write into .* not UTF-8; set WANDB_DIR"):
-        run(test_loop.walks(), generations=1, run_dir=str(path), quiet=True, callbacks=[WandbTracker("birds")])
+        run(walking(), generations=1, run_dir=str(path), quiet=True, callbacks=[WandbTracker("birds")])
     callbacks = [MlflowTracker(database, quiet=True)]
-    run(test_loop.walks(), generations=1, run_dir=str(path), overwrite=True, quiet=True, callbacks=callbacks)
+    run(walking(), generations=1, run_dir=str(path), overwrite=True, quiet=True, callbacks=callbacks)
     assert mlflow_run(path)[0].info.run_name == "by?"
 
 
@@ -290,10 +294,14 @@ def test_a_server_of_mlflow_that_does_not_answer(monkeypatch):
             MlflowTracker(uri)
 
 
-def test_a_tracker_can_be_used_for_several_runs(database, tmp_path):
-    callbacks = [WandbTracker("birds", quiet=True), MlflowTracker(database, quiet=True)]
+def test_a_tracker_can_be_used_for_several_runs_and_prints_their_places(database, tmp_path, capsys):
+    callbacks = [WandbTracker("birds"), MlflowTracker(database)]
+    uri = shlex.quote(callbacks[1]._uri)
     for name in ("first", "second"):
-        run(test_loop.walks(), generations=2, run_dir=str(tmp_path / name), callbacks=callbacks, **OPTIONS)
+        run(walking(), generations=2, run_dir=str(tmp_path / name), callbacks=callbacks, **OPTIONS)
+        printed = capsys.readouterr().out
+        assert f"wandb      offline; send it with: wandb sync {tmp_path}/{name}/wandb/offline-run-" in printed
+        assert f"mlflow     mlflow ui --backend-store-uri {uri}, experiment rookery" in printed
     for name in ("first", "second"):
         assert mlflow_run(tmp_path / name)[0].info.run_name == name
         assert [file.name for file in offline_files(tmp_path / name)] == [name]
@@ -306,7 +314,7 @@ def test_an_experiment_of_mlflow_that_is_deleted(database, tmp_path):
     client = MlflowClient(tracker._uri)
     client.delete_experiment(client.create_experiment("deleted"))
     with pytest.raises(TrackerError, match="the MLflow experiment 'deleted' is deleted; restore it, or name another"):
-        run(test_loop.walks(), generations=2, run_dir=str(tmp_path / "run"), callbacks=[tracker], **OPTIONS)
+        run(walking(), generations=2, run_dir=str(tmp_path / "run"), callbacks=[tracker], **OPTIONS)
 
 
 @pytest.mark.parametrize("returns", [True, False])
@@ -328,7 +336,7 @@ def test_a_server_that_vanishes_is_one_warning_and_its_values_are_sent_later(tmp
         concurrent.futures.wait([tracker._sender._sending] if tracker._sender._sending else [])
 
     with pytest.warns(CallbackWarning) as caught:
-        run(test_loop.walks(), generations=7, run_dir=str(path), callbacks=[vanish, tracker, wait], **OPTIONS)
+        run(walking(), generations=7, run_dir=str(path), callbacks=[vanish, tracker, wait], **OPTIONS)
     texts = [str(warning.message) for warning in caught]
     assert "ConnectionError: refused); its values are sent when MLflow answers again; the run continues" in texts[0]
     assert len(texts) == (1 if returns else 2)
@@ -356,7 +364,7 @@ def test_a_run_with_a_server_of_wandb(tmp_path, monkeypatch, vanishes):
         caught = pytest.warns(CallbackWarning) if vanishes else contextlib.nullcontext([])
         with caught as warned:
             callbacks = [WandbTracker("team/birds", quiet=True), vanish]
-            run(test_loop.walks(), generations=7, run_dir=str(path), callbacks=callbacks, **OPTIONS)
+            run(walking(), generations=7, run_dir=str(path), callbacks=callbacks, **OPTIONS)
     record = json.loads((path / "wandb.json").read_text())
     assert record["finished"] == len(read_csv(path / "metrics.csv")["generation"]) == 7
     assert server.ids == {record["id"]}
@@ -369,7 +377,7 @@ def test_a_run_with_a_server_of_wandb(tmp_path, monkeypatch, vanishes):
 
 def test_a_disabled_tracker_does_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    run(test_loop.walks(), generations=2, run_dir=str(tmp_path / "run"), callbacks=[WandbTracker("birds")], **OPTIONS)
+    run(walking(), generations=2, run_dir=str(tmp_path / "run"), callbacks=[WandbTracker("birds")], **OPTIONS)
     assert not (tmp_path / "run/wandb.json").exists()
     assert capsys.readouterr().out == ""
 
@@ -385,7 +393,7 @@ def test_a_process_of_wandb_that_is_lost_is_one_warning(tmp_path):
             tracker._run.log = refuse
 
     with pytest.warns(CallbackWarning) as caught:
-        run(test_loop.walks(), generations=4, run_dir=str(tmp_path / "run"), callbacks=[lose, tracker], **OPTIONS)
+        run(walking(), generations=4, run_dir=str(tmp_path / "run"), callbacks=[lose, tracker], **OPTIONS)
     (warning,) = caught
     assert "W&B takes no more values (ConnectionResetError: Connection lost); metrics.csv and" in str(warning.message)
 
@@ -394,18 +402,9 @@ def test_without_a_run_dir_a_tracker_works_too(database, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     callbacks = [WandbTracker("birds", quiet=True), MlflowTracker(database, quiet=True)]
-    run(test_loop.walks(), generations=2, quiet=True, callbacks=callbacks)
+    run(walking(), generations=2, quiet=True, callbacks=callbacks)
     (offline,) = offline_files(tmp_path)
     assert len(offline.history) == 2
-
-
-def test_the_place_of_the_runs_is_printed(database, tmp_path, capsys):
-    callbacks = [WandbTracker("birds"), MlflowTracker(database)]
-    run(test_loop.walks(), generations=2, run_dir=str(tmp_path / "run"), callbacks=callbacks, **OPTIONS)
-    printed = capsys.readouterr().out
-    assert f"wandb      offline; send it with: wandb sync {tmp_path}/run/wandb/offline-run-" in printed
-    uri = shlex.quote(MlflowTracker(database, quiet=True)._uri)
-    assert f"mlflow     mlflow ui --backend-store-uri {uri}, experiment rookery" in printed
 
 
 def test_the_import_of_rookery_imports_no_tracker():
