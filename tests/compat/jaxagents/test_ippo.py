@@ -482,10 +482,7 @@ class WithoutCount:
         ({"eval_frequency": 0}, r"^eval_frequency must be at least 1, got 0\.$"),
         ({"rollout_length": -1}, r"^rollout_length must be at least 1, got -1\.$"),
         ({"minibatch_size": 3}, r"^minibatch_size must divide batch_size \(8\), got 3\.$"),
-        (
-            {"minibatch_size": 1, "rollout_length": 1},
-            r"^advantages of a minibatch of one step cannot be normalised; .* rollout_length 2\.$",
-        ),
+        ({"minibatch_size": 1, "rollout_length": 1}, r"^advantages of a minibatch of one step cannot be normalised;"),
         ({"eval_rng": None}, r"^evaluations during training need eval_rng; set them, or eval_during_training=False\.$"),
         ({"n_evals": 0}, r"^n_evals must be at least 1, got 0\.$"),
         ({"deterministic_mode": "most"}, r"^deterministic_mode must be one of .*, got 'most'\.$"),
@@ -517,14 +514,8 @@ class JointDensity(Continuous):
     [
         ({"env": OneReward()}, r"^the reward of step_env gives shape \(\) for 2 actors; make it \(2,\)\."),
         ({"kind": JointDensity}, r"^_log_prob gives shape \(\) for 2 actors; make it \(2,\)\."),
-        (
-            {"critic_network": partial(Critic, n_critics=3)},
-            r"^critic_network gives shape \(3,\) for 2 actors; make it \(2,\)\.",
-        ),
-        (
-            {"actor_network": partial(Actor, outputs=3)},
-            r"^_sample_actions gives actions of shape \(3,\) for 2 actors; make it \(2, \.\.\.\)\.",
-        ),
+        ({"critic_network": partial(Critic, n_critics=3)}, r"^critic_network gives shape \(3,\) for 2 actors; make"),
+        ({"actor_network": partial(Actor, outputs=3)}, r"^_sample_actions gives actions of shape \(3,\) for 2"),
     ],
 )
 def test_outputs_of_a_wrong_shape_raise_in_training(changes: dict[str, Any], message: str):
