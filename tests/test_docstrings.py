@@ -15,6 +15,7 @@ import pytest
 
 import rookery
 from rookery.envs.suites import third_party
+from tests import short_runs
 
 PACKAGES = ("agents", "deploy", "envs", "experiments", "learners", "populations", "qd", "report", "training")
 MODULES = [rookery, *(importlib.import_module(f"rookery.{name}") for name in PACKAGES)]
@@ -43,18 +44,13 @@ def suites_of(source: str) -> dict[str, object]:
         return {name: (importlib.import_module(SUITES[name]), importlib.import_module(name))[1] for name in used}
 
 
-@pytest.fixture
-def run_directories(short_runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copies of finished runs in `runs/`, and a working directory that examples may write to."""
-    for kind, folder in short_runs.items():
-        shutil.copytree(folder, tmp_path / "runs" / kind)
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.usefixtures("run_directories")
-def test_example_of_a_public_function(name: str):
+def test_example_of_a_public_function(name: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch):
+    """In a folder that it may write to, with copies of the finished runs that it names."""
+    monkeypatch.chdir(tmp_path)
     function: Callable = FUNCTIONS[name]
+    for kind in set(re.findall(r"runs/([\w-]+)", function.__doc__ or "")) & set(short_runs.KINDS):
+        shutil.copytree(request.getfixturevalue("short_runs")[kind], tmp_path / "runs" / kind)
     names = {"rookery": rookery, "jax": jax, "jnp": jnp, "NamedTuple": NamedTuple}
     (example,) = doctest.DocTestFinder(recurse=False).find(function, name, globs=names)
     assert example.examples, f"{name} has no example"

@@ -99,7 +99,7 @@ def test_a_schedule_is_replayed_by_one_new_agent(rookery_command, tmp_path):
     assert (space["policy_lr"], space["discount"], space["tau"]) == ([1e-5, 1e-2], 0.99, 0.01)
     assert space["noise_clip"] == [0.0, 1.0], "the defaults are recorded too"
     assert (space["env_x_weight"], "env_progress_weight" in space) == ([-1.0, 1.0], False)
-    tried = {name: (0.5, 0.25, 0.125, 0.5, 0.25, 0.125) for name in built.learner.space.defaults._fields}
+    tried = {name: (0.5, 0.25, 0.125, 0.5, 0.25, 0.125) for name in space}
     members = {name: written_runs.MEMBERS[name] for name in ("generation", "member", "parent", "fitness")} | tried
     written_runs.write(tmp_path / "original_run", record, written_runs.METRICS | {"env_steps": (40, 80, 120)}, members)
     schedule = rookery.experiments.lineage("original_run").schedule()

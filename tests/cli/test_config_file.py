@@ -89,7 +89,11 @@ def test_a_file_gives_what_the_flags_give(write, suffix):
     space = "--space.discount 0.9 0.99 --space.tau 0.01 --space.policy-lr fixed"
     expected = parse(["train", "pbt-sac", "--env", "point_room", "--run-dir=-odd name", *flags.split(), *space.split()])
     assert config == expected.config
-    assert parse(["train", "pbt-sac", "--config", name]).config == config
+
+
+def test_the_places_of_the_kind_and_of_the_file(write):
+    name = write(TOML)
+    config = parse(["train", "--config", name]).config
     assert parse(["train", "pbt_sac", f"--config={name}"]).config == config
     assert parse(["train", "--config", name, "pbt-sac"]).config == config
     assert parse(["train", "--plan", "--config", name, "--run-dir", "sac", "--seed", "3"]).config.run.run_dir == "sac"
@@ -97,20 +101,21 @@ def test_a_file_gives_what_the_flags_give(write, suffix):
 
 
 def test_other_ways_to_write_a_setting(write):
+    expected = same_as("sac --option mass=2 --space.tau 0.1")
     for text in (
         'option = ["mass=2"]\nspace.tau = 0.1',
         'option = "mass=2"\n"space.tau" = [0.1]',
         "[option]\nmass = 2\n[space]\ntau = 0.1",
     ):
-        config = parse(["train", "sac", "--config", write(text)]).config
-        assert config == same_as("sac --option mass=2 --space.tau 0.1"), text
+        assert parse(["train", "sac", "--config", write(text)]).config == expected, text
+    expected = same_as("sac --space.tau 0.1 --space.env.prey-speed 1 4")
     for text in (
         '[space]\ntau = 0.1\n"env.prey_speed" = [1, 4]',
         "space.env.prey-speed = [1, 4]\nspace.tau = 0.1",
         "[space]\ntau = 0.1\n[space.env]\nprey_speed = [1, 4]",
     ):
         config = parse(["train", "sac", "--config", write(text)]).config
-        assert config == same_as("sac --space.tau 0.1 --space.env.prey-speed 1 4"), text
+        assert config == expected, text
         assert config.space == {"space.tau": 0.1, "space.env_prey_speed": (1.0, 4.0)}
     typed = same_as(f"sac --space.env.prey-speed evolve --config {write(text)}").space
     assert typed == {"space.tau": 0.1, "space.env_prey_speed": "evolve"}
@@ -123,18 +128,15 @@ def test_other_ways_to_write_a_setting(write):
     assert parse(["train", "sac", "--config", write("plan = true\nconnect-timeout = 9")]).plan
 
 
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "--population 4 --no-exact --hidden-sizes 8",
-        "--population=4 --no-exact --hidden_sizes 8",
-        "--hidden-sizes 8 --exact --no-exact --population 3 --population 4",
-    ],
-)
-def test_typed_flags_win(write, typed):
+def test_typed_flags_win(write):
     name = write("population = 16\nexact = true\nhidden-sizes = [64, 64]\nseed = 3")
-    for words in (f"pbt-sac --config {name} {typed}", f"pbt-sac {typed} --config={name}"):
-        assert same_as(words) == same_as("pbt-sac --population 4 --hidden-sizes 8 --seed 3")
+    expected = same_as("pbt-sac --population 4 --hidden-sizes 8 --seed 3")
+    for words in (
+        f"--config {name} --population 4 --no-exact --hidden-sizes 8",
+        f"--population=4 --no-exact --hidden_sizes 8 --config={name}",
+        f"--hidden-sizes 8 --exact --no-exact --population 3 --population 4 --config={name}",
+    ):
+        assert same_as(f"pbt-sac {words}") == expected
 
 
 def test_a_typed_flag_replaces_all_values_of_the_file(write):
@@ -145,9 +147,9 @@ def test_a_typed_flag_replaces_all_values_of_the_file(write):
 
 def test_seeds_are_another_name_of_the_population(write):
     assert same_as(f"sac --config {write('seeds = 4')}") == same_as("sac --seeds 4")
-    for typed in ("--seeds 2", "--seeds=2", "--population 2"):
-        for text in ("seeds = 4", "population = 4"):
-            assert same_as(f"sac --config {write(text)} {typed}") == same_as("sac --population 2")
+    expected = same_as("sac --population 2")
+    for typed, text in (("--seeds 2", "population = 4"), ("--seeds=2", "seeds = 4"), ("--population 2", "seeds = 4")):
+        assert same_as(f"sac --config {write(text)} {typed}") == expected
 
 
 def test_a_user_defined_program(write):

@@ -67,7 +67,7 @@ def test_evaluate(run: Path) -> None:
     code, out, error = call("evaluate", str(run), "--episodes", "2")
     assert (code, error) == (0, "")
     assert "2 episodes per member" in out
-    assert re.search(r"length .* 8", out), out
+    assert re.search(r"0 │ .* │ +8 │", out), out
 
 
 def test_envs_describes_gymnasiums_environments() -> None:

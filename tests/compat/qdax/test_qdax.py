@@ -161,21 +161,14 @@ def sampled_rewards(buffer: ReplayBuffer) -> set[float]:
     return set(buffer.sample(jax.random.PRNGKey(0), 200).rewards.tolist())
 
 
-def test_a_buffer_overwrites_the_oldest_rows():
-    buffer = ReplayBuffer.init(4, Transition.init_dummy(2, 2))
+def test_a_buffer_overwrites_the_oldest_rows_and_its_data_is_in_the_order_of_age():
+    buffer, reward, insert = ReplayBuffer.init(5, rows(1)), 4, jax.jit(ReplayBuffer.insert)  # the column of the rewards
     assert int(buffer.current_size) == 0
-    buffer = buffer.insert(numbered(1, 2, 3))
-    assert (sampled_rewards(buffer), int(buffer.current_size)) == ({1, 2, 3}, 3)
-    buffer = buffer.insert(numbered(4, 5, 6))
-    assert (sampled_rewards(buffer), int(buffer.current_size), int(buffer.current_position)) == ({3, 4, 5, 6}, 4, 2)
-    assert sampled_rewards(buffer.insert(numbered())) == sampled_rewards(buffer)
-
-
-def test_the_data_of_a_buffer_is_in_the_order_of_age():
-    buffer, reward = ReplayBuffer.init(5, rows(1)), 4  # the column of the rewards
-    for first, expected in ((0, [0, 1, 2]), (3, [1, 2, 3, 4, 5]), (6, [4, 5, 6, 7, 8])):
-        buffer = buffer.insert(numbered(first, first + 1, first + 2))
+    for first, position, expected in ((0, 3, [0, 1, 2]), (3, 1, [1, 2, 3, 4, 5]), (6, 4, [4, 5, 6, 7, 8])):
+        buffer = insert(buffer, numbered(first, first + 1, first + 2))
         assert buffer.data[: int(buffer.current_size), reward].tolist() == expected
+        assert (sampled_rewards(buffer), int(buffer.current_position)) == (set(expected), position)
+    assert sampled_rewards(buffer.insert(numbered())) == sampled_rewards(buffer)
     many = jax.tree.map(lambda *leaves: jnp.stack(leaves), buffer, buffer.insert(numbered(9)))
     assert many.data[..., reward].tolist() == [[4, 5, 6, 7, 8], [5, 6, 7, 8, 9]]
 

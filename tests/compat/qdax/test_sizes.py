@@ -83,11 +83,13 @@ def test_actions_of_empty_batches_batches_of_one_and_single_observations(kind: A
 def test_a_population_of_one_trains_in_one_environment_and_is_not_replaced():
     learner, states, buffers = population(PBTTD3, 1, capacity=1, stored=1)
     env = make_env(1)
-    first = reshaped(env.reset(KEY), 1, 1)
+    first = reshaped(jax.jit(env.reset)(KEY), 1, 1)
     (states, _, buffers), metrics = jax.jit(learner.get_train_fn(env, 1, 1, 1.0))(states, first, buffers)
     assert (states.steps.tolist(), buffers.current_size.tolist(), metrics["critic_loss"].shape) == ([1], [1], (1, 1))
-    for counts in ((0, 0), (1, 0), (0, 1)):
-        kept, stored = PBT(1, *counts).update_states_and_buffer(KEY, jnp.zeros(1), states, buffers)
+    exploits = [PBT(1, *counts).update_states_and_buffer for counts in ((1, 0), (0, 1))]
+    for kept, stored in jax.jit(lambda *given: [exploit(KEY, *given) for exploit in exploits])(
+        jnp.zeros(1), states, buffers
+    ):
         assert_equal((kept.learned, kept.hyper, stored), (states.learned, states.hyper, buffers))
     bare = jax.vmap(states.empty_optimizers_states)(states)
     assert_equal(qdax.td3_pbt_variation_fn(cut(bare, 0), cut(bare, 0), KEY, 0.1, 0.1), cut(bare, 0))
