@@ -162,7 +162,7 @@ def test_a_repertoire_from_python(tmp_path: Path) -> None:
 
 
 def test_a_run_of_the_command_line_resumes(short_runs: dict[str, Path], tmp_path: Path) -> None:
-    copy = shutil.copytree(short_runs["pbt-sac"], tmp_path / "copy")
+    copy = shutil.copytree(short_runs["diayn"], tmp_path / "copy")
     run = rookery.load(copy)
     before = run.generation
     assert len(run.metrics["generation"]) == before
@@ -171,7 +171,7 @@ def test_a_run_of_the_command_line_resumes(short_runs: dict[str, Path], tmp_path
     for opened in (run, rookery.load(copy)):
         assert opened.generation == len(opened.metrics["generation"]) == before + 1
         assert opened.config["run"]["generations"] == before + 1
-    assert_equal(run.best(before), rookery.load(short_runs["pbt-sac"]).best())
+    assert_equal(run.best(before), rookery.load(short_runs["diayn"]).best())
 
 
 def test_a_run_without_a_checkpoint_begins_again_from_its_origin(short_runs: dict[str, Path], tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from rookery.populations.stages import change_init
 from rookery.report.run_groups import group_runs
 from rookery.running import ProgramWarning, title
 from rookery.training import loop, run_writer
-from tests import tiny, written_runs
+from tests import tiny, walks, written_runs
 from tests.tiny import assert_equal
 
 QUIET: dict[str, Any] = {"generations": 2, "quiet": True}
@@ -78,10 +78,10 @@ def test_an_interrupted_run_has_a_page_and_a_quiet_one_prints_nothing(
 
 
 class TestDevices:
-    def test_all_devices_by_default_as_with_a_placement(self, program: rookery.Program) -> None:
+    def test_all_devices_by_default_as_with_a_placement(self) -> None:
         over = make_mesh(2)
-        placed = rookery.pbt(tiny.learner(), population_size=4, placement=layout.placement(over))
-        state = rookery.run(program, **QUIET).state
+        placed = rookery.pbt(walks.learner(), population_size=4, placement=layout.placement(over))
+        state = rookery.run(rookery.pbt(walks.learner(), population_size=4), **QUIET).state
         assert_equal(state, loop.run(placed, over=over, **QUIET).state)
         assert_equal(state, rookery.run(placed, **QUIET).state)
         assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(state.members)} == {2}
@@ -98,7 +98,7 @@ class TestDevices:
             traced.append(state)
             return state
 
-        program = change_init(rookery.seeds(tiny.learner(), population_size=2), change)
+        program = change_init(rookery.seeds(walks.learner(), population_size=2), change)
         rookery.run(program, **QUIET)
         once = len(traced)
         assert once > 0
@@ -107,11 +107,11 @@ class TestDevices:
         placed = layout.place(program, make_mesh(2))
         assert placed.step is not program.step
         assert layout.place(program._replace(task="mine"), make_mesh(2)) == placed._replace(task="mine")
-        assert layout.place(program._replace(learner=tiny.learner()), make_mesh(2)).step is not placed.step
+        assert layout.place(program._replace(learner=walks.learner()), make_mesh(2)).step is not placed.step
 
     def test_changes_are_kept(self) -> None:
         values = {"discount": np.asarray([0.5, 0.25])}
-        replayed = rookery.populations.replay(rookery.seeds(tiny.learner(), population_size=2), values)
+        replayed = rookery.populations.replay(rookery.seeds(walks.learner(), population_size=2), values)
         assert layout.mesh_of(replayed).devices.size == 2
         state = rookery.run(replayed, **QUIET).state
         np.testing.assert_array_equal(state.members.hyper.discount, jnp.full((2,), 0.25))
@@ -224,8 +224,10 @@ def test_runs_that_differ_only_in_the_seed_are_one_group(run: Path, program: roo
     assert [group.name for group in groups] == ["python pbt-sac, smooth=1", "python pbt-sac, smooth=2"]
 
 
-def test_a_changed_program_is_reported_at_resume(run: Path) -> None:
-    smooth = rookery.pbt(tiny.learner(), population_size=4, replace_fraction=0.5)
+def test_a_changed_program_is_reported_at_resume(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    rookery.run(rookery.pbt(walks.learner(), population_size=4), seed=3, run_dir=str(run), **QUIET)
+    smooth = rookery.pbt(walks.learner(), population_size=4, replace_fraction=0.5)
     assert changes(record_of(run), smooth) == ["pbt.replace_fraction is 0.5, was 0.25"]
     with pytest.warns(
         ProgramWarning, match=r"differs from the one that .* recorded: pbt\.replace_fraction is 0\.5, was"
