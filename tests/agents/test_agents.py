@@ -71,10 +71,7 @@ AGENTS = {
     ),
     "td3": Case(SMALL_TD3, TD3_TARGETS, chosen=TD3_CHOSEN),
     "td3_delay_3": Case(
-        partial(td3, config=Td3Config(hidden_sizes=(4,), policy_delay=3)),
-        TD3_TARGETS,
-        chosen=TD3_CHOSEN,
-        updates=3,
+        partial(td3, config=Td3Config(hidden_sizes=(4,), policy_delay=3)), TD3_TARGETS, chosen=TD3_CHOSEN, updates=3
     ),
     "diayn_sac": Case(diayn_of(SMALL_SAC), WRAPPED_SAC, spec=SKILLED),
     "smerl_td3_sphere": Case(  # all options of DIAYN that the case above does not have

@@ -215,11 +215,7 @@ def twin_value(params: Any, spec: EnvSpec, observation: Observation, action: jax
 
 
 @pytest.mark.parametrize(
-    "build",
-    [
-        partial(sac, config=SacConfig(hidden_sizes=WIDE)),
-        partial(td3, config=Td3Config(hidden_sizes=WIDE)),
-    ],
+    "build", [partial(sac, config=SacConfig(hidden_sizes=WIDE)), partial(td3, config=Td3Config(hidden_sizes=WIDE))]
 )
 def test_freezing_one_skill_keeps_actions_and_values(build: Callable[[EnvSpec], OffPolicyAgent]) -> None:
     agent, bare = diayn(build(SKILLED), SKILLED), build(SPEC)

@@ -32,10 +32,7 @@ from tests.tiny import assert_equal
 
 ROWS = 3
 HYPER = SacHyper(*(jnp.float32(x) for x in (0.9, 0.01, 0.1, 0.02, 2.0, 0.25)))
-NETS = SacNetworks(
-    policy=networks.mlp([2], [3], 4),
-    critic=networks.twin(networks.mlp([2, 2], [3], 1)),
-)
+NETS = SacNetworks(policy=networks.mlp([2], [3], 4), critic=networks.twin(networks.mlp([2, 2], [3], 1)))
 CONFIG = SacConfig(hidden_sizes=(3,), alpha_init=0.3, target_entropy_scale=0.5)
 ALPHA = 0.3
 

@@ -61,9 +61,7 @@ def _observation(key: jax.Array, spec: EnvSpec, memory_size: int, each: tuple[in
     features, policy, critic = jnp.split(numbers, (spec.observation_size, spec.observation_size + memory_size), axis=-1)
     mask = jnp.broadcast_to(jnp.arange(spec.action_size) != 1, (*each, spec.action_size))
     return Observation(
-        features,
-        action_mask=mask if spec.masked else None,
-        carry=Memory(policy, critic) if memory_size else None,
+        features, action_mask=mask if spec.masked else None, carry=Memory(policy, critic) if memory_size else None
     )
 
 

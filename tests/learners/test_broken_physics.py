@@ -18,13 +18,7 @@ from rookery.types import Genotype, Observation
 from tests.learners.breaking import breaking, learner_of
 
 SHORT = OffPolicyConfig(
-    num_envs=8,
-    steps_per_generation=80,
-    warmup_steps=80,
-    batch_size=8,
-    buffer_size=200,
-    eval_episodes=4,
-    start_states=4,
+    num_envs=8, steps_per_generation=80, warmup_steps=80, batch_size=8, buffer_size=200, eval_episodes=4, start_states=4
 )
 
 

@@ -16,13 +16,7 @@ from rookery.learners.base import Learner, Member, genotype
 from rookery.learners.off_policy import OffPolicyBindings, OffPolicyConfig, iterate, off_policy
 
 CONFIG = OffPolicyConfig(
-    num_envs=4,
-    steps_per_generation=16,
-    batch_size=8,
-    buffer_size=64,
-    warmup_steps=16,
-    eval_episodes=2,
-    start_states=4,
+    num_envs=4, steps_per_generation=16, batch_size=8, buffer_size=64, warmup_steps=16, eval_episodes=2, start_states=4
 )
 
 

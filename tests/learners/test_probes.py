@@ -43,12 +43,7 @@ CONFIG = OffPolicyConfig(
     start_states=32,
 )
 ON_POLICY = OnPolicyConfig(
-    num_envs=16,
-    rollout_length=16,
-    evaluate_every=100,
-    normalize_observations=False,
-    eval_episodes=1,
-    start_states=32,
+    num_envs=16, rollout_length=16, evaluate_every=100, normalize_observations=False, eval_episodes=1, start_states=32
 )
 ON_POLICY_TRAINED = PpoConfig(
     hidden_sizes=ON_POLICY_HIDDEN, actor_epochs=4, critic_epochs=4, minibatches=4, normalize_rewards=False
