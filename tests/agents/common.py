@@ -4,10 +4,11 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rookery.envs.base import EnvSpec, SkillSpec, descriptor_spec
 from rookery.envs.wrappers.skills import KINDS
-from rookery.types import Observation, Transition
+from rookery.types import Observation, PyTree, Transition
 
 SPEC = EnvSpec("test", observation_size=3, action_size=2, episode_length=10)
 PLACE = descriptor_spec("place", "final", (-1.0, -1.0), (1.0, 1.0))
@@ -39,3 +40,8 @@ def transitions(key: jax.Array, spec: EnvSpec = SPEC, rows: int = BATCH) -> Tran
 
 
 drawn_transitions = jax.jit(transitions, static_argnames=("spec", "rows"))
+
+
+def numbers(tree: PyTree) -> np.ndarray:
+    """All numbers of a tree in one row."""
+    return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)])

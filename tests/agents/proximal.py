@@ -35,15 +35,12 @@ CASES = {
 }
 
 
-def numbers(tree: PyTree) -> np.ndarray:
-    return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)])
-
-
 class CompiledAgent(NamedTuple):
     """A variant with its compiled functions, and a rollout for its update."""
 
     case: Case
     agent: OnPolicyAgent
+    begin: Callable[[jax.Array], PpoState]
     compiled_update: Callable[..., tuple[PpoState, dict]]
     explore: Callable[..., Any]
     act: Callable[..., Any]
@@ -64,7 +61,7 @@ class CompiledAgent(NamedTuple):
 def compiled_agent(name: str) -> CompiledAgent:
     case = CASES[name]
     agent = ppo(case.spec, case.config)
-    traces: Counter = Counter()
+    begin, traces = jax.jit(lambda key: agent.start(agent.init(key))), Counter()
 
     def counted_update(*args: Any) -> Any:
         traces["update"] += 1
@@ -73,10 +70,11 @@ def compiled_agent(name: str) -> CompiledAgent:
     return CompiledAgent(
         case=case,
         agent=agent,
+        begin=begin,
         compiled_update=jax.jit(counted_update),
         explore=jax.jit(agent.explore),
         act=jax.jit(agent.act),
-        state=jax.jit(lambda key: agent.start(agent.init(key)))(jax.random.key(0)),
+        state=begin(jax.random.key(0)),
         hyper=PpoHyper(actor_lr=1e-2, critic_lr=1e-2, kl_threshold=1e6),
         batch=jax.jit(
             partial(rollout, spec=case.spec, memory_size=case.config.memory_size if case.config.recurrent else 0)

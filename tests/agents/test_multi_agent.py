@@ -15,6 +15,7 @@ from rookery.agents.ppo import PpoConfig, PpoHyper, ppo
 from rookery.agents.sac import SacConfig, sac
 from rookery.envs.base import Team
 from rookery.types import Observation, PyTree, Transition
+from tests.agents.common import numbers
 from tests.learners.rollouts import ENVS, PARTIAL, SPEC, STEPS, rollout
 from tests.tiny import assert_equal
 
@@ -24,10 +25,6 @@ ALONE = PARTIAL._replace(team=Team(("agent",), (3,), (2,)))
 HYPER = jax.tree.map(jnp.float32, PpoHyper(actor_lr=1e-2, critic_lr=1e-2, kl_threshold=1e6))
 CONFIG = PpoConfig(hidden_sizes=(4,), actor_epochs=2, critic_epochs=2, minibatches=2, normalize_rewards=False)
 PAIR = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), HYPER)
-
-
-def numbers(tree: PyTree) -> np.ndarray:
-    return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)])
 
 
 def of(tree: PyTree, agent: int) -> PyTree:

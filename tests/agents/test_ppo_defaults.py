@@ -22,7 +22,7 @@ from rookery.experiments.settings import AnyRun
 from rookery.hyperparams import choose, describe
 from rookery.learners.base import genotype
 from rookery.learners.on_policy import OnPolicyConfig
-from tests.agents.proximal import numbers
+from tests.agents.common import numbers
 
 CONTINUOUS, DISCRETE, TEAM = "point_room", "CartPole-v1", "pursuit_continuous"
 

@@ -18,7 +18,8 @@ from rookery.envs.wrappers import time_limit
 from rookery.learners.base import Learner, Member, genotype
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.types import Observation, PyTree, Transition
-from tests.agents.proximal import layer, nets_of, numbers
+from tests.agents.common import numbers
+from tests.agents.proximal import layer, nets_of
 from tests.tiny import assert_equal
 
 DISCOUNT, STEPS, ENVS = 0.5, 4, 4
@@ -81,7 +82,7 @@ def test_rewards_are_unchanged_without_normalisation() -> None:
     observation = Observation(nothing)
     batch = Transition(observation, nothing, reward, observation, jnp.ones((1, 2), bool), extras)
     for off, changed in ((PpoConfig(normalize_rewards=False), False), (PpoConfig(), True)):
-        after, rows = prepare_rows(nets, off, state, PpoHyper(), batch)
+        after, rows = jax.jit(partial(prepare_rows, nets, off))(state, PpoHyper(), batch)
         assert (rows.advantage != reward).any() == changed
         assert float(after.discounted.count) == (2.0 if changed else 0.0)
 

@@ -27,7 +27,7 @@ from rookery.agents.sac import (
 from rookery.agents.sac import update as sac_update
 from rookery.hyperparams import LogUniform, OneMinusLog
 from rookery.types import Observation, PyTree, Transition
-from tests.agents.common import BATCH, SPEC, transitions
+from tests.agents.common import BATCH, SPEC, drawn_transitions
 from tests.tiny import assert_equal
 
 ROWS = 3
@@ -100,7 +100,7 @@ def hand() -> Hand:
     params = jax.jit(partial(init, NETS, CONFIG))(jax.random.key(0))
     state = start(params)._replace(target_critic=jax.jit(NETS.critic.init)(jax.random.key(7)))
     spec = SPEC._replace(observation_size=2)
-    batch = transitions(jax.random.key(1), spec, ROWS)._replace(terminated=jnp.asarray([False, True, False]))
+    batch = drawn_transitions(jax.random.key(1), spec, ROWS)._replace(terminated=jnp.asarray([False, True, False]))
     noise = draw_noise(2, jax.random.key(2), ROWS)
     double = partial(jax.tree.map, lambda leaf: np.asarray(leaf, np.float64))
     return Hand(
@@ -198,11 +198,12 @@ def test_target_of_a_linear_critic_by_hand() -> None:
     policy = {"params": {"Dense_0": {"kernel": jnp.zeros((1, 2)), "bias": jnp.zeros(2)}}}
     critic = ({"params": {"Dense_0": layer}},) * 2
     state = start(SacParams(policy, critic, jnp.log(jnp.float32(0.1))))
+    compiled = jax.jit(partial(critic_loss, nets=nets))
     for terminated, target in ((False, 1.0 + 0.5 * 6.0918939), (True, 1.0)):
         one, two = jnp.ones((1, 1)), jnp.full((1, 1), 2.0)
         batch = Transition(Observation(one), one, jnp.ones(1), Observation(two), jnp.asarray([terminated]))
         hyper = SacHyper(discount=jnp.float32(0.5))
-        loss, _ = critic_loss(critic, nets, state, hyper, batch, jnp.zeros((1, 1)))
+        loss, _ = compiled(critic, state=state, hyper=hyper, batch=batch, noise=jnp.zeros((1, 1)))
         # Q(1, 1) = 4 in both twins: half of twice the squared residual.
         assert float(loss) == pytest.approx((4.0 - target) ** 2, rel=1e-5)
 
@@ -220,10 +221,10 @@ def test_temperature_moves_the_entropy_towards_its_target(hand: Hand, scale: flo
 
 def test_a_fixed_temperature_is_unchanged() -> None:
     agent = sac(SPEC, SacConfig(hidden_sizes=(4,), fix_alpha=True))
-    state = jax.jit(lambda key: agent.start(agent.init(key)))(jax.random.key(0))
+    state = agent.start(jax.jit(agent.init)(jax.random.key(0)))
     noise = agent.noise(jax.random.key(2), BATCH)
     hyper = hyperparams.defaults(agent.space)
-    new, metrics = jax.jit(agent.update)(state, hyper, transitions(jax.random.key(1)), noise, jnp.int32(0))
+    new, metrics = jax.jit(agent.update)(state, hyper, drawn_transitions(jax.random.key(1)), noise, jnp.int32(0))
     assert_equal(new.log_alpha, state.log_alpha)
     assert float(metrics["alpha"]) == 1.0
 

@@ -203,7 +203,6 @@ MAPS: dict[str, Callable[[], base.PopulationMap]] = {
     "two devices": lambda: layout.population_map(mesh.make_mesh(2)),
     "two devices, exact": lambda: layout.population_map(mesh.make_mesh(2), exact=True),
 }
-every_map = pytest.mark.parametrize("spread", MAPS)
 
 
 def small_td3(spec: EnvSpec) -> OffPolicyAgent:
@@ -240,19 +239,14 @@ def branches(build: Callable[[EnvSpec], OffPolicyAgent], spread: base.Population
     return text.count(" conditional(")
 
 
-@every_map
+@pytest.mark.parametrize("spread", MAPS)
 def test_the_delayed_half_is_a_branch_for_the_whole_population(spread: str) -> None:
     assert branches(small_td3, MAPS[spread]()) == 1
 
 
-@every_map
-def test_an_agent_without_a_delay_has_no_branch(spread: str) -> None:
-    assert branches(small_sac, MAPS[spread]()) == 0
-
-
-@pytest.mark.parametrize("spread", ["one device", "two devices"])
-def test_separate_counters_would_turn_the_branch_into_a_select(spread: str) -> None:
-    assert branches(small_td3, MAPS[spread](), own_counters=True) == 0
+def test_neither_an_agent_without_a_delay_nor_one_with_separate_counters_has_a_branch() -> None:
+    assert branches(small_sac, base.vmap) == 0
+    assert branches(small_td3, base.vmap, own_counters=True) == 0
 
 
 def test_the_default_search_space() -> None:

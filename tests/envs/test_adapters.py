@@ -124,10 +124,7 @@ class Nothing:
         (from_brax, "from_brax takes an environment of Brax, got Nothing; for a task use make."),
         (from_gymnax, "from_gymnax takes an environment of gymnax, got Nothing; for a task use make."),
         (from_jaxmarl, "from_jaxmarl takes an environment of JaxMARL, got Nothing; for a task use make."),
-        (
-            from_playground,
-            "from_playground takes an environment of MuJoCo Playground, got Nothing; for a task use make.",
-        ),
+        (from_playground, "from_playground takes an environment of MuJoCo Playground, got Nothing; for a task use "),
     ],
 )
 def test_another_object_is_an_error(adapt: Any, message: str) -> None:

@@ -156,16 +156,8 @@ def test_the_zeros_of_a_reset_may_have_double_precision(name: str) -> None:
 @pytest.mark.parametrize(
     ("mistake", "spec", "message"),
     [
-        (
-            "no pair",
-            {},
-            r"reset\(key\) must return \(state, step\), with step from rookery\.envs\.first_step, got Step",
-        ),
-        (
-            "",
-            {"observation_size": 3},
-            r"reset gives observation\.features of shape \(2,\) instead of \(3,\)\. \(spec\.observation_size is 3\)$",
-        ),
+        ("no pair", {}, r"reset\(key\) must return \(state, step\), with step from .*\.first_step, got Step"),
+        ("", {"observation_size": 3}, r"reset gives observation\.features of shape \(2,\) instead of \(3,\)\. \(spec"),
         ("", {"observation_size": 0}, r"spec\.observation_size must be at least 1, got 0\.$"),
         ("", {"team": Team(("a", "a"), (2, 2), (1, 1))}, r"the agent of the team 'a' is there twice"),
         ("", {"team": Team(("a,b", "c"), (2, 2), (1, 1))}, r"the agent of the team 'a,b' needs another name"),
@@ -174,42 +166,16 @@ def test_the_zeros_of_a_reset_may_have_double_precision(name: str) -> None:
         ("", {"action_size": 10**8, "discrete": True}, r"spec\.action_size is 100,000,000 numbers, 0\.4 GB, and"),
         ("", {"masked": True}, r"reset gives no mask, but spec\.masked is True\."),
         ("needs two actions", {}, r"step\(state, action, key\) raised TypeError for an action of shape \(1,\)"),
-        (
-            "branches in Python",
-            {},
-            r".*raised TracerBoolConversionError .*test_check\.py, line \d+\); compute with jax\.numpy, jnp\.where",
-        ),
+        ("branches in Python", {}, r".*raised TracerBoolConversionError .*test_check\.py, line \d+\); compute with"),
         ("growing state", {}, r"\.inner of the state is float32 \(2,\) after reset and float32 \(4,\) after step\.$"),
         ("long reward", {}, r"step gives reward of shape \(1,\) instead of \(\)\.$"),
         ("int reward", {}, r"step gives reward of type int32 instead of float32\.$"),
         ("half reward", {}, r"step gives reward of type float16 instead of float32\.$"),
-        (
-            "half precision at start",
-            {},
-            r"reset gives observation\.features of type float16 instead of float32\. \(spec\.observation_size is 2\)$",
-        ),
-        (
-            "pixels at start",
-            {},
-            r"step gives observation\.features and final_observation\.features of type float32, reset of type uint8; "
-            r"give both the same type\.$",
-        ),
-        (
-            "other final type",
-            {},
-            r"step gives final_observation\.features of type float32, reset of type uint8; give both the same type\.$",
-        ),
-        (
-            "skill at start",
-            {},
-            r"step returns a Step with other parts than that of reset; give the same parts in both\.$",
-        ),
-        (
-            "no time limit",
-            {},
-            r"an episode did not end within spec\.episode_length = 6 steps; wrap the environment: "
-            r"rookery\.envs\.limit_episode\(environment, 6\)\.$",
-        ),
+        ("half precision at start", {}, r"reset gives observation\.features of type float16 instead of float32\. "),
+        ("pixels at start", {}, r"step gives observation.* and final_.* of type float32, reset of type uint8; give"),
+        ("other final type", {}, r"step gives final_observation\.features of type float32, reset of type uint8; give"),
+        ("skill at start", {}, r"step returns a Step with other parts than that of reset; give the same parts in"),
+        ("no time limit", {}, r"an episode did not end within spec\.episode_length = 6 steps; .*limit_episode\("),
     ],
 )
 def test_a_wrong_interface_is_an_error_of_the_check_and_of_learners(mistake: str, spec: dict, message: str) -> None:
@@ -223,14 +189,8 @@ def test_a_wrong_interface_is_an_error_of_the_check_and_of_learners(mistake: str
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [
-        (
-            "reward at start",
-            r"reset gives a reward or sets a flag; the first step of an episode has reward 0 and no flag",
-        ),
-        (
-            "other final observation",
-            r"reset gives a final_observation that differs from its observation; build the step",
-        ),
+        ("reward at start", r"reset gives a reward or sets a flag; the first step of an episode has reward 0 and no"),
+        ("other final observation", r"reset gives a final_observation that differs from its observation; build"),
         ("nan", r"step 1 gives reward that is not finite; rookery\.envs\.guard_physics\(environment\) ends such an"),
     ],
 )

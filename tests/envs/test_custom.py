@@ -150,11 +150,7 @@ def test_labels_have_no_separators(name: str, label: str) -> None:
         ("nothing", {}, r" returned None, not a rookery\.Environment; build one by rookery\.Environment\(reset, step"),
         ("make", {"mass": 2}, r" has no option mass; it has episode_length\.$"),
         ("needs", {}, r" needs mass; give --option mass=VALUE\.$"),
-        (
-            "make",
-            {"episode_length": "two"},
-            r"^the option episode_length of .*:make must be a whole number, got 'two'\.$",
-        ),
+        ("make", {"episode_length": "two"}, r"^the option episode_length of .*:make must be a whole number, got 'two'"),
         ("make", {"episode_length": 2.5}, r" must be a whole number, got 2\.5\.$"),
         ("make", {"episode_length": True}, r" must be a whole number, got True\.$"),
         ("switches", {"dense": "no"}, r"^the option dense of .*:switches must be true or false, got 'no'\.$"),
@@ -182,11 +178,7 @@ def test_what_is_not_there_is_an_error(tmp_path: Path) -> None:
     ("name", "factory", "message"),
     [
         ("a:b", short_room, r"^the name of an environment must be a word without ':' and '/', got 'a:b'\.$"),
-        (
-            "hopper",
-            short_room,
-            r"^the library has a task 'hopper'; register the environment by another name, as in 'my_hopper'\.$",
-        ),
+        ("hopper", short_room, r"^the library has a task 'hopper'; register .* another name, as in 'my_hopper'\.$"),
         ("sphere", short_room, r"^the library has a task 'sphere'; "),
         ("room", 3, r"^the factory of 'room' must be a function or 'package\.module:factory', got 3"),
     ],

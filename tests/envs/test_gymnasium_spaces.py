@@ -161,11 +161,7 @@ def test_entries_follow_in_the_order_of_jax() -> None:
         (box((2,), np.uint8), [0, 300], "has the value 300, which its space of type uint8 cannot hold"),
         (box((2,), np.uint8), [0, -1], "has the value -1, which its space of type uint8 cannot hold"),
         (box(SIDES, np.uint8), np.full(SIDES, np.nan), "has the value nan, which its space of type uint8 cannot hold"),
-        (
-            Tuple([box((3, *SIDES), np.uint8)]),
-            [np.full((3, *SIDES), 0.25)],
-            r"^entry 0 of its observation has the value 0\.25, which its space of type uint8 cannot hold$",
-        ),
+        (Tuple([box((3, *SIDES), np.uint8)]), [np.full((3, *SIDES), 0.25)], r"^entry 0 .* has the value 0\.25, which"),
         (Box(-5, 5, (2,), np.int64), [1.0, 2.5], r"has the value 2\.5, which its space of type int64 cannot hold"),
         (MultiBinary((2,)), [1, 2], "has the value 2, which its space of type bool cannot hold"),
         (MultiBinary(2), [0, 2], "has the value 2, which its space of type bool cannot hold"),

@@ -104,6 +104,26 @@ class TestAssignment:
         assert with_carry(environment, ()) is environment
 
 
+def _with_measure(value: jax.Array) -> Callable[[Environment], Environment]:
+    return _changed(lambda step: step._replace(measures={"steps": value}))
+
+
+def _changed(change: Callable) -> Callable[[Environment], Environment]:
+    """Change what each step of an environment returns."""
+
+    def wrap(environment: Environment) -> Environment:
+        def step(state: Any, action: jax.Array, key: jax.Array) -> tuple:
+            state, taken = environment.step(state, action, key)
+            return state, change(taken)
+
+        return environment._replace(step=step)
+
+    return wrap
+
+
+_doubled = _changed(lambda step: step._replace(reward=2.0 * step.reward))
+
+
 class TestCheck:
     @pytest.mark.parametrize("environment", [priced(), priced(team=True), skills(priced(), 2)])
     def test_a_declaration_that_is_right_passes(self, environment: Environment) -> None:
@@ -116,26 +136,14 @@ class TestCheck:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            (
-                lambda env: env._replace(parameterize=None),
-                r"spec declares parameters, but the environment has no parameterize, which",
-            ),
-            (
-                lambda env: env._replace(parameterize=unlimited().parameterize),
-                r"parameterize returns an environment whose step raised TypeError: .*; set it before the",
-            ),
-            (
-                lambda env: env._replace(parameterize=partial(priced, True)),
-                r"parameterize returns an environment whose step gives other shapes, types or containers; set it",
-            ),
+            (lambda env: env._replace(parameterize=None), r"spec declares parameters, but .* no parameterize, which"),
+            (lambda env: env._replace(parameterize=unlimited().parameterize), r".* whose step raised TypeError: .*set"),
+            (lambda env: env._replace(parameterize=partial(priced, True)), r".* step gives other shapes, types or "),
             (
                 lambda env: env._replace(spec=env.spec._replace(measures={"gain": "of weight"})),
                 r"reset gives the measures steps, but spec\.measures has gain; pass measures to",
             ),
-            (
-                lambda env: env._replace(step=partial(_with_measure, env, jnp.zeros((3,)))),
-                r"step gives the measure steps as float32 \(3,\) instead of float32 \(\)\.$",
-            ),
+            (_with_measure(jnp.zeros((3,))), r"step gives the measure steps as float32 \(3,\) instead of float32 "),
         ],
     )
     def test_mistakes_that_show_without_a_step(self, change: Callable, message: str) -> None:
@@ -145,33 +153,17 @@ class TestCheck:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            (
-                lambda env: env._replace(step=partial(_doubled, env)),
-                r"parameterize with the default values gives other steps than the environment; set it before",
-            ),
+            (_doubled, r"parameterize with the default values gives other steps than the environment; set it before"),
             (
                 lambda env: env._replace(parameterize=lambda prices: env.parameterize(Prices(pace=prices.pace))),
                 r"the parameter bonus changes no step of an episode with random actions; use it in step, or drop it\.$",
             ),
-            (
-                lambda env: env._replace(step=partial(_with_measure, env, jnp.float32(jnp.inf))),
-                r"the measure steps is not finite in an episode with random actions\.",
-            ),
+            (_with_measure(jnp.float32(jnp.inf)), r"the measure steps is not finite in an episode with random "),
         ],
     )
     def test_mistakes_that_show_in_an_episode(self, change: Callable, message: str) -> None:
         with pytest.raises(ValueError, match=f"^the environment priced is wrong, see [a-z_./]+: {message}"):
             check_environment(change(priced()))
-
-
-def _with_measure(environment: Environment, value: jax.Array, state: Any, action: jax.Array, key: jax.Array) -> Any:
-    state, step = environment.step(state, action, key)
-    return state, step._replace(measures={"steps": value})
-
-
-def _doubled(environment: Environment, state: Any, action: jax.Array, key: jax.Array) -> Any:
-    state, step = environment.step(state, action, key)
-    return state, step._replace(reward=2.0 * step.reward)
 
 
 def test_the_defaults_of_a_task_are_its_options() -> None:

@@ -291,32 +291,15 @@ def test_an_initial_member_has_no_data_and_starts_from_the_bank(real: Setup) -> 
         ({"steps_per_generation": 0}, r"^steps_per_generation must be at least 1, got 0\.$"),
         ({"batch_size": -3}, r"^batch_size must be at least 1, got -3\.$"),
         ({"eval_episodes": 0}, r"^eval_episodes must be at least 1, got 0\.$"),
-        (
-            {"num_envs": 8, "steps_per_generation": 30},
-            r"^steps_per_generation must be a multiple of num_envs \(8\), got 30; use 24 or 32\.$",
-        ),
+        ({"num_envs": 8, "steps_per_generation": 30}, r"^steps_per_generation must .* \(8\), got 30; use 24 or"),
         ({"num_envs": 8, "steps_per_generation": 3}, r"\(8\), got 3; use 8\.$"),
-        (
-            {"num_envs": 4, "steps_per_generation": 8, "updates_per_step": 0.3},
-            r"^updates_per_step x num_envs must be a whole number of at least 1, got 0\.3 x 4 = 1\.2; "
-            r"use updates_per_step 0\.25\.$",
-        ),
-        (
-            {"num_envs": 4, "steps_per_generation": 8, "updates_per_step": 0.0},
-            r"got 0\.0 x 4 = 0; use updates_per_step 0\.25\.$",
-        ),
+        ({"num_envs": 4, "steps_per_generation": 8, "updates_per_step": 0.3}, r"got 0\.3 x 4 = 1\.2; .* 0\.25"),
+        ({"num_envs": 4, "steps_per_generation": 8, "updates_per_step": 0.0}, r"got 0\.0 x 4 = 0; .* 0\.25"),
         ({"buffer_size": 24}, r"^buffer_size must be at least num_envs \(25\), got 24\.$"),
         ({"buffer_size": 255}, r"^buffer_size must be at least batch_size \(256\), got 255\.$"),
-        (
-            {"buffer_size": 2**31 - 25},
-            "^buffer_size must be at most 2147483622 with num_envs 25, since indices of transitions are int32, got "
-            r"2147483623\.$",
-        ),
+        ({"buffer_size": 2**31 - 25}, "^buffer_size must be at most 2147483622 with num_envs 25, .* got 2147483623"),
         ({"warmup_steps": -1}, r"^warmup_steps must be at least 0, got -1\.$"),
-        (
-            {"updates_per_step": 4e5},
-            r"^updates_per_step x num_envs x batch_size must be at most 2147483647, the largest",
-        ),
+        ({"updates_per_step": 4e5}, r"^updates_per_step x num_envs x batch_size must be at most 2147483647, the"),
         ({"start_states": 9}, r"^start_states must be at least eval_episodes \(10\), got 9\.$"),
     ],
 )
