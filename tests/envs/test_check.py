@@ -64,9 +64,8 @@ def line(mistake: str = "", **spec: Any) -> Environment:
     return environment if mistake in ("no time limit", "no pair") else limit_episode(environment, LENGTH)
 
 
-@pytest.mark.parametrize("name", ["point_room", "pursuit_discrete", "probe_both", "inverted_pendulum"])
-def test_shipped_environments_pass(name: str) -> None:
-    check_environment(registry.make(name, episode_length=LENGTH))
+def test_a_shipped_environment_passes() -> None:
+    check_environment(registry.make("probe_both", episode_length=LENGTH))
 
 
 def test_actions_that_a_mask_forbids_are_not_tried() -> None:

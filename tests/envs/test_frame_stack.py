@@ -1,5 +1,6 @@
 """Frame stacking: the features of the latest steps, joined along the last axis of each array."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,7 +10,6 @@ import pytest
 
 from rookery.envs import registry
 from rookery.envs.base import Environment, EnvSpec, first_step, next_step
-from rookery.envs.check import check_environment
 from rookery.envs.wrappers.auto_reset import auto_reset, start_bank
 from rookery.envs.wrappers.frame_stack import stack_frames
 from rookery.envs.wrappers.skills import skills
@@ -58,11 +58,11 @@ def test_features_are_those_of_the_latest_steps(shape: Any, stacked: Any) -> Non
     assert wrapped.spec.observation_shape == stacked
     assert wrapped.settings["environment"]["frame_stack"] == 3
     assert wrapped.spec.observation_size == 3 * environment.spec.observation_size
-    state, first = wrapped.reset(jax.random.key(0))
+    state, first = jax.jit(wrapped.reset)(jax.random.key(0))
     start = float(environment.reset(jax.random.key(0))[0].inner)
-    steps = [first]
+    steps, compiled = [first], jax.jit(wrapped.step)
     for key in jax.random.split(jax.random.key(1), 3):
-        state, step = wrapped.step(state, jnp.zeros(1), key)
+        state, step = compiled(state, jnp.zeros(1), key)
         steps.append(step)
     values = [start, start, start, start + 1.0, start + 2.0, start + 3.0]
     for index, step in enumerate(steps):
@@ -76,12 +76,12 @@ def test_features_are_those_of_the_latest_steps(shape: Any, stacked: Any) -> Non
 
 def test_an_automatic_reset_begins_with_frames_of_the_new_episode() -> None:
     wrapped = stack_frames(counter((1,)), 3)
-    bank = start_bank(wrapped, jax.random.key(0), size=2)
+    bank = jax.jit(partial(start_bank, wrapped, size=2))(jax.random.key(0))
     environment = auto_reset(wrapped, bank)
     state, _ = jax.tree.map(lambda leaf: leaf[0], bank)
-    step = None
+    compiled, step = jax.jit(environment.step), None
     for key in jax.random.split(jax.random.key(1), LENGTH):
-        state, step = environment.step(state, jnp.zeros(1), key)
+        state, step = compiled(state, jnp.zeros(1), key)
     assert step is not None
     assert bool(step.truncated)
     assert len(set(np.asarray(step.observation.features).tolist())) == 1
@@ -91,22 +91,17 @@ def test_an_automatic_reset_begins_with_frames_of_the_new_episode() -> None:
 def test_each_agent_of_a_team_has_its_frames() -> None:
     environment = registry.make("pursuit_discrete", episode_length=LENGTH)
     wrapped = stack_frames(environment, 2)
-    check_environment(wrapped)
-    state, first = wrapped.reset(jax.random.key(0))
-    single = environment.reset(jax.random.key(0))[1].observation.features
+    first, single = (jax.jit(env.reset)(jax.random.key(0))[1] for env in (wrapped, environment))
+    single = single.observation.features
     np.testing.assert_array_equal(first.observation.features, jnp.concatenate([single, single], axis=-1))
     assert wrapped.spec.team is not None
     assert environment.spec.team is not None
     assert wrapped.spec.team.observation_sizes == tuple(9 + size for size in environment.spec.team.observation_sizes)
 
 
-def test_one_frame_changes_nothing() -> None:
+def test_one_frame_changes_nothing_and_mistakes_are_errors() -> None:
     environment = counter((2,))
     assert stack_frames(environment, 1) is environment
-
-
-def test_mistakes_are_errors() -> None:
-    environment = counter((2,))
     with pytest.raises(ValueError, match="frame_stack must be at least 1, got 0"):
         stack_frames(environment, 0)
     with pytest.raises(ValueError, match="apply stack_frames before adding them"):

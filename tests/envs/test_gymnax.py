@@ -1,6 +1,5 @@
 """gymnax's environments: what they say of themselves, and the end of a task apart from the end of time."""
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -131,14 +130,14 @@ def test_a_place_is_a_one_hot_vector() -> None:
 def test_vmap_equals_a_loop_and_keys_decide() -> None:
     env = registry.make("CartPole-v1")
     keys = jax.random.split(jax.random.key(0), 3)
-    states, starts = jax.vmap(env.reset)(keys)
-    actions = jnp.asarray([0, 1, 0], jnp.int32)
-    after, steps = jax.vmap(env.step)(states, actions, keys)
+    states, starts = jax.jit(jax.vmap(env.reset))(keys)
+    actions, reset, alone = jnp.asarray([0, 1, 0], jnp.int32), jax.jit(env.reset), jax.jit(env.step)
+    after, steps = jax.jit(jax.vmap(env.step))(states, actions, keys)
     assert len({float(value) for value in starts.observation.features[:, 0]}) == 3
     for i in range(3):
-        state, start = env.reset(keys[i])
+        state, start = reset(keys[i])
         np.testing.assert_allclose(start.observation.features, starts.observation.features[i], rtol=1e-6)
-        one, step = env.step(state, actions[i], keys[i])
+        one, step = alone(state, actions[i], keys[i])
         np.testing.assert_allclose(step.observation.features, steps.observation.features[i], rtol=1e-5, atol=1e-7)
         assert int(one.time) == int(after.time[i]) == 1
 
@@ -196,17 +195,3 @@ def test_a_classic_task_is_drawn_with_pygame(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(ImportError, match=r'with pygame .*; install it: pip install "gymnax\[visualize\]"'):
         film("CartPole-v1", tmp_path / "film.gif")
     assert not any(tmp_path.iterdir())
-
-
-def test_the_import_is_quiet_and_changes_nothing() -> None:
-    code = """
-import os, sys, warnings
-from rookery.envs import registry
-before = dict(os.environ), list(warnings.filters), sys.stdout, sys.__stdout__
-registry.make("CartPole-v1")
-assert before == (dict(os.environ), list(warnings.filters), sys.stdout, sys.__stdout__)
-assert "gymnax" in sys.modules
-"""
-    command = [sys.executable, "-W", "error", "-c", code]
-    suite_step = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
-    assert (suite_step.returncode, suite_step.stdout, suite_step.stderr) == (0, "", "")

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -153,11 +154,16 @@ def test_unequal_actions_have_a_mask_and_continuous_ones_are_scaled() -> None:
     np.testing.assert_allclose(jaxmarl._actions(steered, jnp.full((6, 9), 0.5))["agent_1"], [0.0] * 5)
 
 
-@pytest.fixture(scope="module")
+@cache
+def compiled(name: str, **options: Any) -> tuple[Environment, Any, Any]:
+    """An environment with its compiled functions."""
+    env = registry.make(name, **options)
+    return env, jax.jit(env.reset), jax.jit(env.step)
+
+
+@pytest.fixture
 def battle() -> tuple[Any, Any]:
-    """Two compiled functions of one battle."""
-    env = registry.make("SMAX_3m", episode_length=60)
-    return jax.jit(env.reset), jax.jit(env.step)
+    return compiled("SMAX_3m", episode_length=60)[1:]
 
 
 def test_a_dead_unit_can_do_nothing_and_shares_the_end_of_the_battle(battle: tuple[Any, Any]) -> None:
@@ -257,27 +263,30 @@ def test_a_film_has_a_frame_for_every_state_and_leaves_nothing_behind(
 ) -> None:
     from matplotlib import pyplot
 
-    env = registry.make(name)
-    states, steps = rolled(env, lambda _, time: still(env) + time, 2)
+    env, reset, step = compiled(name, **({"episode_length": 60} if name.startswith("SMAX") else {}))
+    found = [reset(jax.random.key(0))]
+    for time in range(2):
+        found.append(step(found[-1][0], still(env) + time, jax.random.key(time)))
+    states, steps = jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
     assert env.picture is not None
     assert env.picture.film is not None
     capfd.readouterr()
-    rewards = jnp.concatenate([jnp.zeros_like(steps.reward[:1]), steps.reward])
-    env.picture.film(states, rewards, str(tmp_path / "film.gif"))
+    env.picture.film(states, steps.reward, str(tmp_path / "film.gif"))
     with Image.open(tmp_path / "film.gif") as images:
         assert getattr(images, "n_frames", 1) == 3
     assert pyplot.get_fignums() == []
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_import_is_quiet_and_changes_nothing() -> None:
+def test_the_imports_of_gymnax_and_jaxmarl_are_quiet_and_change_nothing() -> None:
     code = """
 import os, sys, warnings
 from rookery.envs import registry
 before = dict(os.environ), list(warnings.filters), sys.stdout, sys.__stdout__, sys.stderr
-registry.make("overcooked_cramped_room")
+for task in ("CartPole-v1", "overcooked_cramped_room"):
+    registry.make(task)
 assert before == (dict(os.environ), list(warnings.filters), sys.stdout, sys.__stdout__, sys.stderr)
-assert "jaxmarl" in sys.modules
+assert {"gymnax", "jaxmarl"} <= set(sys.modules)
 """
     command = [sys.executable, "-W", "error", "-c", code]
     suite_step = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)

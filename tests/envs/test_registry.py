@@ -13,7 +13,7 @@ from rookery.envs import registry
 from rookery.envs.tasks import functions
 
 # Loading and tracing MJX takes seconds for each task: of its suite one of each sort.
-MJX = ("mjx_hopper_uni", "AcrobotSwingup", "FishSwim", "HopperHop_uni", "WalkerStand_omni")
+MJX = ("mjx_hopper_uni", "AcrobotSwingup", "HopperHop_uni")
 
 
 @pytest.mark.parametrize(

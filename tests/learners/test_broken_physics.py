@@ -31,7 +31,7 @@ def evaluated(step: float, **config) -> rookery.types.Evaluation:
     environment = breaking(-1.0, config.pop("length", 50), config.pop("team", False))
     episodes = evaluator(rightwards, environment, EvaluationConfig(eval_episodes=4, start_states=4))
     bank = jax.jit(partial(auto_reset.start_bank, environment, size=4))(jax.random.key(0))
-    return evaluate(episodes, Genotype(jnp.asarray(step), (), None), bank, jax.random.key(1))
+    return jax.jit(partial(evaluate, episodes))(Genotype(jnp.asarray(step), (), None), bank, jax.random.key(1))
 
 
 def test_an_evaluation_with_a_broken_episode_has_no_fitness_and_its_return_is_unknown() -> None:
@@ -70,8 +70,8 @@ def test_a_sweep_does_not_pick_what_broke() -> None:
 def test_off_policy_a_broken_step_is_stored_with_the_worst_value_and_is_in_no_mean(reward: float) -> None:
     env = breaking(reward)
     learner = rookery.off_policy(rookery.sac(env.spec, hidden_sizes=(4,)), env, SHORT)
-    bank = learner.start_states(jax.random.key(0))
-    member = learner.init(jax.random.key(1), hyperparams.defaults(learner.space), bank)
+    bank = jax.jit(learner.start_states)(jax.random.key(0))
+    member = jax.jit(learner.init)(jax.random.key(1), hyperparams.defaults(learner.space), bank)
     member, metrics = jax.jit(learner.step)(member, bank, jax.random.key(2), jnp.int32(0))
     rows, broken = member.buffer.rows, np.asarray(member.buffer.rows.terminated)[:80]
     assert broken.sum() == metrics["broken_steps"] > 0
@@ -85,18 +85,16 @@ def test_off_policy_a_broken_step_is_stored_with_the_worst_value_and_is_in_no_me
 def test_on_policy_a_broken_step_has_the_worst_value_and_is_in_no_mean(team: bool) -> None:
     env = breaking(1.0, team=team)
     agent = rookery.ppo(env.spec, hidden_sizes=(4,), minibatches=1, actor_epochs=1, critic_epochs=1)
-    seen = []
 
     def update(state, hyper, batch, key, step):
-        seen.append((batch.reward, batch.terminated, hyper.discount))
         return state, {"loss": jnp.max(jnp.abs(batch.reward))}
 
     config = OnPolicyConfig(num_envs=4, rollout_length=16, evaluate_every=1, eval_episodes=2, start_states=2)
     agent = agent._replace(update=update)
     agent = rookery.agents.independent(agent, env.spec) if team else agent
     learner = rookery.on_policy(agent, env, config)
-    bank = learner.start_states(jax.random.key(0))
-    member = learner.init(jax.random.key(1), hyperparams.defaults(learner.space), bank)
+    bank = jax.jit(learner.start_states)(jax.random.key(0))
+    member = jax.jit(learner.init)(jax.random.key(1), hyperparams.defaults(learner.space), bank)
     _, metrics = jax.jit(learner.step)(member, bank, jax.random.key(2), jnp.int32(0))
     assert metrics["broken_steps"] > 0
     assert metrics["reward"] == 1.0
@@ -122,12 +120,12 @@ def test_a_member_whose_state_is_not_finite_has_diverged_although_its_return_loo
     finite = agent._replace(act=lambda *_: jnp.zeros((1,)))
     learner = rookery.off_policy(finite, env, SHORT)
     program = rookery.pbt(learner, population_size=3, best_count=1, replace_count=1)
-    state = program.init(jax.random.key(0))
+    state = jax.jit(program.init)(jax.random.key(0))
     critic = jax.tree.map(lambda leaf: leaf.at[1].set(jnp.nan), state.members.state.critic.params)
     learned = state.members.state._replace(critic=state.members.state.critic._replace(params=critic))
-    bank = learner.start_states(jax.random.key(1))
+    bank = jax.jit(learner.start_states)(jax.random.key(1))
     poisoned = jax.tree.map(lambda leaf: leaf[1], state.members._replace(state=learned))
-    assert float(learner.evaluate(genotype(poisoned), bank, jax.random.key(2)).fitness) == -50.0
+    assert float(jax.jit(learner.evaluate)(genotype(poisoned), bank, jax.random.key(2)).fitness) == -50.0
     after, metrics = jax.jit(program.step)(
         state._replace(members=state.members._replace(state=learned)), jax.random.key(3)
     )

@@ -53,10 +53,10 @@ def of_diayn() -> Learner:
     return off_policy(agent, environment, config_with(4, normalize_observations=True))
 
 
-# `test_grouped_updates` has every number of updates; here are those that divide into periods, and those that do not.
+# `test_grouped_updates` has every number of updates; here are some that divide into periods, and some that do not.
 LEARNERS = {
-    **{f"td3, delay {d}, {u} updates": partial(of_td3, d, u) for d, u in ((2, 4), (3, 4), (5, 3))},
-    **{f"sac, {u} updates": partial(of_sac, u) for u in (1, 4)},
+    **{f"td3, delay {d}, {u} updates": partial(of_td3, d, u) for d, u in ((2, 4), (5, 3))},
+    "sac, 4 updates": partial(of_sac, 4),
     "diayn of td3": of_diayn,
 }
 
@@ -65,9 +65,9 @@ def train(learner: Learner, platform: str) -> tuple[Member, list[PyTree]]:
     """Members of a population of two after some generations, and the metrics of each."""
     key = jax.random.key(0)
     with backend.tracing_for(platform):
-        bank = learner.start_states(key)
+        bank = jax.jit(learner.start_states)(key)
         hyper = jax.tree.map(jnp.float32, learner.space.defaults)
-        members = jax.vmap(lambda key: learner.init(key, hyper, bank))(jax.random.split(key, 2))
+        members = jax.jit(jax.vmap(learner.init, in_axes=(0, None, None)))(jax.random.split(key, 2), hyper, bank)
         step = jax.jit(jax.vmap(learner.step, in_axes=(0, None, 0, None)))
         metrics = []
         for generation in range(GENERATIONS):
@@ -91,11 +91,12 @@ def test_a_generation_that_is_continued_in_the_warm_up_gives_the_same_bits():
     learner, key = of_sac(2), jax.random.key(0)
     step = divisible(learner.step)
     with backend.tracing_for("gpu"):
-        bank = learner.start_states(key)
-        member = learner.init(key, jax.tree.map(jnp.float32, learner.space.defaults), bank)
+        bank = jax.jit(learner.start_states)(key)
+        member = jax.jit(learner.init)(key, jax.tree.map(jnp.float32, learner.space.defaults), bank)
+        advance = jax.jit(step.advance)
 
         def run(cuts: list[int]) -> PyTree:
-            advance, state, log = jax.jit(step.advance), member, step.start(member, bank)
+            state, log = member, step.start(member, bank)
             for first, last in zip([0, *cuts], [*cuts, step.iterations], strict=True):
                 state, log = advance(state, log, bank, key, jnp.int32(0), jnp.int32(first), jnp.int32(last))
             return state, log
@@ -138,15 +139,12 @@ def test_stacked_twins_compute_the_same_and_can_be_separated():
     jax.tree.map(np.testing.assert_array_equal, separated, tree)
 
 
-@pytest.mark.parametrize(
-    ("name", "first", "second"), [("sac, 4 updates", "gpu", "cpu"), ("td3, delay 2, 4 updates", "cpu", "gpu")]
-)
-def test_a_checkpoint_of_one_arrangement_resumes_with_the_other(name: str, first: str, second: str, tmp_path):
-    program = seeds(LEARNERS[name](), population_size=2)
+def test_a_checkpoint_of_one_arrangement_resumes_with_the_other(tmp_path):
+    program = seeds(LEARNERS["td3, delay 2, 4 updates"](), population_size=2)
     settings = {"run_dir": str(tmp_path / "mixed"), "quiet": True, "checkpoint_every": 1}
-    with backend.tracing_for(first):
+    with backend.tracing_for("cpu"):
         loop.run(program, generations=2, **settings)
-    with backend.tracing_for(second):
+    with backend.tracing_for("gpu"):
         resumed = loop.run(program, generations=GENERATIONS + 1, resume=True, **settings)
         expected = loop.run(program, generations=GENERATIONS + 1, quiet=True)
     assert len(resumed.history) == GENERATIONS - 1

@@ -22,7 +22,7 @@ from rookery.types import Array, Observation, PyTree, Transition
 MAZE = registry.make("point_maze")
 MEMBERS, ROWS, BATCH = 2, 32, 8
 LAYOUTS = {(period, group) for period in (1, 2, 3, 4) for group in (2, 3, 4, 6) if group % period == 0}
-UPDATES = (1, 2, 3, 5, 25)
+UPDATES = (1, 5, 25)
 
 
 @pytest.mark.parametrize(("period", "group"), sorted(LAYOUTS))
@@ -83,26 +83,30 @@ def members_of(agent: OffPolicyAgent, buffer: buffers.Buffer) -> Member:
     return jax.vmap(init)(jax.random.split(jax.random.key(0), MEMBERS))
 
 
-def train(agent: OffPolicyAgent, updates: int, blocks: int, platform: str) -> tuple[Td3State, list[PyTree]]:
-    """The states after some blocks of updates, and the metrics of each block."""
+def learning(agent: OffPolicyAgent, updates: int) -> tuple[Member, Any]:
+    """A population, and its block of updates."""
     buffer = buffers.ring(ROWS)
-    population = members_of(agent, buffer)
 
     def learn_block(member: Member, key: Array, first: Array) -> tuple[Td3State, PyTree]:
         return learn(agent, buffer, member, key, first, updates, BATCH)
 
-    metrics = []
+    return jax.jit(partial(members_of, agent, buffer))(), jax.vmap(learn_block, in_axes=(0, 0, None))
+
+
+def train(agent: OffPolicyAgent, updates: int, blocks: int, platform: str) -> tuple[Td3State, list[PyTree]]:
+    """The states after some blocks of updates, and the metrics of each block."""
+    metrics, (population, block) = [], learning(agent, updates)
     with backend.tracing_for(platform):
-        run = jax.jit(jax.vmap(learn_block, in_axes=(0, 0, None)))
-        for block in range(blocks):
-            keys = jax.random.split(jax.random.key(block + 1), MEMBERS)
-            state, row = run(population, keys, jnp.int32(block * updates))
+        run = jax.jit(block)
+        for number in range(blocks):
+            keys = jax.random.split(jax.random.key(number + 1), MEMBERS)
+            state, row = run(population, keys, jnp.int32(number * updates))
             population = population._replace(state=state)
             metrics.append(row)
     return population.state, metrics
 
 
-@pytest.mark.parametrize(("delay", "updates"), [(2, 1), (2, 5), (3, 2), (3, 25)])
+@pytest.mark.parametrize(("delay", "updates"), [(2, 5), (3, 2)])
 def test_delayed_updates_in_groups_equal_those_one_by_one(delay: int, updates: int):
     blocks, agent = delay + 1, agent_with(delay)  # blocks begin at every place
     expected, found = (train(agent, updates, blocks, platform) for platform in ("cpu", "gpu"))
@@ -126,7 +130,9 @@ def test_an_update_knows_when_it_is_traced_whether_the_policy_is_due(delay: int,
         numbers.append(step)
         return agent.update(state, hyper, batch, noise, step)
 
-    train(agent._replace(update=noting), updates, 1, "gpu")
+    population, block = learning(agent._replace(update=noting), updates)
+    with backend.tracing_for("gpu"):
+        jax.eval_shape(block, population, jax.random.split(jax.random.key(1), MEMBERS), jnp.int32(0))
     del numbers[0]  # from a trace without computation, for the shapes of the metrics
     assert all(isinstance(number, int) for number in numbers)
     assert set(numbers) == places

@@ -152,12 +152,6 @@ def _without_slots(state: Any) -> Any:
     )
 
 
-def test_ppo_with_a_population(counter: Environment) -> None:
-    agent = ppo(counter.spec, PpoConfig(hidden_sizes=SIZES, minibatches=2))
-    result = rookery.run(rookery.pbt(on_policy(agent, counter, ON_POLICY), population_size=2), **QUIET)
-    check(result, counter)
-
-
 def test_ppo_with_discrete_actions() -> None:
     cartpole = registry.make("gym:CartPole-v1", episode_length=30, workers=2)
     agent = ppo(cartpole.spec, PpoConfig(hidden_sizes=SIZES, minibatches=2))

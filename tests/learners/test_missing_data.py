@@ -38,8 +38,8 @@ def drift(breaks: float) -> Environment:
 
 
 def started(learner: Learner, key: int = 1) -> tuple[Member, tuple]:
-    bank = learner.start_states(jax.random.key(0))
-    return learner.init(jax.random.key(key), hyperparams.defaults(learner.space), bank), bank
+    bank = jax.jit(learner.start_states)(jax.random.key(0))
+    return jax.jit(learner.init)(jax.random.key(key), hyperparams.defaults(learner.space), bank), bank
 
 
 def with_skills(method: str, breaks: float) -> Learner:

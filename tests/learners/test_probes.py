@@ -28,6 +28,7 @@ from rookery.envs.wrappers.skills import skills
 from rookery.learners.base import Learner, Member, genotype
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
+from rookery.trees import take
 from rookery.types import Observation, PyTree
 
 DISCOUNT = 0.9
@@ -43,7 +44,13 @@ CONFIG = OffPolicyConfig(
     start_states=32,
 )
 ON_POLICY = OnPolicyConfig(
-    num_envs=16, rollout_length=16, evaluate_every=100, normalize_observations=False, eval_episodes=1, start_states=32
+    num_envs=16,
+    rollout_length=16,
+    evaluate_every=100,
+    normalize_observations=False,
+    stagger_episodes=False,
+    eval_episodes=1,
+    start_states=32,
 )
 ON_POLICY_TRAINED = PpoConfig(
     hidden_sizes=ON_POLICY_HIDDEN, actor_epochs=4, critic_epochs=4, minibatches=4, normalize_rewards=False
@@ -61,18 +68,20 @@ class Case(NamedTuple):
     of_states: bool = False  # whether values are of states alone
 
 
-class TrainedAgent(NamedTuple):
-    """The parameters of an agent after training."""
+class TrainedAgents(NamedTuple):
+    """The parameters of an agent after a training on each of the probe environments, `[6, ...]`."""
 
     case: Case
     agent: Agent
     params: PyTree
 
-    def value(self, observation: float, action: float) -> np.ndarray:
-        return np.asarray(self.case.value(self.params, jnp.asarray([observation]), jnp.asarray([action])))
+    def value(self, probe_env: str, observation: float, action: float) -> np.ndarray:
+        params = take(self.params, PROBES.index(probe_env))
+        return np.asarray(self.case.value(params, jnp.asarray([observation]), jnp.asarray([action])))
 
-    def action(self, observation: float) -> float:
-        return float(self.agent.act(self.params, Observation(jnp.asarray([observation])))[0])
+    def action(self, probe_env: str, observation: float) -> float:
+        params = take(self.params, PROBES.index(probe_env))
+        return float(self.agent.act(params, Observation(jnp.asarray([observation])))[0])
 
 
 def twin_value(params: Any, observation: jax.Array, action: jax.Array) -> jax.Array:
@@ -111,20 +120,47 @@ AGENTS = {
 every_agent = pytest.mark.parametrize("agent", AGENTS)
 
 
+class Probe(NamedTuple):
+    """The state of one of the probe environments."""
+
+    number: jax.Array  # [] int32, its place in `PROBES`
+    state: Any
+
+
+PROBES = ("probe_value", "probe_discount", "probe_observation", "probe_truncation", "probe_action", "probe_both")
+
+
+def probes() -> tuple[Environment, Callable[..., Any]]:
+    """All probe environments as one, so that an agent is compiled once for them; and its reset, given the number."""
+    envs_ = [registry.make(name) for name in PROBES]
+
+    def reset(number: jax.Array, key: jax.Array) -> tuple[Probe, Step]:
+        state, step = jax.lax.switch(number, [env.reset for env in envs_], key)
+        return Probe(number, state), step
+
+    def step(state: Probe, action: jax.Array, key: jax.Array) -> tuple[Probe, Step]:
+        after, step = jax.lax.switch(state.number, [env.step for env in envs_], state.state, action, key)
+        return Probe(state.number, after), step
+
+    spec = EnvSpec("probes", 1, 1, max(env.spec.episode_length for env in envs_))
+    return Environment(lambda key: reset(jnp.int32(0), key), step, spec), reset
+
+
 @cache
-def trained(name: str, probe_env: str) -> TrainedAgent:
-    """An agent after a short training: off-policy 1,600 steps and 1,200 updates, on-policy 100 rollouts of 256."""
-    case, environment = AGENTS[name], registry.make(probe_env)
+def trained(name: str) -> TrainedAgents:
+    """An agent after short trainings: off-policy 1,600 steps and 1,200 updates, on-policy 100 rollouts of 256."""
+    case, (environment, reset) = AGENTS[name], probes()
     agent = case.build(environment.spec)
     learner = case.live(agent, environment)
 
-    def trained(key: jax.Array) -> PyTree:
+    def train(number: jax.Array, key: jax.Array) -> PyTree:
         keys = jax.random.split(key, 3)
-        bank = learner.start_states(keys[0])
+        bank = jax.vmap(reset, in_axes=(None, 0))(number, jax.random.split(keys[0], CONFIG.start_states))
         member, _ = learner.step(learner.init(keys[1], case.hyper, bank), bank, keys[2], jnp.int32(0))
         return member.state.params
 
-    return TrainedAgent(case, agent, jax.jit(trained)(jax.random.key(0)))
+    numbers = jnp.arange(len(PROBES), dtype=jnp.int32)
+    return TrainedAgents(case, agent, jax.jit(jax.vmap(train, in_axes=(0, None)))(numbers, jax.random.key(0)))
 
 
 @every_agent
@@ -140,9 +176,8 @@ def trained(name: str, probe_env: str) -> TrainedAgent:
     ],
 )
 def test_values_that_no_action_changes(agent: str, probe_env: str, observation: float, expected: float) -> None:
-    trained_ = trained(agent, probe_env)
     for action in TRIED:
-        np.testing.assert_allclose(trained_.value(observation, action), expected, rtol=0.05)
+        np.testing.assert_allclose(trained(agent).value(probe_env, observation, action), expected, rtol=0.05)
 
 
 @every_agent
@@ -153,10 +188,11 @@ def test_values_that_no_action_changes(agent: str, probe_env: str, observation: 
 def test_values_and_policies_where_the_action_counts(
     agent: str, probe_env: str, observation: float, best: float
 ) -> None:
-    trained_ = trained(agent, probe_env)
-    for action in (best,) if trained_.case.of_states else TRIED:  # the reward, of the order of 1, is the whole value
-        np.testing.assert_allclose(trained_.value(observation, action), -((action - best) ** 2), atol=0.05)
-    assert trained_.action(observation) == pytest.approx(best, abs=0.1)  # 5 % of the range [-1, 1]
+    found = trained(agent)
+    for action in (best,) if found.case.of_states else TRIED:  # the reward, of the order of 1, is the whole value
+        value = found.value(probe_env, observation, action)
+        np.testing.assert_allclose(value, -((action - best) ** 2), atol=0.05)
+    assert found.action(probe_env, observation) == pytest.approx(best, abs=0.1)  # 5 % of the range [-1, 1]
 
 
 # --- an agent that makes its own reward

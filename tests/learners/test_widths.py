@@ -1,7 +1,6 @@
 """Widths that differ between members: what is 0 stays 0, growth changes no output, and a width is what it says."""
 
 import itertools
-from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -36,8 +35,8 @@ def make(name: str) -> Any:
 
 def member_of(learner, width: float):
     space = hyperparams.choose(learner.space, hidden_size=width)
-    bank = learner.start_states(jax.random.key(0))
-    return learner.init(jax.random.key(1), hyperparams.defaults(space), bank), bank
+    bank = jax.jit(learner.start_states)(jax.random.key(0))
+    return jax.jit(learner.init)(jax.random.key(1), hyperparams.defaults(space), bank), bank
 
 
 def units(tree) -> list[tuple[int, int]]:
@@ -60,8 +59,8 @@ def trained(request):
 
 
 def outputs(learner, member):
-    observation = jax.vmap(ENV.reset)(jax.random.split(jax.random.key(5), 4))[1].observation
-    return jax.vmap(partial(learner.evaluator.act, member.state.params))(observation)
+    observation = jax.jit(jax.vmap(ENV.reset))(jax.random.split(jax.random.key(5), 4))[1].observation
+    return jax.jit(jax.vmap(learner.evaluator.act, in_axes=(None, 0)))(member.state.params, observation)
 
 
 def test_units_beyond_the_width_stay_0_in_training_in_optimisers_and_in_targets(trained):
@@ -108,7 +107,7 @@ def test_a_member_of_the_right_width_is_unchanged_and_one_that_shrinks_loses_its
 def test_the_full_width_is_the_agent_without_a_width():
     learner = make("sac")
     full, bank = member_of(learner, FULL)
-    plain = learner.init(jax.random.key(1), hyperparams.defaults(learner.space), bank)
+    plain = jax.jit(learner.init)(jax.random.key(1), hyperparams.defaults(learner.space), bank)
     jax.tree.map(np.testing.assert_array_equal, full.state, plain.state)
 
 
@@ -117,7 +116,7 @@ def test_initial_weights_have_the_variance_of_a_network_created_with_the_width()
     learner = off_policy(agent, ENV, OFF)
     member, _ = member_of(learner, 64)
     narrow = widths._networks(member.state.params.policy)[0][1]["kernel"][:64, :64]
-    small = widths._networks(sac(ENV.spec, SacConfig((64, 64))).init(jax.random.key(1)).policy)[0][1]["kernel"]
+    small = widths._networks(jax.jit(sac(ENV.spec, SacConfig((64, 64))).init)(jax.random.key(1)).policy)[0][1]["kernel"]
     assert float(narrow.std()) == pytest.approx(float(small.std()), rel=0.05)
 
 
