@@ -113,15 +113,6 @@ def test_a_one_hot_skill_is_centred() -> None:
     )
 
 
-def test_the_rewards_of_a_transition_for_all_one_hot_skills_add_up_to_zero() -> None:
-    kernel = np.asarray([[1.0, 0.0, 2.0], [0.0, -1.0, 0.5]])
-    one = batch_of(THREE, np.tile(BEFORE[2], (3, 1)), np.tile(AFTER[2], (3, 1)), np.eye(3))
-    reward = updated(metra_of(THREE, 3), kernel, one)[0].agent.batch.reward
-    moved = (AFTER[2] - BEFORE[2]) @ kernel
-    np.testing.assert_allclose(reward, moved - (moved.sum() - moved) / 2, rtol=1e-5)
-    np.testing.assert_allclose(reward.sum(), 0.0, atol=1e-5)
-
-
 # --- phi and its multiplier
 
 
@@ -287,12 +278,9 @@ def test_invalid_configurations_are_errors(config: type, options: dict, message:
         (SPHERE2._replace(has_previous=False), r"^METRA reads the state before each step; give .*with_previous=True"),
     ],
 )
-def test_an_environment_without_what_it_reads_is_an_error(spec: EnvSpec, message: str) -> None:
+def test_an_environment_without_what_it_reads_or_an_agent_on_policy_is_an_error(spec: EnvSpec, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         metra(skill_following(spec, 4), spec)
-
-
-def test_an_agent_that_learns_on_policy_is_an_error() -> None:
     agent: Any = ppo(SPEC)
     with pytest.raises(ValueError, match=r"^LSD needs an agent that learns from stored transitions, such as rookery"):
         lsd(agent, SPHERE2)

@@ -45,23 +45,11 @@ def settings(made: Built) -> dict[str, Any]:
     }
 
 
-OF_CONTINUOUS = {
-    "epochs": (10, 10),
-    "minibatches": 32,
-    "rewards": True,
-    "observations": True,
-    "entropy": 0.0,
-    "rates": (3e-4, 3e-4),
-}
+OF_CONTINUOUS = {"epochs": (10, 10), "minibatches": 32, "rewards": True, "observations": True, "entropy": 0.0}
+OF_CONTINUOUS |= {"rates": (3e-4, 3e-4)}
 OF_DISCRETE = {**OF_CONTINUOUS, "epochs": (4, 4), "minibatches": 16, "entropy": 0.01, "rates": (1e-3, 1e-3)}
-OF_TEAMS = {
-    "epochs": (4, 4),
-    "minibatches": 4,
-    "rewards": True,
-    "observations": False,
-    "entropy": 0.01,
-    "rates": (2.5e-4, 2.5e-4),
-}
+OF_TEAMS = {"epochs": (4, 4), "minibatches": 4, "rewards": True, "observations": False, "entropy": 0.01}
+OF_TEAMS |= {"rates": (2.5e-4, 2.5e-4)}
 
 
 @pytest.mark.parametrize(
@@ -164,12 +152,13 @@ def test_rates_are_annealed_over_the_whole_run_unless_they_evolve(kind, env, sch
     assert (found, type(found)) == (updates, int)
 
 
-def test_a_run_resumed_with_more_generations_anneals_over_all_of_them():
-    config: Any = built("ppo", CONTINUOUS, run=RunConfig(generations=30)).config
-    record = to_record(config)
+def test_a_run_resumed_with_more_generations_anneals_over_all_and_the_next_run_over_its_own():
+    first: Any = built("ppo", CONTINUOUS, run=RunConfig(generations=30)).config
+    record = to_record(first)
     record["run"]["generations"] = 45
-    resumed: Any = build(from_record(record)).config
-    assert with_annealing(resumed, scheduled=False).anneal_updates == 45 * 10
+    for config, updates in ((from_record(record), 450), (dataclasses.replace(first, run=RunConfig(generations=5)), 50)):
+        made: Any = build(config).config
+        assert with_annealing(made, scheduled=False).anneal_updates == updates
 
 
 def test_after_the_whole_run_parameters_stay():
@@ -212,10 +201,3 @@ def test_the_same_defaults_from_python():
             bank = jax.eval_shape(learner.start_states, jax.random.key(0))
             member = jax.eval_shape(learner.init, jax.random.key(0), learner.space.defaults, bank)
             assert (member.normalizer is not None) is (expected["observations"] if chosen is None else chosen)
-
-
-def test_following_runs_anneal_over_their_own_length():
-    first: Any = built("ppo", CONTINUOUS, run=RunConfig(generations=30)).config
-    after = dataclasses.replace(first, run=RunConfig(generations=5))
-    config: Any = build(after).config
-    assert with_annealing(config, scheduled=False).anneal_updates == 50

@@ -119,18 +119,9 @@ def test_all_skills_of_a_sphere_share_one_entry() -> None:
 @pytest.mark.parametrize(
     ("threshold", "mean", "best", "expected"),
     [
-        (
-            ReturnThreshold(5.0, 0.9, 0.0),
-            [5.0, 4.9, 6.0, -5.0],
-            100.0,
-            [True, False, True, False],
-        ),  # the configured target
-        (
-            ReturnThreshold(5.0, 0.9, 1.0),
-            [4.0, 3.9, 6.0, -5.0],
-            100.0,
-            [True, False, True, False],
-        ),  # missed by 1 at most
+        # The configured target, and the same missed by 1 at most.
+        (ReturnThreshold(5.0, 0.9, 0.0), [5.0, 4.9, 6.0, -5.0], 100.0, [True, False, True, False]),
+        (ReturnThreshold(5.0, 0.9, 1.0), [4.0, 3.9, 6.0, -5.0], 100.0, [True, False, True, False]),
         (BEST, [90.0, 89.0, 100.0, 0.0], 100.0, [True, False, True, False]),
         (BEST, [-110.0, -111.0, -100.0, 0.0], -100.0, [True, False, True, True]),  # a tenth of 100 below the best
         (ReturnThreshold(None, 0.9, 5.0), [-115.0, -116.0, -100.0, 0.0], -100.0, [True, False, True, True]),

@@ -64,8 +64,15 @@ def line(mistake: str = "", **spec: Any) -> Environment:
     return environment if mistake in ("no time limit", "no pair") else limit_episode(environment, LENGTH)
 
 
-def test_a_shipped_environment_passes() -> None:
-    check_environment(registry.make("probe_both", episode_length=LENGTH))
+def test_what_is_right_is_accepted() -> None:
+    """A shipped environment, one that always terminates and needs no time limit, and broken physics that end it."""
+
+    def step(state: jax.Array, action: jax.Array, key: jax.Array) -> Any:
+        return state, next_step(state, jnp.ones(()), jnp.asarray(True), jnp.zeros(0))
+
+    rookery.check_environment(registry.make("probe_both", episode_length=LENGTH))
+    check_environment(line("no time limit")._replace(step=step))
+    check_environment(limit_episode(guard_physics(line("nan")), LENGTH))
 
 
 def test_actions_that_a_mask_forbids_are_not_tried() -> None:
@@ -198,11 +205,6 @@ def test_wrong_behaviour_is_an_error(mistake: str, message: str) -> None:
         check_environment(line(mistake))
 
 
-def test_broken_physics_that_end_the_episode_are_accepted() -> None:
-    broken = line("nan")
-    check_environment(limit_episode(guard_physics(broken), LENGTH))
-
-
 def test_impure_functions_are_errors() -> None:
     calls = []
 
@@ -239,13 +241,6 @@ def test_an_ignored_key_is_a_warning() -> None:
         check_environment(line("same start"))
 
 
-def test_an_environment_that_always_terminates_needs_no_time_limit() -> None:
-    def step(state: jax.Array, action: jax.Array, key: jax.Array) -> Any:
-        return state, next_step(state, jnp.ones(()), jnp.asarray(True), jnp.zeros(0))
-
-    check_environment(line("no time limit")._replace(step=step))
-
-
 def test_swapped_arguments_are_errors_that_name_the_order() -> None:
     environment = line()
     for build in (sac, ppo):
@@ -273,7 +268,3 @@ def test_an_agent_of_another_environment_is_an_error() -> None:
             ValueError, match=r"was built for \d+ numbers of an observation and .*; build it from the spec"
         ):
             learner(agent(environment.spec), stacked)
-
-
-def test_the_check_is_public() -> None:
-    assert rookery.check_environment is check_environment

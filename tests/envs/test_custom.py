@@ -136,7 +136,10 @@ def test_a_name_that_a_package_declares_does_not_replace_a_task(monkeypatch: pyt
 
 @pytest.mark.parametrize(
     ("name", "label"),
-    [("hopper", "hopper"), ("./a/mass.py:make", "mass"), ("lab.tasks:mass", "tasks-mass"), ("lab.mass:build", "mass")],
+    [
+        *[("hopper", "hopper"), ("./a/mass.py:make", "mass"), ("lab.tasks:mass", "tasks-mass")],
+        *[("lab.mass:build", "mass"), ("gym:ale_py:ALE/Pong-v5", "gym-ale_py-ALE-Pong-v5")],
+    ],
 )
 def test_labels_have_no_separators(name: str, label: str) -> None:
     assert factories.label(name) == label
@@ -151,10 +154,8 @@ def test_labels_have_no_separators(name: str, label: str) -> None:
         ("make", {"mass": 2}, r" has no option mass; it has episode_length\.$"),
         ("needs", {}, r" needs mass; give --option mass=VALUE\.$"),
         ("make", {"episode_length": "two"}, r"^the option episode_length of .*:make must be a whole number, got 'two'"),
-        ("make", {"episode_length": 2.5}, r" must be a whole number, got 2\.5\.$"),
         ("make", {"episode_length": True}, r" must be a whole number, got True\.$"),
         ("switches", {"dense": "no"}, r"^the option dense of .*:switches must be true or false, got 'no'\.$"),
-        ("switches", {"dense": 0}, r" must be true or false, got 0\.$"),
     ],
 )
 def test_a_wrong_factory_is_an_error(file: Path, attribute: str, options: dict, message: str) -> None:

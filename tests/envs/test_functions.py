@@ -59,11 +59,8 @@ class TestArm:
         assert score("arm", 0.3, 0.3, 0.3)[0] == pytest.approx(0.0, abs=1e-7)
         assert score("arm", 0.2, 0.4)[0] == pytest.approx(-0.1)
         assert score("arm", 0.0, 1.0, 0.0, 1.0)[0] == pytest.approx(-0.5)
-        assert function("arm").worst_fitness == -0.5
-
-    def test_declared(self):
         made = function("arm")
-        assert made.bounds == (0.0, 1.0)
+        assert (made.worst_fitness, made.bounds) == (-0.5, (0.0, 1.0))
         assert (made.descriptor.lower, made.descriptor.upper) == ((0.0, 0.0), (1.0, 1.0))
 
 
@@ -78,23 +75,20 @@ class TestProjected:
         fitness, descriptor = score(name, *[-5.12] * 4)
         assert fitness == pytest.approx(0.0, abs=1e-4)
         assert descriptor == pytest.approx([-10.24, -10.24])
-        assert function(name).worst_fitness == 0.0
+        made = function(name)
+        assert (made.worst_fitness, made.bounds) == (0.0, None)
+        assert (made.descriptor.lower, made.descriptor.upper) == (
+            pytest.approx((-51.2,) * 2),
+            pytest.approx((51.2,) * 2),
+        )
+        assert function(name, 4).descriptor.upper == pytest.approx((10.24, 10.24))
+        fitness, descriptor = score(name, 0.0, 0.0)  # nothing spoils an entry of zero
+        assert math.isfinite(fitness)
+        assert descriptor == [0.0, 0.0]
 
     def test_joints_beyond_the_edge_count_their_reciprocal(self, name):
         _, descriptor = score(name, 10.24, 1.0, -51.2, 5.12)
         assert descriptor == pytest.approx([0.5 + 1.0, -0.1 + 5.12])
-
-    def test_nothing_spoils_an_entry_of_zero(self, name):
-        fitness, descriptor = score(name, 0.0, 0.0)
-        assert math.isfinite(fitness)
-        assert descriptor == [0.0, 0.0]
-
-    def test_declared(self, name):
-        made = function(name)
-        assert made.bounds is None
-        assert made.descriptor.upper == pytest.approx((51.2, 51.2))
-        assert made.descriptor.lower == pytest.approx((-51.2, -51.2))
-        assert function(name, 4).descriptor.upper == pytest.approx((10.24, 10.24))
 
 
 def test_the_sphere_between():

@@ -21,7 +21,6 @@ from rookery.distributed.mesh import make_mesh
 from rookery.envs import registry
 from rookery.envs.base import Environment, Step, descriptor_spec
 from rookery.envs.host.base import ENDED, FRESH
-from rookery.envs.suites.gymnasium import adapter
 from rookery.envs.suites.gymnasium.adapter import from_gymnasium
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.time_limit import limit_episode
@@ -131,27 +130,6 @@ class TestSteps:
         for row, seed in enumerate(SEEDS):
             successor = play(limited(Counter), seed)[1].next_observation
             np.testing.assert_array_equal(found[1][1].final_observation.features[row], np.float32(successor))
-
-    def test_a_registered_task_equals_the_object(self) -> None:
-        environment = registry.make("gym:CartPole-v1", workers=2)
-        plain = gymnasium.make("CartPole-v1")
-        state, first = starts(environment, [7, 8])
-        step = compiled(environment.step)
-        for row, seed in enumerate((7, 8)):
-            np.testing.assert_array_equal(first.observation.features[row], plain.reset(seed=seed)[0])
-        plain.reset(seed=7)
-        ended = False
-        while not ended:
-            state, result = step(state, jnp.ones(2, jnp.int32), KEYS[:2])
-            observation, reward, terminated, truncated, _ = plain.step(1)
-            np.testing.assert_array_equal(result.final_observation.features[0], observation)
-            assert (float(result.reward[0]), bool(result.terminated[0]), bool(result.truncated[0])) == (
-                reward,
-                terminated,
-                truncated,
-            )
-            ended = terminated or truncated
-        assert bool(result.terminated[0])
 
     def test_spaces_are_used(self) -> None:
         actions: list[Any] = []
@@ -469,13 +447,6 @@ class TestThreads:
         self.results(registry.make("gym:Pendulum-v1", workers=2), rows)
         assert len(threads) == 3 * rows
         assert {name.startswith("gym:Pendulum-v1-") for name in threads} == {not here}
-
-    def test_results_are_the_same(self, threads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        here = self.results(registry.make("gym:Pendulum-v1", workers=2), 3)
-        monkeypatch.setattr(adapter, "_ROWS_HERE", 0)
-        for one, other in zip(here, self.results(registry.make("gym:Pendulum-v1", workers=2), 3), strict=True):
-            np.testing.assert_array_equal(one, other)
-        assert {name.startswith("gym:Pendulum-v1-") for name in threads} == {True, False}
 
     @pytest.mark.parametrize(
         "options",

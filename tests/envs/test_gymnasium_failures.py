@@ -174,14 +174,6 @@ class TestOneObjectForSeveralEpisodes:
         assert pool.failure.text.startswith(SAME)
         pool.close()
 
-    def test_new_objects_pass(self) -> None:
-        environment = adapted(Counter)
-        check_interface(environment)
-        state, _ = starts(environment, SEEDS)
-        _, result = compiled(environment)(state, jnp.zeros((4, 2)), KEYS)
-        for row in range(4):
-            assert_row(result, row, SEEDS[row])
-
 
 class TestHanging:
     @pytest.mark.parametrize("kind", ["threads", "processes"])
@@ -336,11 +328,3 @@ def test_a_seed_that_is_ignored_is_noted_once() -> None:
     [event] = pool.warnings
     assert event.text.startswith("does not begin the same episode when it is reset with the same seed again")
     assert pool.failure is None
-
-
-def test_a_seed_that_is_used_is_not_noted() -> None:
-    environment = adapted(Counter)
-    for _ in range(2):
-        state, _ = starts(environment, SEEDS)
-        compiled(environment)(state, jnp.zeros((4, 2)), KEYS)
-    assert not pool_of(environment).warnings

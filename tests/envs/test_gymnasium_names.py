@@ -9,7 +9,6 @@ import gymnasium
 import numpy as np
 import pytest
 
-from rookery import factories
 from rookery.envs import registry
 from rookery.envs.suites.gymnasium import adapter
 from rookery.envs.suites.gymnasium.adapter import from_gymnasium
@@ -148,17 +147,3 @@ def test_the_smallest_time_limit_counts() -> None:
     with pytest.raises(ValueError, match="truncates episodes after 4 steps"):
         from_gymnasium(twice, episode_length=5)
     assert from_gymnasium(Counter, episode_length=11).spec.episode_length == 11
-
-
-@pytest.mark.parametrize(
-    ("name", "label"),
-    [
-        ("gym:Hopper-v5", "gym-Hopper-v5"),
-        ("gym:ale_py:ALE/Pong-v5", "gym-ale_py-ALE-Pong-v5"),
-        ("envpool:Pong-v5", "envpool-Pong-v5"),
-        ("hopper", "hopper"),
-        ("./mass.py:make", "mass"),
-    ],
-)
-def test_run_directories_have_no_separators(name: str, label: str) -> None:
-    assert factories.label(name) == label

@@ -78,22 +78,10 @@ def test_images_have_their_channels_last():
         stacked.encode(np.zeros((2, 12, 10), np.uint8))
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        (2, 128),
-        (128, 2),
-        (1, 1),
-        (9, 9),
-        (10, 41),
-        (3, 8, 4),
-        (8, 8, 12),
-        (1, 1, 1),
-        (7, 7, 3),
-        (10, 10, 10),
-        (2, 10, 41),
-    ],
-)
+NO_IMAGES = (2, 128), (128, 2), (1, 1), (9, 9), (10, 41), (3, 8, 4), (8, 8, 12), (1, 1, 1), (7, 7, 3), (10, 10, 10)
+
+
+@pytest.mark.parametrize("shape", [*NO_IMAGES, (2, 10, 41)])
 def test_an_array_that_may_be_no_image_is_a_vector(shape: tuple[int, ...]) -> None:
     with pytest.warns(
         HostWarning, match=rf"^env, entry 'a': .* {re.escape(str(shape))} are read as a vector .*encoder="

@@ -99,10 +99,6 @@ class TestAssignment:
         with pytest.raises(ValueError, match=message):
             wrap(levelled())
 
-    def test_an_agent_without_a_carry_leaves_it_unchanged(self) -> None:
-        environment = levelled()
-        assert with_carry(environment, ()) is environment
-
 
 def _with_measure(value: jax.Array) -> Callable[[Environment], Environment]:
     return _changed(lambda step: step._replace(measures={"steps": value}))
@@ -125,7 +121,7 @@ _doubled = _changed(lambda step: step._replace(reward=2.0 * step.reward))
 
 
 class TestCheck:
-    @pytest.mark.parametrize("environment", [priced(), priced(team=True), skills(priced(), 2)])
+    @pytest.mark.parametrize("environment", [priced(team=True), skills(priced(), 2)])
     def test_a_declaration_that_is_right_passes(self, environment: Environment) -> None:
         check_environment(environment)
 

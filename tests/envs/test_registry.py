@@ -69,14 +69,11 @@ def test_listing_imports_no_simulator() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_rows_share_their_columns() -> None:
+def test_rows_share_their_columns_and_a_scoring_function_is_listed_but_not_built() -> None:
     rows = registry.table()
     assert [row["task"] for row in rows] == [*registry.names(), *functions.names()]
     assert len({tuple(row) for row in rows}) == 1
     assert {row["extra"] for row in rows} == {None, "brax", "gymnax", "jaxmarl", "playground", "brax,jaxmarl"}
-
-
-def test_a_scoring_function_is_listed_but_not_built() -> None:
     row = registry.describe("arm")
     assert (row["suite"], row["observation_size"], row["action_size"]) == ("function", 0, 8)
     assert (row["episode_length"], row["qd_offset"], row["extra"]) == (None, 0.5, None)
@@ -88,26 +85,29 @@ def test_a_scoring_function_is_listed_but_not_built() -> None:
     )
     with pytest.raises(ValueError, match=sentence):
         registry.make("arm", episode_length=3)
-    with pytest.raises(ValueError, match=r"no task 'sphear'; did you mean sphere"):
-        registry.make("sphear")
 
 
-def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"no task 'walker_uni'; did you mean walker2d_uni"):
-        registry.make("walker_uni")
-    with pytest.raises(ValueError, match=r"no task 'zzz'; `rookery envs` lists"):
-        registry.describe("zzz")
+@pytest.mark.parametrize(
+    ("call", "options", "message"),
+    [
+        (registry.make, {"name": "sphear"}, r"no task 'sphear'; did you mean sphere"),
+        (registry.make, {"name": "walker_uni"}, r"no task 'walker_uni'; did you mean walker2d_uni"),
+        (registry.describe, {"name": "zzz"}, r"no task 'zzz'; `rookery envs` lists"),
+        (registry.make, {"name": "point_maze", "backend": "x"}, r"'point_maze' has no override backend; it has epis"),
+        (registry.make, {"name": "hopper", "legs": 2}, r"has no override legs; it has episode_length, backend\."),
+    ],
+)
+def test_an_unknown_name_or_override_is_answered_with_those_that_exist(call: Any, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(options.pop("name"), **options)
 
 
-def test_an_unknown_override_is_answered_with_those_that_exist() -> None:
-    with pytest.raises(ValueError, match=r"'point_maze' has no override backend; it has episode_length\."):
-        registry.make("point_maze", backend="spring")
-    with pytest.raises(ValueError, match=r"has no override legs; it has episode_length, backend\."):
-        registry.make("hopper", legs=2)
-
-
-def test_overrides_reach_the_environment() -> None:
-    assert registry.make("point_maze", episode_length=7).spec.episode_length == 7
+def test_overrides_reach_the_environment_and_only_chosen_options_are_recorded() -> None:
+    """As on the command line; otherwise the same task would be two tasks for `rookery compare`."""
+    assert registry.make("point_room").settings == {"environment": {"env": "point_room"}}
+    chosen = registry.make("point_room", episode_length=20)
+    assert chosen.spec.episode_length == 20
+    assert chosen.settings == {"environment": {"env": "point_room", "episode_length": 20}}
 
 
 PROBES = [  # name, coefficients c of the reward -(c0 + c1 observation - c2 action)^2 + c3 + c4 observation
@@ -135,32 +135,21 @@ def test_probes_of_one_step(name: str, c: tuple[float, ...]) -> None:
     assert observations == ({-1.0, 1.0} if name in ("probe_observation", "probe_both") else {0.0})
 
 
-def test_probe_discount_pays_at_the_end() -> None:
-    env = registry.make("probe_discount")
-    state, start = env.reset(jax.random.key(0))
-    state, first = env.step(state, jnp.zeros(1), jax.random.key(1))
-    _, second = env.step(state, jnp.zeros(1), jax.random.key(2))
-    assert [float(s.observation.features[0]) for s in (start, first)] == [0.0, 1.0]
-    assert [float(s.reward) for s in (first, second)] == [0.0, 1.0]
-    assert [bool(s.terminated) for s in (first, second)] == [False, True]
-    assert not bool(first.truncated | second.truncated)
-
-
-def test_probe_truncation_only_runs_out_of_time() -> None:
-    env = registry.make("probe_truncation")
-    state, _ = env.reset(jax.random.key(0))
-    steps = []
-    for t in range(5):
-        state, step = env.step(state, jnp.zeros(1), jax.random.key(t))
-        steps.append((float(step.reward), bool(step.terminated), bool(step.truncated)))
-    assert steps == [(1.0, False, False)] * 4 + [(1.0, False, True)]
-
-
-def test_only_chosen_options_are_recorded() -> None:
-    """As on the command line; otherwise the same task would be two tasks for `rookery compare`."""
-    assert registry.make("point_room").settings == {"environment": {"env": "point_room"}}
-    chosen = registry.make("point_room", episode_length=20)
-    assert chosen.settings == {"environment": {"env": "point_room", "episode_length": 20}}
+@pytest.mark.parametrize(
+    ("name", "expected"),  # observation before the step, reward, terminated, truncated
+    [
+        ("probe_discount", [(0.0, 0.0, False, False), (1.0, 1.0, True, False)]),
+        ("probe_truncation", [(0.0, 1.0, False, False)] * 4 + [(0.0, 1.0, False, True)]),
+    ],
+)
+def test_probe_discount_pays_at_the_end_and_probe_truncation_only_runs_out_of_time(name: str, expected: list) -> None:
+    env = registry.make(name)
+    (state, last), found = env.reset(jax.random.key(0)), []
+    for t in range(len(expected)):
+        before = float(last.observation.features[0])
+        state, last = env.step(state, jnp.zeros(1), jax.random.key(t))
+        found.append((before, float(last.reward), bool(last.terminated), bool(last.truncated)))
+    assert found == expected
 
 
 def factory(name: str = "x", env: str = "z", **options: str) -> Any:

@@ -123,12 +123,6 @@ def test_every_reset_draws_a_skill_and_all_are_equally_likely(drawn: Walk) -> No
         assert_uniform(np.bincount(wrong, minlength=4))
 
 
-def test_first_episodes_draw_as_well() -> None:
-    numbers = begun(skills(line(), 4), 4_000).argmax(axis=1)
-    assert_uniform(np.bincount(numbers, minlength=4))
-    assert_uniform(together(numbers[:-1], numbers[1:], count=4))
-
-
 def test_skills_are_tied_to_no_slot_and_to_no_start_state(drawn: Walk) -> None:
     numbers = drawn.skills
     for slot in range(SLOTS):
@@ -140,9 +134,13 @@ def test_skills_are_tied_to_no_slot_and_to_no_start_state(drawn: Walk) -> None:
 
 
 def test_skills_are_independent_of_those_before_and_beside_them(drawn: Walk) -> None:
-    numbers = drawn.skills
+    numbers, first = drawn.skills, begun(skills(line(), 4), 4_000).argmax(axis=1)
     assert_uniform(together(numbers[:-1], numbers[1:], count=4))
     assert_uniform(together(numbers[:, :-1], numbers[:, 1:], count=4))
+    assert_uniform(np.bincount(first, minlength=4))  # first episodes draw as well
+    assert_uniform(together(first[:-1], first[1:], count=4))
+    draws = drawn.steps.descriptor[:100].ravel()  # of 1,100 numbers with 23 bits one pair is equal once in fourteen
+    assert len(np.unique(draws)) >= len(draws) - 1
 
 
 def test_directions_have_length_one_and_no_preference() -> None:
@@ -209,27 +207,20 @@ def test_observations_have_the_skill_and_true_successors_the_old_one(drawn: Walk
     assert (steps.final_observation.features[ended] >= 3.0).all()
 
 
-def test_other_fields_of_a_step_are_those_of_the_environment(drawn: Walk) -> None:
+def test_other_fields_of_a_step_are_those_of_the_environment_and_returns_add_up(drawn: Walk) -> None:
     bare, steps = walk(line(3), times=30), jax.tree.map(lambda leaf: leaf[:30], drawn.steps)
     # The same keys, so the same draws in the environment; the starts are drawn from keys of their own.
     np.testing.assert_array_equal(steps.descriptor, bare.steps.descriptor)
     np.testing.assert_array_equal(steps.truncated, bare.steps.truncated)
     np.testing.assert_array_equal(steps.reward, steps.final_observation.features[..., 0])
     assert bare.steps.episode_return is None
-
-
-def test_an_episodes_return_adds_up_and_begins_at_zero(drawn: Walk) -> None:
-    reward = drawn.steps.reward.reshape(-1, 3, SLOTS)
-    returned = np.asarray(drawn.steps.episode_return).reshape(-1, 3, SLOTS)
+    # An episode's return adds up, and begins at zero.
+    reward, returned = (np.asarray(x).reshape(-1, 3, SLOTS) for x in (drawn.steps.reward, drawn.steps.episode_return))
     np.testing.assert_allclose(returned, reward.cumsum(axis=1), rtol=1e-6)
-
-
-def test_a_reset_shows_a_skill_and_nothing_returned() -> None:
     environment = skills(line(), 4)
     _, step = jax.jit(environment.reset)(jax.random.key(0))
     assert_equal(step.observation, step.final_observation)
-    assert np.asarray(step.observation.skill).sum() == 1.0
-    assert step.episode_return == 0.0
+    assert (np.asarray(step.observation.skill).sum(), step.episode_return) == (1.0, 0.0)
     spec = environment.spec
     assert (spec.observation_size, spec.input_size, spec.skill) == (1, 5, SkillSpec("one-hot", 4))
     assert (line().spec.input_size, line().spec.skill) == (1, None)
@@ -296,11 +287,6 @@ def test_slots_explore_and_live_by_keys_of_their_own() -> None:
     drawn, actions_taken = jax.jit(both)(params, jax.random.key(1))
     assert len(np.unique(np.asarray(actions_taken))) == 1  # otherwise it depends on the skill
     assert len(np.unique(np.asarray(drawn))) == 8
-
-
-def test_environments_draw_skills_independently(drawn: Walk) -> None:
-    draws = drawn.steps.descriptor[:100].ravel()  # of 1,100 numbers with 23 bits one pair is equal once in fourteen
-    assert len(np.unique(draws)) >= len(draws) - 1
 
 
 # --- mistakes

@@ -54,14 +54,13 @@ def test_a_team_of_one_gives_the_same_steps(both: tuple) -> None:
             assert_equal(getattr(team, name), Observation(jnp.asarray(alone[..., None, :])))
         for name in ("descriptor", "broken"):
             np.testing.assert_array_equal(getattr(team, name), getattr(plain, name))
-
-
-def test_a_team_of_one_knows_its_sizes() -> None:
-    spec = as_team(counting()).spec
+    spec, plain_env = as_team(counting()).spec, errand()
     assert spec.team == Team(("agent",), (2,), (2,))
     assert spec._replace(team=None) == counting().spec
-    plain_env = errand()
     assert as_team(plain_env) is plain_env
+    for environment in (skills(registry.make("point_room"), 2), with_carry(counting(), 1)):
+        with pytest.raises(ValueError, match=r" has skills or a memory; apply as_team before adding them\.$"):
+            as_team(environment)
 
 
 def test_a_team_of_one_begins_again_when_its_episode_is_over() -> None:
@@ -73,12 +72,6 @@ def test_a_team_of_one_begins_again_when_its_episode_is_over() -> None:
     np.testing.assert_array_equal(steps.observation.features[over, 0, 1], 0.0)
     assert (np.asarray(steps.final_observation.features)[over, 0, 1] >= 2.0).all()
     assert np.isfinite(steps.observation.features).all()
-
-
-def test_only_a_plain_environment_becomes_a_team_of_one() -> None:
-    for environment in (skills(registry.make("point_room"), 2), with_carry(counting(), 1)):
-        with pytest.raises(ValueError, match=r" has skills or a memory; apply as_team before adding them\.$"):
-            as_team(environment)
 
 
 # --- index of the agent
@@ -142,11 +135,6 @@ def test_the_carry_is_in_the_next_observation_and_zero_at_a_start(plain_env: Cal
     np.testing.assert_array_equal(steps.reward, plain.reward)
 
 
-def test_an_environment_without_a_carry_is_unchanged() -> None:
-    environment = counting()
-    assert with_carry(environment, None) is environment
-
-
 @pytest.mark.parametrize(
     ("environment", "size", "message"),
     [
@@ -156,5 +144,6 @@ def test_an_environment_without_a_carry_is_unchanged() -> None:
     ],
 )
 def test_a_carry_that_does_not_fit_is_an_error(environment: Environment, size: int, message: str) -> None:
+    assert with_carry(environment, None) is environment
     with pytest.raises(ValueError, match=message):
         with_carry(environment, size)

@@ -309,6 +309,9 @@ def ppo_of(minibatches: int, recurrent: bool = False) -> OnPolicyAgent:
         (ppo(SPY_SPEC), counting(), {"fitness": "fox"}, r"^fitness names an agent of a team, but .*, got 'fox'\.$"),
         (ppo_of(4), counting(), {"num_envs": 2, "rollout_length": 9}, r"the 18 rows .*, got 4; use 2 or 3 or 6"),
         (ppo_of(6), counting(), {"num_envs": 2, "rollout_length": 3}, r"the 6 rows .*, got 6; use 1 or 2 or 3"),
+        (ppo_of(1), counting(), {"num_envs": 1, "rollout_length": 1}, r"[a-z0-9]\.$"),
+        # An advantage that is normalised over itself is 0, and nothing would be learned.
+        (ppo_of(4, True), counting(), {"num_envs": 4, "rollout_length": 1}, r"^minibatches "),
         (ppo_of(4, True), counting(), {"num_envs": 6, "rollout_length": 4}, r"the 6 sequences .*, got 4; use 2 or 3 "),
     ],
 )
@@ -319,25 +322,16 @@ def test_what_does_not_fit_together_is_an_error(
         on_policy(agent, environment, OnPolicyConfig(**options))
 
 
-def test_a_rollout_of_a_single_row_is_an_error_with_a_remedy() -> None:
-    agent = ppo(SPY_SPEC, PpoConfig(minibatches=1))
-    with pytest.raises(ValueError, match=r"[a-z0-9]\.$"):
-        on_policy(agent, counting(), OnPolicyConfig(num_envs=1, rollout_length=1))
-
-
-def test_a_recurrent_minibatch_of_a_single_step_is_an_error() -> None:
-    # An advantage normalised over itself is 0, and nothing would be learned.
-    agent = ppo(SPY_SPEC, PpoConfig(minibatches=4, recurrent=True))
-    with pytest.raises(ValueError, match=r"^minibatches "):
-        on_policy(agent, counting(), OnPolicyConfig(num_envs=4, rollout_length=1))
-
-
-def test_the_sequences_and_rows_of_agents_that_share_are_everybodys() -> None:
-    shared = multi_agent.shared(ppo(ERRAND, PpoConfig(hidden_sizes=(), minibatches=6)), ERRAND)
-    assert on_policy(shared, errand(), OnPolicyConfig(num_envs=2, rollout_length=3)).team == "shared"
-    own = multi_agent.independent(ppo(ERRAND, PpoConfig(hidden_sizes=(), minibatches=6)), ERRAND)
+def test_agents_that_share_have_the_rows_of_all_for_minibatches_and_counts_are_at_least_one() -> None:
+    config, agent = OnPolicyConfig(num_envs=2, rollout_length=3), ppo(ERRAND, PpoConfig(hidden_sizes=(), minibatches=6))
+    assert on_policy(multi_agent.shared(agent, ERRAND), errand(), config).team == "shared"
     with pytest.raises(ValueError, match=r"^minibatches must divide the 6 rows"):
-        on_policy(own, errand(), OnPolicyConfig(num_envs=2, rollout_length=3))
+        on_policy(multi_agent.independent(agent, ERRAND), errand(), config)
+    for options in ({"num_envs": 0}, {"rollout_length": 0}, {"evaluate_every": 0}):
+        with pytest.raises(ValueError, match=rf"^{next(iter(options))} must be at least 1, got 0\.$"):
+            OnPolicyConfig(**options)
+    with pytest.raises(ValueError, match=r"^start_states must be at least eval_episodes"):
+        OnPolicyConfig(eval_episodes=5, start_states=4)
 
 
 def test_agents_without_separate_flags_are_an_error() -> None:
@@ -351,11 +345,3 @@ def test_agents_without_separate_flags_are_an_error() -> None:
 
 def _with_one_flag(state: PyTree, step: Step) -> tuple[PyTree, Step]:
     return state, step._replace(terminated=jnp.asarray(False))
-
-
-@pytest.mark.parametrize("name", ["num_envs", "rollout_length", "evaluate_every"])
-def test_counts_below_one_are_errors(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"^{name} must be at least 1, got 0\.$"):
-        dataclasses.replace(CONFIG, **{name: 0})
-    with pytest.raises(ValueError, match=r"^start_states must be at least eval_episodes"):
-        OnPolicyConfig(eval_episodes=5, start_states=4)

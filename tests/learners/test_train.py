@@ -93,6 +93,8 @@ def small() -> Learner:
 
 def test_training_mapped_over_hyper_parameters_equals_separate_trainings() -> None:
     learner, key, size = small(), jax.random.key(3), 3
+    with pytest.raises(ValueError, match=r"^generations must be at least 1, got 0\.$"):
+        train(learner, key, generations=0)
     hypers = jax.tree.map(lambda value: jnp.full((size,), value), PpoHyper(critic_lr=1e-2))
     hypers = hypers._replace(actor_lr=jnp.asarray([0.0, 1e-2, 1e-1]))
     runs = jax.jit(jax.vmap(lambda hyper: train(learner, key, hyper, 2)))
@@ -111,8 +113,3 @@ def test_training_mapped_over_hyper_parameters_equals_separate_trainings() -> No
         jax.tree.map(lambda leaf: leaf[0], alone.env_state.counts),
         jax.tree.map(lambda leaf: leaf[1], member.env_state.counts),
     )
-
-
-def test_a_training_of_no_generation_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"^generations must be at least 1, got 0\.$"):
-        train(small(), jax.random.key(0), generations=0)
