@@ -108,7 +108,7 @@ def _execute(equation: Any, given: list[Any], ledger: Ledger) -> list[Any]:
     name = equation.primitive.name
     keys = any(isinstance(value, Keys) for value in given)
     known = all(isinstance(value, np.ndarray) for value in given)
-    inner = next((equation.params[part] for part in ("jaxpr", "call_jaxpr", "call") if part in equation.params), None)
+    inner = next(filter(None, map(equation.params.get, ("jaxpr", "call_jaxpr", "call"))), None)
     if name in RANDOM:
         outputs = RANDOM[name](equation, given, ledger)
     elif name in LOOPS:

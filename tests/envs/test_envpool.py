@@ -6,26 +6,14 @@ import sys
 import warnings
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
-import rookery
-from rookery.agents.ppo import PpoConfig, ppo
-from rookery.agents.sac import SacConfig, sac
-from rookery.distributed import layout
-from rookery.distributed.mesh import make_mesh
 from rookery.envs import registry
 from rookery.envs.base import Environment
 from rookery.envs.host.base import BROKEN, ENDED, FRESH, TERMINATED, TRUNCATED
 from rookery.envs.suites.envpool import adapter
 from rookery.envs.suites.gymnasium import spaces
-from rookery.learners.base import Learner, without_data
-from rookery.learners.off_policy import off_policy
-from rookery.learners.on_policy import on_policy
-from rookery.populations.config import PbtConfig
-from rookery.populations.pbt import pbt
-from tests import tiny
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("envpool") is None, reason='EnvPool is not installed: pip install "rookery[envpool]"'
@@ -207,31 +195,6 @@ def test_options_reach_the_task():
     player.pool.close()
     compare(player.found[0], expected("Hopper-v4", 0, player.actions[0][:1], frame_skip=2))
     assert env.settings["environment"] == {"env": "envpool:Hopper-v4", "frame_skip": 2}
-
-
-def sac_learner(env: Environment) -> Learner:
-    return off_policy(sac(env.spec, SacConfig(hidden_sizes=(8,))), env, tiny.CONFIG)
-
-
-def ppo_learner(env: Environment) -> Learner:
-    return on_policy(ppo(env.spec, PpoConfig(hidden_sizes=(8,), minibatches=2)), env, tiny.TEAM_CONFIG)
-
-
-@pytest.mark.parametrize(("task", "learner"), [("Hopper-v4", sac_learner), ("CartPole-v1", ppo_learner)])
-def test_a_run_has_the_same_bits_on_one_and_two_devices(task: str, learner: Any):
-    runs = []
-    for devices in (1, 2):
-        env = registry.make(f"envpool:{task}", episode_length=12)
-        mesh = make_mesh(devices)
-        config = PbtConfig(best_count=1, replace_count=1)
-        program = pbt(learner(env), None, 2, config, layout.placement(mesh, True))
-        result = rookery.run(program, over=mesh, generations=2, quiet=True)
-        assert env.host is not None
-        assert env.host.failure is None
-        env.host.close()
-        runs.append((jax.device_get(without_data(result.state.members)), result.history))
-    assert all(np.isfinite(metrics["fitness"]).all() for metrics in runs[0][1])
-    jax.tree.map(np.testing.assert_array_equal, *runs)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery import buffers, gradients, normalize, trees
+from rookery import gradients, normalize, trees
 from rookery.agents.diayn import DiaynConfig, conclude, diayn
 from rookery.envs.wrappers.skills import skills
 from rookery.learners import evaluation
@@ -114,13 +114,6 @@ def test_rows_carry_the_descriptor_that_was_reached_also_where_an_episode_ended(
     assert 0.0 < same < 1.0
 
 
-def test_a_sampled_row_is_one_that_was_stored(trained: Member) -> None:
-    rows, size = trained.buffer.rows, int(trained.buffer.size)
-    taken = buffers.take(trained.buffer, jnp.asarray([size - 1, 0, size - 1]))
-    assert taken.extras.shape == (3, 2)
-    np.testing.assert_array_equal(taken.extras, np.asarray(rows.extras)[[size - 1, 0, size - 1]])
-
-
 def test_no_extras_are_stored_if_the_observation_is_sufficient(shown: Member) -> None:
     assert shown.buffer.rows.extras == ()
 
@@ -208,13 +201,6 @@ def test_evaluation_recognises_through_the_genotypes_own_statistics(normalised: 
         assert float(evaluation.episodes["accuracy"][episode]) == pytest.approx((ratio > 0).mean())
 
 
-def test_an_action_that_is_not_finite_makes_the_fitness_nan(led: Setup, trained: Member) -> None:
-    given = genotype(trained)
-    broken = given._replace(params=given.params._replace(agent=jnp.asarray(jnp.nan)))
-    evaluation = jax.jit(led.learner.evaluate)(broken, led.bank, jax.random.key(5))
-    assert np.isnan(evaluation.fitness)
-
-
 @pytest.mark.parametrize(("fitness", "expected"), [("accuracy", 0.375), ("diversity", -1.0), ("return", 15.0)])
 def test_the_fitness_is_the_configured_one(fitness: Any, expected: float) -> None:
     sums = {"accuracy": jnp.asarray([2.0, 1.0]), "diversity_return": jnp.asarray([-3.0, 1.0])}
@@ -226,17 +212,6 @@ def test_the_fitness_is_the_configured_one(fitness: Any, expected: float) -> Non
         "diversity_return": [-3.0, 1.0],
         "true_return": [10.0, 20.0],
     }
-
-
-def test_without_intrinsic_reward_the_fitness_is_the_return(led: Setup) -> None:
-    lengths, skill = episodes(led)
-    prepared = setup(skill_following(ENVIRONMENT.spec, ROWS), ENVIRONMENT, CONFIG)
-    evaluation = jax.jit(prepared.learner.evaluate)(genotype(prepared.member), led.bank, jax.random.key(5))
-    assert float(evaluation.fitness) == pytest.approx(lengths.mean())
-    assert set(evaluation.episodes) == {"descriptors"}
-    reached = (lengths[:, None] + 1) / 2 * np.eye(2)[skill]
-    np.testing.assert_allclose(evaluation.episodes["descriptors"], reached, rtol=1e-6)
-    assert prepared.member.buffer.rows.extras == ()
 
 
 @pytest.mark.parametrize(("requested", "held"), [(10, 16), (16, 16), (17, 24), (1, 8)])

@@ -11,7 +11,6 @@ from rookery import hyperparams
 from rookery.agents import multi_agent
 from rookery.agents.sac import SacConfig, sac
 from rookery.envs import registry
-from rookery.envs.base import EnvSpec
 from rookery.learners.base import Learner, genotype
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.learners.on_policy import on_policy
@@ -39,6 +38,12 @@ def on(objective: str | None = None, team: bool = False, fitness: str | None = N
 def off() -> Learner:
     environment = priced()
     return off_policy(sac(environment.spec, SacConfig(hidden_sizes=(4,))), environment, OFF_POLICY)
+
+
+def room(config: OffPolicyConfig | None = None) -> Learner:
+    """A learner on a task without parameters and measures."""
+    environment = registry.make("point_room")
+    return off_policy(sac(environment.spec), environment, config)
 
 
 class Trained(NamedTuple):
@@ -135,12 +140,6 @@ class TestSpace:
         with pytest.raises(ValueError, match=message):
             hyperparams.choose(on().space, **choice)
 
-    def test_a_task_without_parameters_has_none_to_choose(self) -> None:
-        environment = registry.make("point_room")
-        learner = off_policy(sac(environment.spec), environment)
-        with pytest.raises(ValueError, match=r"^'env_bonus' is no hyper-parameter here; .* in the space of a learner"):
-            hyperparams.choose(learner.space, env_bonus=1.0)
-
 
 class TestObjective:
     def fitness(self, learner: Learner) -> Any:
@@ -158,29 +157,28 @@ class TestObjective:
         assert evaluation.roles.tolist() == [LENGTH * 3.0, LENGTH * 5.0]
         assert evaluation.returns.tolist() == [RETURN, RETURN]
 
+    @pytest.mark.parametrize(
+        ("build", "message"),
+        [
+            (lambda: on("step"), r"^objective 'step' is no measure of priced; did you mean steps\?$"),
+            (
+                lambda: on("steps", True, "left"),
+                r"^fitness names an agent of the team, but the objective steps is a ",
+            ),
+            (
+                lambda: room(OffPolicyConfig(objective="x")),
+                r"^objective 'x' is no measure of point_room, which has none",
+            ),
+            (
+                lambda: hyperparams.choose(room().space, env_bonus=1.0),
+                r"^'env_bonus' is no hyper-parameter here; .* in the space of a learner",
+            ),
+        ],
+    )
+    def test_what_a_task_does_not_have_is_an_error(self, build: Any, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            build()
+
     def test_a_measure_of_the_episode_counts_for_every_agent(self) -> None:
         evaluation = self.fitness(on("steps", True))
         assert (float(evaluation.fitness), evaluation.roles.tolist()) == (LENGTH, [LENGTH, LENGTH])
-
-    def test_an_unknown_measure_is_an_error(self) -> None:
-        with pytest.raises(ValueError, match=r"^objective 'step' is no measure of priced; did you mean steps\?$"):
-            on("step")
-
-    def test_a_measure_of_the_episode_is_of_no_agent(self) -> None:
-        with pytest.raises(ValueError, match=r"^fitness names an agent of the team, but the objective steps is a meas"):
-            on("steps", True, "left")
-
-    def test_a_task_without_measures_has_no_objective(self) -> None:
-        environment = registry.make("point_room")
-        config = OffPolicyConfig(objective="success")
-        with pytest.raises(
-            ValueError, match=r"^objective 'success' is no measure of point_room, which has none; leave"
-        ):
-            off_policy(sac(environment.spec), environment, config)
-
-
-def test_the_spec_describes_them() -> None:
-    spec: EnvSpec = priced().spec
-    assert spec.parameters is not None
-    assert list(spec.parameters.fields) == ["bonus", "pace"]
-    assert spec.measures == {"steps": "number of steps"}

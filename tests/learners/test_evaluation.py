@@ -17,7 +17,6 @@ from tests.learners.recording import (
     TERMINATIONS,
     TINY,
     Setup,
-    changed,
     counting,
     sac_in_the_room,
     setup,
@@ -97,14 +96,6 @@ def test_the_record_marks_the_steps_that_broke_the_physics(counted: Setup) -> No
     assert [np.flatnonzero(column).tolist() for column in (valid & marked).T] == [
         [1] if length == 3.0 else [] for length in terminations
     ]
-
-
-def test_a_task_without_descriptor_has_one_of_size_zero() -> None:
-    plain = setup(SPY, counting(descriptor=False), changed(TINY, eval_episodes=3))
-    evaluation = evaluated(plain)
-    assert evaluation.descriptor.shape == (0,)
-    assert evaluation.returns.shape == (3,)
-    assert np.isfinite(evaluation.fitness)
 
 
 def test_an_action_that_is_not_finite_makes_the_fitness_nan(counted: Setup) -> None:
