@@ -1,7 +1,8 @@
 """The contract of buffers: stored rows, refused rows, sampling, and the cost of an insert."""
 
 from collections import deque
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from typing import NamedTuple
 
 import jax
@@ -38,11 +39,18 @@ def rows(*numbers: float) -> Row:
 
 
 def filled(make, capacity: int, *batches: tuple[float, ...]) -> tuple[buffers.Buffer, BufferState]:
-    buffer = make(capacity)
+    buffer, add = compiled(make, capacity)
     state = buffer.init(ONE)
     for batch in batches:
-        state = jax.jit(buffer.add)(state, rows(*batch))
+        state = add(state, rows(*batch))
     return buffer, state
+
+
+@cache
+def compiled(make, capacity: int) -> tuple[buffers.Buffer, Callable[..., BufferState]]:
+    """A buffer, and its compiled insert."""
+    buffer = make(capacity)
+    return buffer._replace(take=jax.jit(buffer.take)), jax.jit(buffer.add)
 
 
 def capacity(state: BufferState) -> int:

@@ -18,7 +18,7 @@ def dense(params: dict) -> list[tuple[np.ndarray, np.ndarray]]:
 
 def test_a_perceptron_equals_the_same_numbers_by_hand() -> None:
     network = networks.mlp([1, 1], [2], 1)
-    params = network.init(jax.random.key(0))
+    params = jax.jit(network.init)(jax.random.key(0))
     kernels = jnp.asarray([[1.0, -1.0], [2.0, 3.0]]), jnp.asarray([[0.5], [4.0]])
     biases = jnp.asarray([0.5, -1.0]), jnp.asarray([0.25])
     for name, kernel, bias in zip(("Dense_0", "Dense_1"), kernels, biases, strict=True):
@@ -32,7 +32,7 @@ def test_a_perceptron_equals_the_same_numbers_by_hand() -> None:
 
 def test_leading_axes_are_kept_and_rows_do_not_mix() -> None:
     network = networks.mlp([3], [4], 2)
-    params = network.init(jax.random.key(0))
+    params = jax.jit(network.init)(jax.random.key(0))
     inputs = jax.random.normal(jax.random.key(1), (5, 6, 3))
     outputs = network.apply(params, inputs)
     assert outputs.shape == (5, 6, 2)
@@ -41,7 +41,7 @@ def test_leading_axes_are_kept_and_rows_do_not_mix() -> None:
 
 def test_first_weights_have_their_declared_distribution_and_biases_are_zero() -> None:
     network = networks.mlp([50], [200], 40, output_scale=0.01)
-    (first, first_bias), (last, last_bias) = dense(network.init(jax.random.key(0)))
+    (first, first_bias), (last, last_bias) = dense(jax.jit(network.init)(jax.random.key(0)))
     # LeCun 1998: variance 1 / fan in; that of the last layer is scaled. Uniform in +-sqrt(3 x variance).
     for kernel, limit in ((first, np.sqrt(3 / 50)), (last, np.sqrt(3 * 0.01 / 200))):
         assert 0.98 * limit < np.abs(kernel).max() <= limit * (1 + 1e-6)
@@ -53,7 +53,7 @@ def test_first_weights_have_their_declared_distribution_and_biases_are_zero() ->
 def test_twins_have_separate_weights_and_their_outputs_are_stacked() -> None:
     single = networks.mlp([2, 1], [4], 1)
     pair = networks.twin(single)
-    params = pair.init(jax.random.key(0))
+    params = jax.jit(pair.init)(jax.random.key(0))
     observation, action = jnp.ones((7, 2)), jnp.ones((7, 1))
     values = pair.apply(params, observation, action)
     assert values.shape == (7, 2)
@@ -65,7 +65,7 @@ def test_twins_have_separate_weights_and_their_outputs_are_stacked() -> None:
 def test_frozen_inputs_join_the_bias() -> None:
     # Inputs 1 and 2 of four are constant: the same outputs from the other two, by hand and by the network.
     network, smaller = networks.mlp([2, 2], [3], 1), networks.mlp([1, 1], [3], 1)
-    params = network.init(jax.random.key(0))
+    params = jax.jit(network.init)(jax.random.key(0))
     params["params"]["Dense_0"]["bias"] = jnp.asarray([0.5, -0.25, 1.0])
     frozen = networks.freeze_inputs(params, 1, jnp.asarray([2.0, -3.0]))
     kernel = dense(params)[0][0]
@@ -80,7 +80,7 @@ def test_frozen_inputs_join_the_bias() -> None:
 
 def test_freezing_changes_only_networks() -> None:
     network = networks.mlp([3], [], 2)
-    pair = networks.twin(network).init(jax.random.key(0))
+    pair = jax.jit(networks.twin(network).init)(jax.random.key(0))
     tree = {"pair": pair, "alpha": jnp.float32(0.5), "params": jnp.arange(3.0)}
     frozen = networks.freeze_inputs(tree, 2, jnp.ones(1))
     assert frozen["alpha"] is tree["alpha"]
@@ -109,10 +109,10 @@ def test_a_size_below_one_is_an_error(make: Callable[[], object], got: str) -> N
 
 def test_a_core_without_memory_is_a_perceptron_of_tanh_by_hand() -> None:
     core = networks.core(2, [2], 1, output_gain=1.0)
-    params = core.init(jax.random.key(0))
+    params = jax.jit(core.init)(jax.random.key(0))
     params["params"]["Dense_0"] = {"kernel": jnp.asarray([[1.0, -1.0], [2.0, 3.0]]), "bias": jnp.asarray([0.5, -1.0])}
     params["params"]["Dense_1"] = {"kernel": jnp.asarray([[0.5], [4.0]]), "bias": jnp.asarray([0.25])}
-    memory, outputs = core.apply(params, jnp.zeros((0,)), jnp.asarray([0.1, 0.2]))
+    memory, outputs = jax.jit(core.apply)(params, jnp.zeros((0,)), jnp.asarray([0.1, 0.2]))
     expected = 0.5 * np.tanh(0.1 + 0.4 + 0.5) + 4.0 * np.tanh(-0.1 + 0.6 - 1.0) + 0.25
     np.testing.assert_allclose(outputs, [expected], rtol=1e-5)
     assert memory.shape == (core.memory_size,) == (0,)
@@ -123,7 +123,7 @@ def test_the_weights_of_a_core_are_orthogonal_with_the_declared_gains(memory_siz
     core = networks.core(6, [4], 3, output_gain=0.01, memory_size=memory_size)
     (first, first_bias), *_, (last, last_bias) = (
         (np.asarray(layer["kernel"]), np.asarray(layer["bias"]))
-        for layer in (core.init(jax.random.key(0))["params"][name] for name in ("Dense_0", "Dense_1"))
+        for layer in (jax.jit(core.init)(jax.random.key(0))["params"][name] for name in ("Dense_0", "Dense_1"))
     )
     assert last.shape == (memory_size or 4, 3)
     np.testing.assert_allclose(first.T @ first, 2.0 * np.eye(4), atol=1e-5)
@@ -134,17 +134,17 @@ def test_the_weights_of_a_core_are_orthogonal_with_the_declared_gains(memory_siz
 
 def test_a_core_with_memory_reads_it_and_keeps_rows_and_leading_axes_apart() -> None:
     core = networks.core(2, [4], 3, output_gain=1.0, memory_size=5)
-    params = core.init(jax.random.key(0))
+    params = jax.jit(core.init)(jax.random.key(0))
     memory = jax.random.uniform(jax.random.key(1), (6, 7, 5), minval=-1.0, maxval=1.0)
     observation = 10.0 * jax.random.normal(jax.random.key(2), (6, 7, 2))
-    after, outputs = core.apply(params, memory, observation)
+    after, outputs = jax.jit(core.apply)(params, memory, observation)
     assert after.shape == (6, 7, 5)
     assert outputs.shape == (6, 7, 3)
     assert (np.abs(after) <= 1.0).all()
-    single, output = core.apply(params, memory[4, 2], observation[4, 2])
+    single, output = jax.jit(core.apply)(params, memory[4, 2], observation[4, 2])
     np.testing.assert_allclose(single, after[4, 2], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(output, outputs[4, 2], rtol=1e-5, atol=1e-6)
-    forgotten, other = core.apply(params, jnp.zeros(5), observation[4, 2])
+    forgotten, other = jax.jit(core.apply)(params, jnp.zeros(5), observation[4, 2])
     assert (forgotten != single).all()
     assert (other != output).all()
     last = params["params"]["Dense_1"]  # the outputs come from the new memory

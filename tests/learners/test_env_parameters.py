@@ -150,7 +150,7 @@ class TestObjective:
         evaluation = self.fitness(on("steps"))
         assert (float(evaluation.fitness), evaluation.returns.tolist()) == (LENGTH, [RETURN, RETURN])
 
-    @pytest.mark.parametrize(("fitness", "expected"), [("left", 3.0), ("right", 5.0), (None, 4.0)])
+    @pytest.mark.parametrize(("fitness", "expected"), [("right", 5.0), (None, 4.0)])
     def test_a_measure_of_each_agent(self, fitness: str | None, expected: float) -> None:
         evaluation = self.fitness(on("each", True, fitness))
         assert float(evaluation.fitness) == LENGTH * expected

@@ -1,6 +1,7 @@
 """Off-policy learning where data are missing: steps of broken physics, a buffer that was emptied, the warm-up."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,8 @@ from rookery.envs import base
 from rookery.envs.base import Environment, EnvSpec
 from rookery.learners.base import Learner, Member, genotype
 from rookery.learners.off_policy import OffPolicyBindings, OffPolicyConfig, iterate, off_policy
+from rookery.types import Observation
+from tests.learners.recording import skill_following
 
 CONFIG = OffPolicyConfig(
     num_envs=4, steps_per_generation=16, batch_size=8, buffer_size=64, warmup_steps=16, eval_episodes=2, start_states=4
@@ -44,7 +47,14 @@ def started(learner: Learner, key: int = 1) -> tuple[Member, tuple]:
 
 def with_skills(method: str, breaks: float) -> Learner:
     env = rookery.skills(drift(breaks), 2, with_previous=method == "metra")
-    inner = sac(env.spec, SacConfig(hidden_sizes=(4,)))
+
+    def act(params: jax.Array, observation: Observation) -> jax.Array:
+        return params * observation.skill[:1]  # pyright: ignore[reportOptionalSubscript]
+
+    def explore(state: Any, hyper: Any, observation: Observation, key: jax.Array) -> jax.Array:
+        return act(state.params, observation)
+
+    inner = skill_following(env.spec, CONFIG.batch_size)._replace(act=act, explore=explore)
     make = {"metra": partial(rookery.agents.metra, phi_hidden_sizes=(4,)), "diayn": rookery.agents.diayn}[method]
     return off_policy(make(inner, env.spec), env, CONFIG)
 
@@ -76,11 +86,13 @@ def test_a_restarted_member_learns_nothing_from_the_data_that_it_discarded(on_th
     agent = sac(env.spec, SacConfig(hidden_sizes=(4,)))
     learner = off_policy(agent, env, CONFIG)
     member, bank = started(learner)
-    member, _ = jax.jit(learner.step)(member, bank, jax.random.key(2), jnp.int32(0))
+    once = jax.jit(partial(iterate, OffPolicyBindings(agent, env, buffers.ring(64), CONFIG)))
+    for number in range(CONFIG.iterations):
+        member, _ = once(member, bank, jax.random.key(10 + number), jnp.int32(number))
+    assert int(member.buffer.size) == 16
     worthless = member.buffer.rows._replace(reward=member.buffer.rows.reward.at[:16].set(1e4))
     member = member._replace(buffer=member.buffer._replace(rows=worthless))
-    member = learner.restart(member, bank, jax.random.key(3), jnp.asarray(True))
-    once = jax.jit(partial(iterate, OffPolicyBindings(agent, env, buffers.ring(64), CONFIG)))
+    member = jax.jit(learner.restart)(member, bank, jax.random.key(3), jnp.asarray(True))
     member, log = once(member, bank, jax.random.key(4), jnp.int32(20))
     updated, metrics = log[:2]
     assert (float(updated), float(metrics["critic_loss"]) < 1e3) == (0.0 if on_the_host else 1.0, True)
