@@ -60,7 +60,7 @@ def test_updates_run_in_order_with_their_inputs_and_places(period: int, group: i
 
 
 def agent_with(delay: int) -> OffPolicyAgent:
-    return td3(MAZE.spec, Td3Config(hidden_sizes=(8, 8), policy_delay=delay))
+    return td3(MAZE.spec, Td3Config(hidden_sizes=(4,), policy_delay=delay))
 
 
 def members_of(agent: OffPolicyAgent, buffer: buffers.Buffer) -> Member:

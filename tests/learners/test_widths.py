@@ -121,7 +121,7 @@ def test_initial_weights_have_the_variance_of_a_network_created_with_the_width()
 
 
 def test_widths_evolve_in_a_population_and_every_member_has_the_width_that_is_recorded():
-    learner = make("sac")
+    learner = make("td3")
     space = hyperparams.choose(learner.space, hidden_size=(2, FULL))
     program = pbt(learner, space, population_size=4, replace_count=2, best_count=1, resample_probability=1.0)
     state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
