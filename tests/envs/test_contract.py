@@ -43,8 +43,10 @@ def test_a_task_passes_the_check(name: str) -> None:
 
 
 def test_starts_of_gymnax_differ_unless_listed() -> None:
+    tasks = {name: registry.make(name) for name in gymnax.TASKS}
+
     def states(keys: jax.Array) -> dict:
-        return {name: jax.vmap(registry.make(name).reset)(keys)[0].inner for name in gymnax.TASKS}
+        return {name: jax.vmap(task.reset)(keys)[0].inner for name, task in tasks.items()}
 
     found = jax.jit(states)(jax.random.split(jax.random.key(0), 8))
     same = {

@@ -13,7 +13,6 @@ import rookery
 from rookery.agents.diayn import DiaynConfig, diayn
 from rookery.agents.ppo import PpoConfig, ppo
 from rookery.agents.sac import SacConfig, sac
-from rookery.agents.td3 import Td3Config, td3
 from rookery.distributed import layout
 from rookery.distributed.mesh import make_mesh
 from rookery.envs import registry
@@ -187,27 +186,15 @@ def test_skills(counter: Environment) -> None:
     assert set(np.unique(np.asarray(rows.observation.skill)[0, :60])) == {0.0, 1.0}
 
 
-def test_a_repertoire_of_agents(counter: Environment) -> None:
-    trained = off_policy(td3(counter.spec, Td3Config(hidden_sizes=SIZES)), counter, OFF_POLICY)
-    program = rookery.me_pbt(trained, CELLS, population_size=2, ga_population=2)
-    result = rookery.run(program, **QUIET)
-    check(result, counter)
-    check_repertoire(repertoire_of(result.state))
-
-
 def test_a_repertoire_of_policies(counter: Environment) -> None:
     evaluation = EvaluationConfig(eval_episodes=1, start_states=1)
     scoring = policy_scoring(counter, PolicyConfig(hidden_sizes=SIZES), evaluation)
     result = rookery.run(map_elites(scoring, CELLS, iso_line(scoring, 4)), **QUIET)
     check(result, counter)
-    check_repertoire(repertoire_of(result.state), episodes=1)
-
-
-def check_repertoire(repertoire: Any, episodes: int = 3) -> None:
-    """Descriptors are the share of an episode's time and whether its start was even, over some episodes."""
+    # Descriptors are the share of an episode's time and whether its start was even.
+    repertoire = repertoire_of(result.state)
     occupied = np.asarray(repertoire.occupied)
     assert occupied.any()
     found = np.asarray(repertoire.descriptors)[occupied]
-    even = {count / episodes for count in range(episodes + 1)}
-    assert all(min(abs(value - other) for other in even) < 1e-6 for value in found[:, 1])
+    assert set(found[:, 1].tolist()) <= {0.0, 1.0}
     np.testing.assert_allclose(found[:, 0], 1.0 - found[:, 1] * (1.0 - own.END / own.LIMIT), rtol=1e-5)
