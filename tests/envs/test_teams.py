@@ -144,6 +144,7 @@ def test_the_carry_is_in_the_next_observation_and_zero_at_a_start(plain_env: Cal
     ],
 )
 def test_a_carry_that_does_not_fit_is_an_error(environment: Environment, size: int, message: str) -> None:
-    assert with_carry(environment, None) is environment
+    plain = counting()
+    assert with_carry(plain, None) is plain
     with pytest.raises(ValueError, match=message):
         with_carry(environment, size)
