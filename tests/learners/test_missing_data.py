@@ -49,7 +49,7 @@ def with_skills(method: str, breaks: float) -> Learner:
     env = rookery.skills(drift(breaks), 2, with_previous=method == "metra")
 
     def act(params: jax.Array, observation: Observation) -> jax.Array:
-        return params * observation.skill[:1]  # pyright: ignore[reportOptionalSubscript]
+        return params * (0.5 + 0.5 * observation.skill[:1])  # pyright: ignore[reportOptionalSubscript]
 
     def explore(state: Any, hyper: Any, observation: Observation, key: jax.Array) -> jax.Array:
         return act(state.params, observation)
