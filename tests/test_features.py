@@ -35,14 +35,12 @@ def test_flattening_can_be_undone(leading: tuple[int, ...]) -> None:
         np.testing.assert_array_equal(restored[name], array)
 
 
-def test_the_order_is_that_of_the_names() -> None:
+def test_names_give_the_order_booleans_become_numbers_and_pixels_are_scaled_among_others() -> None:
     flat = features.flatten_features({"b": jnp.float32(2.0), "a": jnp.ones(2)})
     np.testing.assert_array_equal(flat, [1.0, 1.0, 2.0])
-
-
-def test_pixels_keep_their_type_alone_and_are_scaled_among_others() -> None:
+    np.testing.assert_array_equal(features.flatten_features(jnp.asarray([True, False])), [1.0, 0.0])
     pixels = jnp.asarray([[0, 51], [102, 255]], jnp.uint8)
-    assert features.flatten_features(pixels).dtype == jnp.uint8
+    assert features.flatten_features(pixels).dtype == jnp.uint8, "alone"
     mixed = features.flatten_features({"image": pixels, "speed": jnp.ones(1)})
     assert mixed.dtype == jnp.float32
     np.testing.assert_allclose(mixed, [0.0, 0.2, 0.4, 1.0, 1.0], rtol=1e-6)
@@ -52,10 +50,6 @@ def test_pixels_keep_their_type_alone_and_are_scaled_among_others() -> None:
 def test_no_array_is_an_error(nothing: object) -> None:
     with pytest.raises(ValueError, match=r"^features must be at least one array, got "):
         features.flatten_features(nothing)
-
-
-def test_booleans_become_numbers() -> None:
-    np.testing.assert_array_equal(features.flatten_features(jnp.asarray([True, False])), [1.0, 0.0])
 
 
 @pytest.mark.parametrize(

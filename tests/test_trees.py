@@ -27,34 +27,24 @@ def assert_same(one: Pair, other: Pair) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-def test_take_returns_the_rows_that_stack_made() -> None:
+def test_take_returns_the_rows_that_stack_made_in_the_order_of_the_indices() -> None:
     singles = [Pair(jnp.asarray([x, 10 * x]), jnp.asarray(x % 2 == 0)) for x in (1.0, 2.0, 3.0)]
     stacked = trees.stack(singles)
     assert_same(stacked, pair(1, 2, 3))
     for index, single in enumerate(singles):
         assert_same(trees.take(stacked, index), single)
-
-
-def test_stack_of_nothing_is_an_error() -> None:
+    assert_same(trees.take(stacked, jnp.asarray([2, 0, 2])), pair(3, 1, 3))
     with pytest.raises(ValueError, match=r"^stack needs at least one tree; got an empty sequence\.$"):
         trees.stack([])
 
 
-def test_take_keeps_the_order_and_the_repetitions_of_the_indices() -> None:
-    assert_same(trees.take(pair(5, 6, 7), jnp.asarray([2, 0, 2])), pair(7, 5, 7))
-
-
-@pytest.mark.parametrize("condition", [True, False])
-def test_where_with_one_condition_chooses_a_whole_tree(condition: bool) -> None:
-    chosen = trees.where(jnp.asarray(condition), pair(1, 2), pair(3, 4))
-    assert_same(chosen, pair(1, 2) if condition else pair(3, 4))
+def test_where_with_one_condition_chooses_a_whole_tree() -> None:
+    for condition, expected in ((True, pair(1, 2)), (False, pair(3, 4))):
+        assert_same(trees.where(jnp.asarray(condition), pair(1, 2), pair(3, 4)), expected)
 
 
 def test_where_with_a_condition_per_row_chooses_whole_rows_of_any_rank() -> None:
     assert_same(trees.where(jnp.asarray([True, False, True]), pair(1, 2, 3), pair(4, 5, 6)), pair(1, 5, 3))
-
-
-def test_where_removes_all_of_a_non_finite_row() -> None:
     broken = Pair(jnp.full((2, 2), jnp.nan), jnp.asarray([False, False]))
     assert_same(trees.where(jnp.asarray([False, False]), broken, pair(4, 6)), pair(4, 6))
 
@@ -66,27 +56,18 @@ def test_where_takes_python_scalars_and_typed_keys() -> None:
     assert float(chosen["x"]) == 2.0
 
 
-def test_scatter_writes_the_rows_named_and_survives_its_inputs() -> None:
+def test_scatter_writes_the_rows_named_drops_others_and_survives_its_inputs() -> None:
     old = pair(1, 2, 3, 4)
     assert_same(trees.scatter(old, jnp.asarray([3, 1]), pair(8, 9)), pair(1, 9, 3, 8))
+    assert_same(trees.scatter(old, jnp.asarray([4, 0, 100]), pair(7, 8, 9)), pair(8, 2, 3, 4))
     assert_same(old, pair(1, 2, 3, 4))
 
 
-def test_scatter_drops_an_index_out_of_range() -> None:
-    assert_same(trees.scatter(pair(1, 2, 3), jnp.asarray([3, 0, 100]), pair(7, 8, 9)), pair(8, 2, 3))
-
-
-@pytest.mark.parametrize(("number", "expected"), [(1.0, True), (np.nan, False), (np.inf, False), (-np.inf, False)])
-def test_all_finite_finds_one_non_finite_number_in_one_leaf(number: float, expected: bool) -> None:
-    tree = {"a": jnp.zeros((2, 3)), "b": jnp.asarray([0.0, number]), "i": jnp.arange(3), "k": jax.random.key(0)}
-    assert bool(trees.all_finite(tree)) is expected
-
-
-def test_all_finite_is_true_without_any_inexact_number() -> None:
+def test_all_finite_finds_one_non_finite_number_in_one_leaf_and_in_each_row_under_vmap() -> None:
+    for number in (1.0, np.nan, np.inf, -np.inf):
+        tree = {"a": jnp.zeros((2, 3)), "b": jnp.asarray([0.0, number]), "i": jnp.arange(3), "k": jax.random.key(0)}
+        assert bool(trees.all_finite(tree)) is (number == 1.0)
     assert bool(trees.all_finite({"i": jnp.arange(3), "flag": jnp.asarray(False), "none": jnp.zeros((0,))}))
     assert bool(trees.all_finite(()))
-
-
-def test_all_finite_is_separate_for_each_row_under_vmap() -> None:
     rows = Pair(jnp.asarray([[1.0, 2.0], [jnp.nan, 1.0], [1.0, jnp.inf]]), jnp.asarray([True, True, True]))
     assert jax.vmap(trees.all_finite)(rows).tolist() == [True, False, False]

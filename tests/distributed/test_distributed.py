@@ -2,31 +2,41 @@
 
 import contextlib
 import random
+import re
 import signal
 import socket
 import subprocess
 import sys
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
 from rookery.cli import app
-from rookery.distributed import initialize
+from rookery.distributed import initialize, layout, programs
 from rookery.distributed.heartbeat import Watch
 from rookery.distributed.initialize import NOT_CONNECTED, ProcessesConfig, ProcessGroup, host_and_port, join
+from rookery.distributed.mesh import make_mesh
 from rookery.distributed.signals import Interrupted
-from rookery.storage.checkpoint import CheckpointError
+from rookery.populations.pbt import pbt
+from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.csv_log import read_csv
-from tests.training.test_resume import COMMAND, assert_same_run, await_generation, environment, generations, run_events
+from rookery.training.loop import run
+from tests import tiny, walks
+from tests.commandline import call
+from tests.training.test_resume import (
+    COMMAND,
+    TIMING,
+    assert_same_run,
+    await_generation,
+    environment,
+    generations,
+    run_events,
+)
 
-EVOLVING = (
-    "pbt-sac --env point_room --episode-length 20 --population 4 --generations 5 --steps-per-generation 400 "
-    "--num-envs 4 --updates-per-step 0.5 --batch-size 8 --hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 "
-    "--eval-episodes 2 --checkpoint-every 1 --keep 2 --exploit-interval 400 --inherit-buffer --exact"
-).split()
 # Compiles within a second, so that processes can be started several times.
 ARM = (
     "map-elites --env arm --grid 16 16 --shard-repertoire --batch-size 4096 --generations 40 --checkpoint-every 1 "
@@ -52,11 +62,10 @@ def start(code: str, *arguments: str, devices: int = 1, **cluster: str) -> subpr
     )
 
 
-def start_two(*arguments: str, other: tuple[str, ...] = (), code: str = COMMAND) -> tuple[subprocess.Popen, ...]:
-    """Start two processes of two devices; `other` has the additional arguments of process 1."""
+def start_two(*arguments: str, code: str = COMMAND) -> tuple[subprocess.Popen, ...]:
+    """Start two processes of two devices."""
     where = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes", "2", "--lost-after", "5")
-    given = [(*arguments, *(other if process else ())) for process in range(2)]
-    return tuple(start(code, *given[i], *where, "--process-id", str(i), devices=2) for i in range(2))
+    return tuple(start(code, *arguments, *where, "--process-id", str(i), devices=2) for i in range(2))
 
 
 def start_by_slurm(*arguments: str) -> tuple[subprocess.Popen, ...]:
@@ -82,31 +91,14 @@ def finish(*processes: subprocess.Popen) -> list[tuple[int, str, str]]:
     return results
 
 
-def alone(flags: Sequence[str], run: Path) -> Path:
-    """An uninterrupted run on one device of one process."""
-    ((code, _, err),) = finish(start(COMMAND, "train", *flags, "--run-dir", str(run)))
-    assert code == 0, err
-    return run
-
-
-def test_two_processes_of_two_devices_give_the_bits_of_one_device(tmp_path):
-    run, one = tmp_path / "run", alone(EVOLVING, tmp_path / "alone")
-    lineage = read_csv(one / "lineage.csv")
-    assert (lineage["parent"] != lineage["member"]).any(), "the test needs a replaced member"
-    first, second = finish(*start_two("train", *EVOLVING, "--run-dir", str(run)))
-    assert (first[0], second[0]) == (0, 0), first[2] + second[2]
-    assert "population 4 on 4 cpu devices of 2 processes" in first[1]
-    assert "Gloo" not in first[1]
-    assert second[1:] == ("", ""), "only process 0 prints"
-    assert_same_run(one, run)
-    assert run_events(run) == ["began", "compiled", "ended: finished"], "only process 0 writes"
-    config = (run / "config.json").read_text()
-    assert "coordinator" not in config, "the address of process 0 is no setting of the run"
-
-
 def test_after_signals_and_losses_a_run_stops_in_time_and_resumes_on_any_layout(tmp_path):
-    run = tmp_path / "run"
-    processes = start_two("train", *ARM, "--run-dir", str(run))
+    """On one, two and four devices of one and two processes; it starts from the repertoire of another run."""
+    origin, whole, run = tmp_path / "origin", tmp_path / "whole", tmp_path / "run"
+    assert call("train", *ARM, "--generations", "2", "--run-dir", str(origin), "--devices", "1")[0] == 0
+    flags = ("train", *ARM, "--init-from", str(origin))
+    assert call(*flags, "--run-dir", str(whole), "--devices", "1")[0] == 0
+
+    processes = start_two(*flags, "--run-dir", str(run))
     await_generation(processes[0], run, 2)
     processes[1].send_signal(signal.SIGTERM)
     first, second = finish(*processes)
@@ -114,6 +106,11 @@ def test_after_signals_and_losses_a_run_stops_in_time_and_resumes_on_any_layout(
     reached = generations(run)
     assert 2 <= reached < LAST
     assert f"stopped after generation {reached}, which is saved" in first[2]
+    assert "on 4 cpu devices of 2 processes" in first[1]
+    assert "Gloo" not in first[1]
+    assert second[1] == "", "only process 0 prints"
+    assert run_events(run) == ["began", "compiled", "ended: interrupted by SIGTERM"], "only process 0 writes"
+    assert "coordinator" not in (run / "config.json").read_text(), "the address of process 0 is no setting of the run"
 
     processes = start_by_slurm("resume", str(run))
     await_generation(processes[0], run, reached + 1)
@@ -134,42 +131,50 @@ def test_after_signals_and_losses_a_run_stops_in_time_and_resumes_on_any_layout(
     assert second[2], "JAX's own message"
     assert generations(run) < LAST
 
-    ((code, _, err),) = finish(start(COMMAND, "resume", str(run)))
-    assert code == 0, err
-    assert_same_run(alone(ARM, tmp_path / "alone"), run)
-
-    begun = tmp_path / "begun"  # another run of two processes starts from its repertoire
-    flags = [*ARM, "--generations", "2", "--init-from", str(run), "--run-dir", str(begun)]
-    first, second = finish(*start_two("train", *flags))
-    assert (first[0], second[0]) == (0, 0), first[2] + second[2]
-    assert read_csv(begun / "metrics.csv")["coverage"][0] >= read_csv(run / "metrics.csv")["coverage"][-1]
-
-
-def test_processes_with_different_settings_stop_at_the_start(tmp_path):
-    run = tmp_path / "run"
-    first, second = finish(*start_two("train", *ARM, "--run-dir", str(run), other=("--seed", "3", "--keep", "5")))
-    message = (
-        "process 1 is configured differently from process 0: run.keep is 5 there and 2 in process 0; "
-        "run.seed is 3 there"
-    )
-    for code, _, err in (first, second):
-        assert code == 1
-        assert message in err
-    assert not run.exists()
+    assert call("resume", str(run))[0] == 0
+    assert_same_run(whole, run)
 
 
 IN_PYTHON = """
 import sys, jax
 import rookery
-from rookery.distributed import make_mesh, mesh_for, sync
-here = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+from rookery.distributed import make_mesh, mesh_for, placement, process_group, sync
+from rookery.distributed.signals import Interrupted
+from rookery.training import CallbackError, Required
+from rookery.training.loop import run
+from tests import walks
+
+folder, here = sys.argv[1], dict(zip(sys.argv[2::2], sys.argv[3::2]))
 where = here["--coordinator"], int(here["--num-processes"]), int(here["--process-id"])
-with rookery.distributed.process_group(*where, lost_after=10.0):
-    for attempt in (lambda: make_mesh(3), lambda: make_mesh(5), lambda: mesh_for(6, 4)):
-        try:
-            attempt()
-        except ValueError as error:
-            print(error)
+
+def count(generation):
+    print("called", generation.number)
+
+def stop(error, generation):
+    if generation.finished == 3:
+        raise error
+
+def attempt(name, function, *arguments, **options):
+    try:
+        function(*arguments, **options)
+    except (CallbackError, Interrupted, ValueError) as error:
+        print(name, type(error).__name__, error)
+
+with process_group(*where, lost_after=10.0):
+    over = make_mesh()
+    program = rookery.pbt(
+        walks.learner(), walks.SPACE, 4, placement=placement(over, True), replace_count=1, inherit_buffer=True
+    )
+    def train(name, *callbacks, **options):
+        settings = {"run_dir": f"{folder}/{name}", "quiet": True, "generations": 5, "checkpoint_every": 100, **options}
+        attempt(name, run, program, over=over, callbacks=callbacks, **settings)
+    train("whole", count)
+    for name, error in (("interrupt", KeyboardInterrupt()), ("exception", OSError("no quota"))):
+        train(name, Required(lambda generation: stop(error, generation)))
+    train("different", keep=2 + 3 * jax.process_index(), seed=3 * jax.process_index())
+    attempt("three", make_mesh, 3)
+    attempt("five", make_mesh, 5)
+    attempt("six", mesh_for, 6, 4)
     print([device.process_index for device in make_mesh(2).devices])
     if jax.process_index() == 1:
         raise KeyError("an unexpected error")
@@ -177,16 +182,61 @@ with rookery.distributed.process_group(*where, lost_after=10.0):
 """
 
 
-def test_an_exception_in_one_process_ends_the_others():
-    first, second = finish(*start_two(code=IN_PYTHON))
+@pytest.fixture(scope="module")
+def in_python(tmp_path_factory) -> tuple[Path, list[tuple[int, str, str]]]:
+    """A folder of runs of two processes from Python, and what each process returned and printed."""
+    folder = tmp_path_factory.mktemp("in_python")
+    return folder, finish(*start_two(str(folder), code=IN_PYTHON))
+
+
+def test_two_processes_of_two_devices_give_the_bits_of_one_device(in_python, tmp_path):
+    folder, _ = in_python
+    options: dict[str, Any] = {"replace_count": 1, "inherit_buffer": True}
+    mesh = make_mesh(1)
+    program = pbt(walks.learner(), walks.SPACE, 4, placement=layout.placement(mesh, True), **options)
+    run(program, over=mesh, run_dir=str(tmp_path), quiet=True, generations=5, checkpoint_every=100)
+    for name in ("metrics.csv", "lineage.csv"):
+        one, other = read_csv(tmp_path / name), read_csv(folder / "whole" / name)
+        assert one.keys() == other.keys()
+        for column in one.keys() - TIMING:
+            assert np.array_equal(one[column], other[column], equal_nan=True), f"{name}: {column}"
+    lineage = read_csv(tmp_path / "lineage.csv")
+    assert (lineage["parent"] != lineage["member"]).any(), "the test needs a replaced member"
+    template = programs.template(program, mesh)
+    paths = (tmp_path, folder / "whole")
+    tiny.assert_equal(*(Checkpointer(path / "checkpoints", read_only=True).restore(template)[0] for path in paths))
+
+
+def test_only_process_0_calls_callbacks_and_both_stop_after_the_same_generation(in_python):
+    folder, ((_, first, _), (_, second, _)) = in_python
+    assert [line for line in first.splitlines() if "called" in line] == [f"called {number}" for number in range(5)]
+    assert "called" not in second
+    for out, what in ((first, "the callback .* failed with OSError: no quota"), (second, "in process 0")):
+        assert "interrupt Interrupted stopped after generation 3, which is saved" in out
+        assert re.search(rf"exception CallbackError .*{what}.* ended the run after generation 3, which is saved", out)
+    for name in ("interrupt", "exception"):
+        assert Checkpointer(folder / name / "checkpoints", read_only=True).latest() == 3
+
+
+def test_processes_with_different_settings_stop_at_the_start(in_python):
+    folder, results = in_python
+    for _, out, _ in results:
+        assert (
+            "different ValueError process 1 is configured differently from process 0: run.keep is 5 there and 2 in "
+            "process 0; run.seed is 3 there"
+        ) in out
+    assert not (folder / "different").exists()
+
+
+def test_an_exception_in_one_process_ends_the_others(in_python):
+    _, (first, second) = in_python
     for _, out, _ in (first, second):
         assert "3 devices were requested, but each of 2 processes must contribute equally many" in out
         assert "5 devices were requested, but there are 4" in out
         assert "a population of 6 cannot be divided evenly over 4 devices; use 4 or 8, or fewer devices" in out
         assert "[0, 1]" in out
-    assert second[0] == 1
+    assert (first[0], second[0]) == (1, 1)
     assert "KeyError: 'an unexpected error'" in second[2]
-    assert first[0] == 1
     assert "stopped: KeyError: 'an unexpected error'" in first[2]
 
 
@@ -282,19 +332,19 @@ def test_a_command_that_fails_awaits_a_lost_process_first(monkeypatch, capsys, e
 class TestConnecting:
     """Connecting one process, with different flags."""
 
-    def test_process_0_is_not_running(self):
-        where = f"127.0.0.1:{free_port()}"
-        flags = ("--coordinator", where, "--num-processes", "2", "--process-id", "1", "--connect-timeout", "2")
-        ((code, _, err),) = finish(start(COMMAND, "train", "pbt-sac", *flags))
-        assert code == NOT_CONNECTED
-        assert f"error: the processes of the run did not all connect at {where} within 2 s" in err
-
-    def test_another_process_is_missing(self):
-        where = f"127.0.0.1:{free_port()}"
-        flags = ("--coordinator", where, "--num-processes", "2", "--process-id", "0", "--connect-timeout", "2")
-        ((code, _, err),) = finish(start(COMMAND, "train", "pbt-sac", *flags))
-        assert code == NOT_CONNECTED
-        assert f"error: the processes of the run did not all connect at {where} within 2 s" in err
+    def test_processes_that_cannot_connect(self):
+        addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+        group = ("--num-processes", "2", "--connect-timeout", "2")
+        alone = [  # process 1 finds no process 0, and process 0 waits for process 1
+            start(COMMAND, "train", "pbt-sac", "--coordinator", where, *group, "--process-id", index)
+            for where, index in zip(addresses, "10", strict=True)
+        ]
+        *results, (code, _, err) = finish(*alone, start(COMMAND, "train", "pbt-sac", "--distributed"))
+        for where, (code_of_one, _, err_of_one) in zip(addresses, results, strict=True):
+            assert code_of_one == NOT_CONNECTED
+            assert f"error: the processes of the run did not all connect at {where} within 2 s" in err_of_one
+        assert code == 1
+        assert "error: no cluster was detected; give --coordinator HOST:PORT" in err
 
     def test_the_port_is_in_use(self):
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -302,26 +352,12 @@ class TestConnecting:
             with pytest.raises(ValueError, match=f"port {port} of .* cannot be opened .*choose another port"):
                 join(ProcessesConfig(coordinator=f"localhost:{port}", num_processes=2, process_id=0))
 
-    def test_two_processes_with_one_id(self):
-        where = f"127.0.0.1:{free_port()}"
-        flags = ("--coordinator", where, "--num-processes", "3", "--process-id", "1", "--connect-timeout", "5")
-        for code, _, err in finish(*(start(COMMAND, "train", "pbt-sac", *flags) for _ in range(2))):
-            assert code == NOT_CONNECTED
-            assert "error: the processes of the run did not all connect" in err
-
-    @pytest.mark.parametrize("address", ["node1", "node1:0", "node1:70000", ":1234", "http://a:1", "::1:1234", "[::1]"])
-    def test_an_address_that_is_not_host_and_port(self, address):
-        with pytest.raises(ValueError, match="is not HOST:PORT: give a name or an IP address and a port"):
-            host_and_port(address)
-
-    def test_host_and_port(self):
+    def test_an_address_is_host_and_port(self):
         assert host_and_port("node-1.cluster:1234") == ("node-1.cluster", 1234)
         assert host_and_port("[::1]:65535") == ("::1", 65535)
-
-    def test_no_cluster_is_detected(self):
-        ((code, _, err),) = finish(start(COMMAND, "train", "pbt-sac", "--distributed"))
-        assert code == 1
-        assert "error: no cluster was detected; give --coordinator HOST:PORT" in err
+        for address in ("node1", "node1:0", "node1:70000", ":1234", "http://a:1", "::1:1234", "[::1]"):
+            with pytest.raises(ValueError, match="is not HOST:PORT: give a name or an IP address and a port"):
+                host_and_port(address)
 
     @pytest.mark.parametrize(
         ("settings", "message"),

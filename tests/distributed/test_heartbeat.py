@@ -110,14 +110,6 @@ def messages(capsys) -> list[str]:
     return capsys.readouterr().err.splitlines()
 
 
-def test_no_process_stops_while_all_send_heartbeats(group, capsys):
-    for process in range(3):
-        group.join(process, 3)
-    time.sleep(WHILE)
-    assert group.codes == {}
-    assert capsys.readouterr() == ("", "")
-
-
 def test_process_0_names_the_lost_process_and_all_others_read_it(group, capsys):
     first, second, third = (group.join(process, 3) for process in range(3))
     time.sleep(3 * INTERVAL)
@@ -126,12 +118,6 @@ def test_process_0_names_the_lost_process_and_all_others_read_it(group, capsys):
     lost = "process 2 (pid 102 on host2) is lost: it sent no heartbeat for 0.16 s"
     expected = [f"rookery: process 0 of 3 stops: {lost}", f"rookery: process 1 of 3 stops: {lost}"]
     assert sorted(messages(capsys)) == expected
-
-
-def test_process_0_ends_after_the_others_have_read_the_message(group):
-    first = group.join(0)
-    assert group.ended(first) == LOST
-    assert group.times[str(first)] - group.store.times["rookery/messages/0"] >= 3 * INTERVAL
 
 
 def test_the_others_watch_process_0_only(group, capsys):
@@ -148,11 +134,12 @@ def test_the_others_watch_process_0_only(group, capsys):
     )
 
 
-def test_a_process_that_never_sent_a_heartbeat_is_lost(group, capsys):
+def test_a_process_that_never_sent_a_heartbeat_is_lost_and_process_0_ends_last(group, capsys):
+    """It ends after the others had time to read the message."""
     first = group.join(0)
     assert group.ended(first) == LOST
-    lost = "process 1 is lost: it sent no heartbeat for 0.16 s"
-    assert messages(capsys) == [f"rookery: process 0 of 2 stops: {lost}"]
+    assert messages(capsys) == ["rookery: process 0 of 2 stops: process 1 is lost: it sent no heartbeat for 0.16 s"]
+    assert group.times[str(first)] - group.store.times["rookery/messages/0"] >= 3 * INTERVAL
 
 
 @pytest.mark.parametrize("failing", [0, 1])
@@ -200,15 +187,17 @@ def test_a_process_that_fails_does_not_wait_for_the_store(group):
     assert time.monotonic() - started < SOON
 
 
-def test_a_process_that_was_suspended_counts_no_process_as_lost(group, monkeypatch):
+def test_no_process_stops_while_all_send_heartbeats_also_after_a_suspension(group, capsys, monkeypatch):
     """After Ctrl-Z and `fg` the clock has advanced, and no process could send a heartbeat."""
-    group.join(0)
-    group.join(1)
-    time.sleep(3 * INTERVAL)
+    for process in range(3):
+        group.join(process, 3)
+    time.sleep(WHILE)
+    assert group.codes == {}
     monotonic = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 1000)
     time.sleep(WHILE)
     assert group.codes == {}
+    assert capsys.readouterr() == ("", "")
 
 
 def test_processes_disconnect_together_and_send_heartbeats_until_then(group):
@@ -265,12 +254,8 @@ def test_a_file_system_that_hangs_delays_no_exit(group, capsys, monkeypatch):
     assert len(messages(capsys)) == 1
 
 
-def test_the_process_ends_without_standard_error(group, monkeypatch):
+def test_waiting_for_the_watch_takes_longer_than_the_time_limit_also_without_standard_error(group, monkeypatch):
     monkeypatch.setattr(heartbeat.sys, "stderr", None)
-    assert group.ended(group.join(0)) == LOST
-
-
-def test_waiting_for_the_watch_takes_longer_than_the_time_limit(group):
     first = group.join(0)
     first.wait()
     assert group.codes == {str(first): LOST}

@@ -77,10 +77,11 @@ class TestSlurm:
         steps = [call[call.index("rookery") :] for call in calls if call[0] == "srun"]
         return code, [parse_call(step, cluster.run) for step in steps], [call for call in calls if call[0] != "srun"]
 
-    def test_a_new_run_is_trained(self, cluster):
+    def test_a_run_is_trained_or_resumed_requeued_at_its_time_limit_and_errors_are_not_retried(self, cluster):
         assert self.start(cluster) == (0, ["train"], [])
-
-    def test_an_existing_run_is_resumed(self, cluster):
+        assert self.start(cluster, 143) == (143, ["train"], [["scontrol", "requeue", "42"]])
+        for code in (1, 2, 74, 130):
+            assert self.start(cluster, code) == (code, ["train"], [])
         cluster.has_run()
         assert self.start(cluster) == (0, ["resume"], [])
 
@@ -89,13 +90,6 @@ class TestSlurm:
         cluster.has_run()
         assert self.start(cluster, code, 0) == (0, ["resume", "resume"], [])
         assert self.start(cluster, code, code, code, 0) == (code, ["resume"] * 3, [])
-
-    def test_at_its_time_limit_the_job_is_requeued(self, cluster):
-        assert self.start(cluster, 143) == (143, ["train"], [["scontrol", "requeue", "42"]])
-
-    @pytest.mark.parametrize("code", [1, 2, 74, 130])
-    def test_an_error_in_the_command_is_not_retried(self, cluster, code):
-        assert self.start(cluster, code) == (code, ["train"], [])
 
     def test_every_gpu_has_a_task_and_every_task_has_time_to_save(self):
         options = dict(re.findall(r"^#SBATCH --([\w-]+)=(\S+)$", (LAUNCH / "slurm.sh").read_text(), re.M))

@@ -1,8 +1,5 @@
 """The precision of matrix products, which matters on GPUs only."""
 
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 
-import rookery
 from rookery.distributed import mesh
 from rookery.experiments import build, kinds
 from rookery.experiments.config import EnvironmentConfig
@@ -33,22 +29,6 @@ def test_the_precision_of_a_run_is_used(monkeypatch: pytest.MonkeyPatch) -> None
     environment = EnvironmentConfig(env="point_room", precision="tf32", devices=1)
     build.build(kinds.configure("pbt-ppo", environment=environment, population=2))
     assert used == ["tf32"]
-
-
-def test_a_run_in_float64_is_refused_and_one_inside_float32_trains(tmp_path: Path) -> None:
-    learner = rookery.on_policy(rookery.ppo((env := rookery.make("point_room", episode_length=4)).spec), env)
-    program = rookery.seeds(learner, population_size=1)
-    with jax.enable_x64(True):
-        with pytest.raises(ValueError, match="jax_enable_x64 is on, but agents train in float32"):
-            rookery.run(program, generations=1, run_dir=tmp_path / "run")
-        assert not (tmp_path / "run").exists()
-        with jax.enable_x64(False):
-            assert len(rookery.run(program, generations=1, run_dir=tmp_path / "run").history) == 1
-
-
-def test_the_package_can_be_run_as_a_module() -> None:
-    shown = subprocess.run([sys.executable, "-m", "rookery", "--help"], capture_output=True, text=True, check=True)
-    assert shown.stdout.startswith("usage: rookery")
 
 
 @pytest.mark.parametrize(

@@ -11,40 +11,24 @@ from rookery.trees import flatten_mapping
 from rookery.versions import version, versions
 
 
-def test_a_single_process_is_process_zero():
+def test_a_single_process_is_process_zero_agrees_with_itself_and_does_not_wait():
     assert sync.is_first()
     assert sync.process_count() == 1
     with pytest.raises(ValueError, match="not available"):
         sync.key_value_store()
     assert sync.of_first(7) == 7
     assert sync.of_first(True) is True
-
-
-@pytest.mark.parametrize("signum", [None, 15])
-@pytest.mark.parametrize("saves", [False, True])
-def test_a_single_process_agrees_with_itself(signum, saves):
-    assert sync.agree(signum, saves) == (signum, saves)
-
-
-def test_a_single_process_does_not_wait():
+    for signum, saves in ((None, False), (None, True), (15, False), (15, True)):
+        assert sync.agree(signum, saves) == (signum, saves)
     sync.barrier()
     sync.connect(mesh.make_mesh(1))
     sync.check_alike({"no JSON": object()})
 
 
 def test_a_record_is_compared_field_by_field():
-    record = {
-        "run": {"seed": 1, "environment": {"env": "point_room"}},
-        "kind": "pbt-sac",
-        "empty": {},
-        "list": [{"a": 1}],
-    }
-    assert flatten_mapping(record) == {
-        "run.seed": 1,
-        "run.environment.env": "point_room",
-        "kind": "pbt-sac",
-        "list": [{"a": 1}],
-    }
+    nested = {"run": {"seed": 1, "environment": {"env": "room"}}, "kind": "sac", "empty": {}, "list": [{"a": 1}]}
+    flat = {"run.seed": 1, "run.environment.env": "room", "kind": "sac", "list": [{"a": 1}]}
+    assert flatten_mapping(nested) == flat
 
 
 def test_versions_of_the_packages_that_affect_results():
@@ -54,7 +38,7 @@ def test_versions_of_the_packages_that_affect_results():
     assert version("a-package-that-does-not-exist") == "unknown"
 
 
-def test_output_of_libraries_is_discarded_and_that_of_python_is_not(capfd):
+def test_output_of_libraries_is_discarded_and_that_of_python_is_not_also_after_an_error(capfd):
     library = ctypes.CDLL(None)
     print("before")
     with sync._silenced_stdout():
@@ -66,9 +50,6 @@ def test_output_of_libraries_is_discarded_and_that_of_python_is_not(capfd):
     out, err = capfd.readouterr()
     assert out.splitlines() == ["before", "after", "of a library, later"]
     assert err == ""
-
-
-def test_standard_output_is_restored_after_an_error(capfd):
     open_before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
     with pytest.raises(KeyError), sync._silenced_stdout():
         raise KeyError("while silenced")

@@ -1,7 +1,5 @@
 """Repertoires outside of a run: saved, loaded for the same task only, read from a run directory, and used."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,11 +10,12 @@ from rookery import hyperparams, normalize
 from rookery.envs import base
 from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.wrappers import auto_reset, time_limit
-from rookery.learners import base as lives
 from rookery.learners import evaluation
 from rookery.qd import repertoire as repertoires
+from rookery.storage.run_dir import open_existing
 from rookery.types import Genotype, Observation
-from tests.tiny import CONFIG, assert_equal
+from tests import walks
+from tests.tiny import assert_equal
 
 KEY = jax.random.key(0)
 CELLS = rookery.qd.grid((3, 3), (0, 0), (1, 1))
@@ -82,22 +81,14 @@ class TestFile:
 
 
 class TestRun:
-    def test_a_python_run_needs_its_program(self, result):
+    def test_a_python_run_needs_its_program_and_a_repertoire(self, result):
         program, done = result
         assert_equal(rookery.experiments.repertoire(done.run_dir, program), rookery.qd.repertoire_of(done.state))
         with pytest.raises(ValueError, match=r"started from Python; give its program: repertoire\(run_dir, program\)"):
             rookery.experiments.repertoire(done.run_dir)
-
-    def test_a_run_without_a_repertoire_is_rejected(self, result):
-        from tests import walks
-
         with pytest.raises(ValueError, match="which has no repertoire"):
-            rookery.experiments.repertoire(result[1].run_dir, rookery.pbt(walks.learner(), population_size=4))
-
-    def test_the_config_records_the_task(self, result):
-        from rookery.storage.run_dir import open_existing
-
-        config = open_existing(result[1].run_dir).config
+            rookery.experiments.repertoire(done.run_dir, rookery.pbt(walks.learner(), population_size=4))
+        config = open_existing(done.run_dir).config
         assert config["environment"] == {"env": "hill"}
         assert config["descriptor"]["upper"] == [1.0, 1.0]
 
@@ -121,48 +112,39 @@ class TestBeginWith:
 
     def test_other_genotypes_are_rejected(self, result):
         stored = rookery.qd.repertoire_of(result[1].state)
-        other = scoring(size=4)
         with pytest.raises(ValueError, match="of another task or another agent"):
-            rookery.qd.begin_with(rookery.map_elites(other, CELLS), stored)
-        from tests import walks
-
+            rookery.qd.begin_with(rookery.map_elites(scoring(size=4), CELLS), stored)
         with pytest.raises(ValueError, match="only a program with a repertoire"):
             rookery.qd.begin_with(rookery.pbt(walks.learner(), population_size=4), stored)
 
 
-@pytest.mark.parametrize(
-    ("score", "shapes"),
-    [
+def test_a_scoring_function_with_wrong_shapes_is_rejected():
+    for score, shapes in (
         (lambda g, _: (g[0], g[:1]), r"\[\] and a descriptor \[2\] for one genotype, got the shapes \[\] and \[1\]"),
         (lambda g, _: (g[:1], g[:2]), r"\[1\] and \[2\]"),
         (lambda g, _: (g[:2], g[0]), r"\[2\] and \[\]"),
-    ],
-)
-def test_a_scoring_function_with_wrong_shapes_is_rejected(score, shapes):
-    wrong = rookery.qd.function_scoring(score, lambda key: jax.random.uniform(key, (3,)), (0, 0), (1, 1))
-    with pytest.raises(ValueError, match=shapes):
-        rookery.run(rookery.map_elites(wrong, CELLS), generations=1, quiet=True)
+    ):
+        wrong = rookery.qd.function_scoring(score, lambda key: jax.random.uniform(key, (3,)), (0, 0), (1, 1))
+        with pytest.raises(ValueError, match=shapes):
+            rookery.run(rookery.map_elites(wrong, CELLS), generations=1, quiet=True)
 
 
-@pytest.mark.parametrize("lower", [np.zeros(2, np.float32), jnp.zeros(2), np.zeros(2, int)])
-def test_limits_may_be_arrays(lower):
-    limits = scoring(lower=lower).descriptor.lower
-    assert limits == (0.0, 0.0)
-    assert all(type(limit) is float for limit in limits)
+def test_limits_may_be_arrays():
+    for lower in (np.zeros(2, np.float32), jnp.zeros(2), np.zeros(2, int)):
+        limits = scoring(lower=lower).descriptor.lower
+        assert limits == (0.0, 0.0)
+        assert all(type(limit) is float for limit in limits)
 
 
 class TestAct:
     def test_an_elite_acts_on_observations_normalised_by_its_statistics(self):
         env = rookery.make("point_room", episode_length=10)
         agent = rookery.sac(env.spec, rookery.agents.SacConfig(hidden_sizes=(8,)))
-        learner = rookery.off_policy(agent, env, dataclasses.replace(CONFIG, normalize_observations=True))
-        bank = learner.start_states(KEY)
-        member = learner.init(KEY, hyperparams.defaults(agent.space), bank)
-        member, _ = jax.jit(learner.step)(member, bank, KEY, jnp.asarray(0))
-        genotype = lives.genotype(member)
+        statistics = normalize.update(normalize.init(2), jnp.asarray([[0.1, 2.0], [0.9, 1.0], [0.4, -0.5]]))
+        genotype = Genotype(agent.init(KEY), hyperparams.defaults(agent.space), statistics)
         features = jnp.asarray([0.3, -0.7])
         observation = Observation(features)
-        normalized = Observation(normalize.normalize(genotype.normalizer, features))
+        normalized = Observation(normalize.normalize(statistics, features))
         action = rookery.act(agent, genotype, observation)
         assert jnp.array_equal(action, rookery.act(agent, genotype, features))
         assert jnp.array_equal(action, agent.act(genotype.params, normalized))

@@ -1,8 +1,6 @@
 """A member whose evaluation broke the physics has not diverged: it is replaced and keeps its data; it is counted and
 shown."""
 
-from io import StringIO
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,8 +10,6 @@ from rookery.qd.centroids import grid
 from rookery.qd.me_pbt import me_pbt
 from rookery.qd.pbt_emitter import Shared
 from rookery.training.loop import run
-from rookery.training.progress import Reporter
-from rookery.training.terminal import terminal
 from rookery.types import Evaluation
 from tests import walks
 
@@ -77,14 +73,3 @@ def test_a_run_whose_members_all_break_the_physics_continues():
     result = run(program, generations=2, quiet=True)
     assert len(result.history) == 2
     assert all(np.isnan(metrics["fitness"]).all() for metrics in result.history)
-
-
-def test_broken_episodes_are_shown():
-    console = terminal(file=StringIO(), width=200)
-    reporter = Reporter(3, console=console)
-    row = {"seconds": 1.0, "steps_per_second": 10.0, "best_fitness": -1.0, "broken_episodes": 3.0, "diverged": 0.0}
-    reporter.update(1, row)
-    reporter.update(2, {**row, "broken_episodes": 0.0})
-    first, second = console.file.getvalue().splitlines()  # pyright: ignore[reportAttributeAccessIssue]
-    assert "broken episodes 3" in first
-    assert "broken" not in second

@@ -94,19 +94,15 @@ def test_matched_members_return_to_their_slots_and_environments_stay() -> None:
 # --- a generation
 
 
-def test_initial_members_of_all_roles_have_different_parameters_and_hyper_parameters() -> None:
+def test_initial_members_differ_and_fitness_is_reported_by_member_and_other_metrics_by_matched_team() -> None:
     members = compiled_roles().initial.members
     for leaf in (members.state.params, members.hyper.weight):
         assert leaf.shape == (SIZE, 2)
         assert len(np.unique(leaf)) == 2 * SIZE
     np.testing.assert_array_equal(members.hyper.discount, 0.5)
-
-
-def test_fitness_is_reported_by_member_and_other_metrics_by_matched_team() -> None:
     _, metrics = stepped(PARAMS)
     np.testing.assert_allclose(metrics["fitness"], (PARAMS * WORTH).ravel(), rtol=1e-5)
-    weights = np.asarray(compiled_roles().initial.members.hyper.weight)
-    np.testing.assert_array_equal(metrics["hyper/weight"], weights.ravel())
+    np.testing.assert_array_equal(metrics["hyper/weight"], np.asarray(members.hyper.weight).ravel())
     for role, name in enumerate(("walker", "sitter")):
         of_teams = metrics[f"return/{name}"]
         assert of_teams.shape == (SIZE,)
@@ -169,22 +165,17 @@ def test_a_diverged_member_is_replaced_within_its_role_and_the_other_role_is_unc
     assert not np.asarray(plain.members.env_state.accumulated == 0.0).all(axis=(1, 2)).any()
 
 
-def test_the_metrics_of_the_next_generation_name_the_parents_of_this_one() -> None:
+def test_the_next_metrics_name_the_parents_and_evaluate_takes_the_members_of_a_slot_as_a_team() -> None:
     state, metrics = stepped(PARAMS)
     np.testing.assert_array_equal(metrics["parent"], np.arange(2 * SIZE))
+    worth = np.asarray(state.members.state.params) * WORTH
     _, later = compiled_roles().step(state, jax.random.key(2))
     np.testing.assert_array_equal(later["parent"], state.shared.parents)
     np.testing.assert_array_equal(later["hyper/weight"], np.asarray(state.members.hyper.weight).ravel())
-    np.testing.assert_allclose(
-        later["fitness"].reshape(SIZE, 2), np.asarray(state.members.state.params) * WORTH, rtol=1e-5
-    )
-
-
-def test_evaluate_changes_nothing_and_evaluates_the_members_of_a_slot_as_a_team() -> None:
-    state = compiled_roles().with_params(PARAMS)
+    np.testing.assert_allclose(later["fitness"].reshape(SIZE, 2), worth, rtol=1e-5)
     evaluated = jax.jit(compiled_roles().program.evaluate)(state, jax.random.key(0))
-    np.testing.assert_allclose(evaluated["roles"], PARAMS * WORTH, rtol=1e-5)
-    np.testing.assert_allclose(evaluated["fitness"], (PARAMS * WORTH).mean(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(evaluated["roles"], worth, rtol=1e-5)
+    np.testing.assert_allclose(evaluated["fitness"], worth.mean(axis=1), rtol=1e-5)
 
 
 def test_invalid_arguments_are_errors() -> None:

@@ -10,17 +10,13 @@ from rookery.storage.csv_log import RunLog
 from rookery.storage.run_dir import create
 
 
-def test_only_a_finite_and_greater_value_improves():
+def test_only_a_finite_and_greater_value_of_a_known_column_improves():
     best = Best("return/prey")
-    improved = [
-        best.improves(generation, {"return/prey": value}) for generation, value in enumerate((1.0, 1.0, np.nan, 3.0))
-    ]
+    values = (1.0, 1.0, np.nan, 3.0)
+    improved = [best.improves(generation, {"return/prey": value}) for generation, value in enumerate(values)]
     assert improved == [True, False, False, True]
     assert best.generation == 3
     assert not Best(None).improves(1, {})
-
-
-def test_an_unknown_column_is_rejected():
     with pytest.raises(ValueError, match="'return/pray'; did you mean return/prey"):
         Best("return/pray").check(["return/prey", "fitness"])
     Best(None).check([])
@@ -39,15 +35,11 @@ def run(tmp_path):
         yield folder
 
 
-def test_the_best_checkpoint_is_kept_beside_the_newest(run):
+def test_the_best_checkpoint_is_kept_beside_the_newest_and_found(run):
     checkpoints = Checkpointer(run.checkpoints, read_only=True)
     assert checkpoints.complete_generations() == [2, 4, 5]
     state, _, generation = checkpoints.restore({"value": np.float32(0)}, find(run, checkpoints, "best", "score"))
     assert (float(state["value"]), generation) == (5.0, 2)
-
-
-def test_find_accepts_best_last_or_a_generation(run):
-    checkpoints = Checkpointer(run.checkpoints, read_only=True)
     assert find(run, checkpoints, "last", None) is None
     assert find(run, checkpoints, "4", None) == 4
     with pytest.raises(ValueError, match="was trained without best_by"):
@@ -56,28 +48,20 @@ def test_find_accepts_best_last_or_a_generation(run):
         find(run, checkpoints, "-1", None)
 
 
-def test_recall_reads_only_the_files_of_the_best(run, monkeypatch):
+def test_recall_reads_only_the_files_of_the_best_complete_checkpoint(run, monkeypatch):
+    def recalled() -> Best:
+        best = Best("score")
+        best.recall(run, Checkpointer(run.checkpoints, read_only=True))
+        return best
+
     read = []
     verified = manifest.verified
-    monkeypatch.setattr(manifest, "verified", lambda folder, number: read.append(number) or verified(folder, number))
-    best = Best("score")
-    best.recall(run, Checkpointer(run.checkpoints, read_only=True))
+    with monkeypatch.context() as patched:
+        patched.setattr(manifest, "verified", lambda folder, number: read.append(number) or verified(folder, number))
+        best = recalled()
     assert (best.generation, read) == (2, [2])
-
-
-def test_recall_passes_over_a_damaged_best_checkpoint(run):
-    (run.checkpoints / "generation_00000002.json").write_text("{}")
-    best = Best("score")
-    best.recall(run, Checkpointer(run.checkpoints, read_only=True))
-    assert best.generation == 5
-
-
-def test_recall_uses_only_existing_checkpoints(run):
-    best = Best("score")
-    best.recall(run, Checkpointer(run.checkpoints, read_only=True))
-    assert best.generation == 2
     assert not best.improves(6, {"score": 5.0})
+    (run.checkpoints / "generation_00000002.json").write_text("{}")
+    assert recalled().generation == 5
     manifest.retire(run.checkpoints, 5, keep=1)
-    again = Best("score")
-    again.recall(run, Checkpointer(run.checkpoints, read_only=True))
-    assert again.generation == 5
+    assert recalled().generation == 5

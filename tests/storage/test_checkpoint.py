@@ -5,8 +5,6 @@ import errno
 import os
 import resource
 import shutil
-import subprocess
-import sys
 import threading
 import warnings
 from pathlib import Path
@@ -33,16 +31,13 @@ def two(tmp_path: Path) -> Path:
     return tmp_path / "two"
 
 
-def test_a_restored_state_is_bit_equal(two):
-    state, metadata, generation = Checkpointer(two).restore(make_state(0))
-    assert (generation, metadata) == (2, {"made": 2})
-    assert_same(state, make_state(2))
-
-
-def test_an_older_generation_can_be_restored(two):
-    state, metadata, generation = Checkpointer(two).restore(make_state(0), generation=1)
-    assert (generation, metadata) == (1, {"made": 1})
-    assert_same(state, make_state(1))
+def test_a_restored_state_is_bit_equal_and_can_be_donated(two):
+    for generation in (1, 2):
+        state, metadata, found = Checkpointer(two).restore(make_state(0), generation=None if generation == 2 else 1)
+        assert (found, metadata) == (generation, {"made": generation})
+        assert_same(state, make_state(generation))
+        step = jax.jit(lambda tree: jax.tree.map(lambda x: x + x, tree), donate_argnums=0)
+        assert_same(step(state.params), jax.tree.map(lambda x: x + x, make_state(generation).params))
 
 
 def test_metadata_floats_are_exact(tmp_path):
@@ -105,12 +100,6 @@ def test_donation_right_after_save_does_not_change_the_saved_data(tmp_path):
         np.testing.assert_array_equal(np.asarray(restored[name]), array)
 
 
-def test_a_restored_state_can_be_donated(two):
-    state = Checkpointer(two).restore(make_state(0))[0].params
-    step = jax.jit(lambda tree: jax.tree.map(lambda x: x + x, tree), donate_argnums=0)
-    assert_same(step(state), jax.tree.map(lambda x: x + x, make_state(2).params))
-
-
 def test_save_returns_before_completion_and_the_next_save_waits(tmp_path, monkeypatch):
     gate, write = threading.Event(), manifest.write
 
@@ -157,11 +146,8 @@ def test_a_part_of_a_state_is_restored_without_the_rest(two, left_out):
     assert_same(state, make_state(2)._replace(**left_out))
     with pytest.raises(CheckpointError, match=r"does not fit this run: .* and absent in the run"):
         Checkpointer(two).restore(part)
-
-
-def test_a_part_that_was_not_saved_is_an_error(two):
     with pytest.raises(CheckpointError, match=r"\.params\['more'\] is absent in the checkpoint"):
-        Checkpointer(two).restore(make_state(0)._replace(params={"more": jnp.ones(2)}), partial=True)
+        Checkpointer(two).restore(part._replace(params={"more": jnp.ones(2)}), partial=True)
 
 
 def test_an_unreadable_complete_checkpoint_is_an_error_without_fallback(two, monkeypatch):
@@ -196,8 +182,8 @@ def test_a_full_disk_is_detected_before_writing(two, monkeypatch):
     assert not list(two.glob("*3*"))
 
 
-def test_a_disk_that_fills_while_writing(two):
-    """The write itself fails; then the next save succeeds."""
+def test_a_disk_that_fills_while_writing(two, capfd):
+    """The write itself fails, and prints nothing; then the next save succeeds."""
     state = {"x": jax.random.normal(jax.random.key(0), (200_000,))}
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     checkpointer = Checkpointer(two)
@@ -208,8 +194,7 @@ def test_a_disk_that_fills_while_writing(two):
             checkpointer.save(4, state, {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    message = str(caught.value)
-    assert message == (
+    assert str(caught.value) == (
         f"Could not write the checkpoint of generation 3 in {two}: File too large; "
         "the newest complete one is of generation 2."
     )
@@ -217,6 +202,7 @@ def test_a_disk_that_fills_while_writing(two):
     checkpointer.save(4, state, {})
     checkpointer.wait()
     assert checkpointer.latest() == 4
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_disk_that_is_full_when_the_manifest_is_written(two, monkeypatch):
@@ -275,25 +261,17 @@ def test_a_reader_takes_the_next_checkpoint_if_one_is_deleted_meanwhile(two, mon
     assert_same(state, make_state(3))
 
 
-SPECIAL = [
-    "x[0]",
-    "a]b",
-    "*",
-    "**",
-    "a?b",
-    "a\\b",
-    "{a,b}",
-    "-p%20#:~$HOME 'é'",
-    "new\nline",
+SPECIAL = (
+    *("x[0]", "a]b", "*", "**", "a?b", "a\\b", "{a,b}", "-p%20#:~$HOME 'é'", "new\nline"),
     os.fsdecode(b"by\xff\xfe"),
-]
+)
 
 
-@pytest.mark.parametrize("folder", SPECIAL, ids=ascii)
-def test_a_path_may_have_all_characters_of_a_file_system(tmp_path, two, folder):
+def test_a_path_may_have_all_characters_of_a_file_system(tmp_path, two):
     """Also that of a checkpoint which was written elsewhere."""
-    (tmp_path / folder).mkdir()
-    moved = two.rename(tmp_path / folder / "checkpoints")
+    folder = tmp_path.joinpath(*SPECIAL)
+    folder.mkdir(parents=True)
+    moved = two.rename(folder / "checkpoints")
     with Checkpointer(moved) as checkpointer:
         assert_same(checkpointer.restore(make_state(0))[0], make_state(2))
         checkpointer.save(3, make_state(3), {}, host={"rows": np.arange(3)})
@@ -316,35 +294,6 @@ def test_what_cannot_be_read_back_is_not_complete(two, monkeypatch):
     ):
         checkpointer.wait()
     assert checkpointer.complete_generations() == [1, 2]
-
-
-FAILING = """
-import resource, sys
-from rookery.storage.checkpoint import Checkpointer, CheckpointError
-assert not any("orbax" in name for name in sys.modules), "orbax is imported late"
-import jax
-
-state = {"x": jax.random.normal(jax.random.key(0), (200_000,))}
-checkpointer = Checkpointer(sys.argv[1])
-checkpointer.save(1, state, {})
-checkpointer.wait()
-limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
-checkpointer.save(2, state, {})
-try:
-    checkpointer.wait()
-except CheckpointError as error:
-    print(error)
-"""
-
-
-def test_a_failed_save_prints_nothing(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", FAILING, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("Could not write the checkpoint of generation 2")
-    assert len(done.stdout.splitlines()) == 1
 
 
 def test_copies_are_finished_before_the_next_program_begins():

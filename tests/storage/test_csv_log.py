@@ -111,6 +111,8 @@ def test_every_name_of_a_column_is_read_back(run):
     assert read_last(run.lineage_file)["x,y"] == 0.5
     write_table(run.skills_file, {"x,y": [1.5, 2.5]})
     assert read_csv(run.skills_file)["x,y"].tolist() == [1.5, 2.5]
+    run.metrics_file.write_bytes(b"\xef\xbb\xbfgeneration,a\n0,1.0\n")  # a mark in front of the first line
+    assert [*read_csv(run.metrics_file)] == ["generation", "a"]
 
 
 def test_invalid_rows_are_rejected(run):
@@ -127,24 +129,18 @@ def test_invalid_rows_are_rejected(run):
 
 
 def test_tables_of_a_resumed_run_equal_those_of_an_uninterrupted_one(tmp_path):
-    uninterrupted, stopped = RunFolder(tmp_path / "uninterrupted"), RunFolder(tmp_path / "stopped")
+    uninterrupted = RunFolder(tmp_path / "uninterrupted")
     write(uninterrupted, range(6))
-    write(stopped, range(5), offset=0.0)
-    for path in (stopped.metrics_file, stopped.lineage_file):
-        with open(path, "a") as file:
-            file.write("5,0.123")  # killed in the middle of a line
-    write(stopped, range(3, 6), resume=3)
-    assert stopped.metrics_file.read_bytes() == uninterrupted.metrics_file.read_bytes()
-    assert stopped.lineage_file.read_bytes() == uninterrupted.lineage_file.read_bytes()
-    assert not list(stopped.path.glob("*rookery-tmp"))
-
-
-def test_an_incomplete_line_of_an_earlier_generation_is_removed(run):
-    write(run, range(3))
-    with open(run.metrics_file, "a") as file:
-        file.write("3")
-    write(run, range(3, 4), resume=3)
-    assert read_csv(run.metrics_file)["generation"].tolist() == [0, 1, 2, 3]
+    for reached, half in ((5, "5,0.123"), (3, "3")):  # killed in the middle of a line
+        stopped = RunFolder(tmp_path / f"stopped {reached}")
+        write(stopped, range(reached))
+        for path in (stopped.metrics_file, stopped.lineage_file):
+            with open(path, "a") as file:
+                file.write(half)
+        write(stopped, range(3, 6), resume=3)
+        assert stopped.metrics_file.read_bytes() == uninterrupted.metrics_file.read_bytes()
+        assert stopped.lineage_file.read_bytes() == uninterrupted.lineage_file.read_bytes()
+        assert not list(stopped.path.glob("*rookery-tmp"))
 
 
 def lose_the_end(path: Path) -> None:
@@ -222,20 +218,14 @@ def test_a_row_that_cannot_be_written_is_written_with_the_next(run, monkeypatch,
     assert read_csv(run.metrics_file)["generation"].tolist() == list(range(5 + has_room_later))
 
 
-def test_resume_at_zero_starts_new_tables_with_any_columns(run):
+@pytest.mark.parametrize("content", ["", "generation,be", "generation,best\n", "generation,best\n0,1"])
+def test_resume_at_zero_starts_new_tables_with_any_columns(run, content):
     write(run, range(2))
+    run.metrics_file.write_text(content)
     with RunLog(run, 0) as log:
         log.write(0, {"other": 1.0}, {"parent": [0], "fitness": [2.0]})
     assert run.metrics_file.read_text() == "generation,other\n0,1.0\n"
     assert run.lineage_file.read_text() == "generation,member,parent,fitness\n0,0,0,2.0\n"
-
-
-@pytest.mark.parametrize("content", ["", "generation,be", "generation,best\n", "generation,best\n0,1"])
-def test_resume_from_a_table_of_a_run_killed_at_its_start(run, content):
-    run.metrics_file.write_text(content)
-    with RunLog(run, 0) as log:
-        log.write(0, {"best": 1.0}, {})
-    assert run.metrics_file.read_text() == "generation,best\n0,1.0\n"
 
 
 def test_truncation_is_atomic(run, monkeypatch):
@@ -265,18 +255,12 @@ def test_whatever_a_table_holds_it_is_named_before_a_run_goes_on(run, name, cont
         RunLog(run, 1)
 
 
-def test_a_mark_in_front_of_the_first_line_is_no_part_of_it(run):
-    run.metrics_file.write_bytes(b"\xef\xbb\xbfgeneration,a\n0,1.0\n")
-    assert [*read_csv(run.metrics_file)] == ["generation", "a"]
-
-
 def test_a_damaged_table_is_named(run):
     write(run, range(2))
     run.metrics_file.write_text("generation,best\n0,1.0\nx,2.0\n1,3.0,4.0\n")
-    with pytest.raises(ValueError, match=r"metrics\.csv, line 4 has 3 fields instead of 2"):
-        read_csv(run.metrics_file)
-    with pytest.raises(ValueError, match=r"metrics\.csv, line 4 has 3 fields instead of 2"):
-        RunLog(run, 1)
+    for read in (lambda: read_csv(run.metrics_file), lambda: RunLog(run, 1)):
+        with pytest.raises(ValueError, match=r"metrics\.csv, line 4 has 3 fields instead of 2"):
+            read()
     run.metrics_file.write_text("generation,best\n0,1.0\nx,2.0\n")
     with pytest.raises(ValueError, match=r"metrics\.csv, column generation is damaged: .*'x'"):
         RunLog(run, 1)
@@ -284,42 +268,31 @@ def test_a_damaged_table_is_named(run):
 
 def test_reading_a_growing_or_empty_table(run):
     run.metrics_file.write_text("generation,best\n0,1.0\n1,2.")
-    assert {name: column.tolist() for name, column in read_csv(run.metrics_file).items()} == {
-        "generation": [0],
-        "best": [1.0],
-    }
+    found = {name: column.tolist() for name, column in read_csv(run.metrics_file).items()}
+    assert found == {"generation": [0], "best": [1.0]}
     run.metrics_file.write_text("generation,best\n")
-    empty = read_csv(run.metrics_file)
-    assert [(name, column.dtype, column.size) for name, column in empty.items()] == [
-        ("generation", np.int64, 0),
-        ("best", np.float64, 0),
-    ]
+    empty = [(name, column.dtype, column.size) for name, column in read_csv(run.metrics_file).items()]
+    assert empty == [("generation", np.int64, 0), ("best", np.float64, 0)]
     run.metrics_file.write_text("")
     assert read_csv(run.metrics_file) == {}
 
 
-def test_tensorboard(run):
+def test_tensorboard_has_the_finite_numbers(run, caplog):
     write(run, range(3))
     write(run, range(2, 4), resume=2, offset=0.25)
+    with RunLog(run, 4) as log:
+        log.write(4, {"best": np.nan, "steps": 1.0}, {})
     found = events(run)
     values = [(e.step, v.tag, v.simple_value) for e in found if e.HasField("summary") for v in e.summary.value]
     best = [(step, value) for step, tag, value in values if tag == "best"]
     assert best == [(0, 0.0), (1, 1.0), (2, 2.0), (2, 2.25), (3, 3.25)]
+    assert [value for value in values if value[0] == 4] == [(4, "steps", 1.0)]
     assert (3, "members/median_fitness", 1.5) in values, "a NaN fitness is not part of the median"
     assert {tag for _, tag, _ in values} == {"best", "steps", "members/median_fitness", "members/median_hyper/rate"}
     purges = [event.step for event in found if event.HasField("session_log")]
-    assert purges == [2], json.dumps(purges)
-
-
-def test_tensorboard_has_only_finite_numbers(run, caplog):
-    with RunLog(run, 0) as log:
-        log.write(0, {"best": np.nan, "steps": 1.0}, {})
-    found = events(run)
-    assert [(v.tag, v.simple_value) for e in found if e.HasField("summary") for v in e.summary.value] == [
-        ("steps", 1.0)
-    ]
+    assert purges == [2, 4], json.dumps(purges)
     assert not caplog.records
-    assert np.isnan(read_csv(run.metrics_file)["best"]).tolist() == [True]
+    assert np.isnan(read_csv(run.metrics_file)["best"]).tolist() == [False] * 4 + [True]
 
 
 def save_cells(run: RunFolder, fitness: dict[int, list[float]], resume: int = 0) -> str:
@@ -341,6 +314,9 @@ SAVED = {
 
 @pytest.mark.filterwarnings("ignore::rookery.storage.csv_log.TableWarning")
 def test_cells_are_written_when_their_elite_changes(run):
+    with RunLog(run) as log:
+        log.write_cells(0, [EMPTY, np.nan])
+    assert not run.cells_file.exists()
     tenth = float(np.float32(0.1))
     assert save_cells(run, SAVED) == (
         f"generation,cell,fitness\n1,1,{tenth!r}\n5,0,2.0\n7,0,3.0\n7,1,0.5\n8,1,0.75\n8,2,-1.0\n"
@@ -348,12 +324,6 @@ def test_cells_are_written_when_their_elite_changes(run):
     message = r"cells\.csv ends at generation 8, so generation 8 cannot be appended"
     with RunLog(run, 9) as log, pytest.raises(ValueError, match=message):
         log.write_cells(8, [4.0, 0.75, -1.0])
-
-
-def test_a_repertoire_without_elites_has_no_cells_yet(run):
-    with RunLog(run) as log:
-        log.write_cells(0, [EMPTY, np.nan])
-    assert not run.cells_file.exists()
 
 
 @pytest.mark.filterwarnings("ignore::rookery.storage.csv_log.TableWarning")  # there is no metrics.csv

@@ -150,12 +150,6 @@ def test_an_incomplete_line_is_ignored(folder):
     assert folder.journal_file.read_text().count("fini") == 2, "no line is ever removed"
 
 
-def test_an_error_before_begin_writes_no_journal(folder):
-    with pytest.raises(ValueError, match="too early"), Journal(folder):
-        raise ValueError("too early")
-    assert not folder.journal_file.exists()
-
-
 def test_the_error_of_the_run_takes_precedence_over_one_of_the_journal(folder):
     def unreadable():
         raise OSError("no space left")
@@ -166,6 +160,9 @@ def test_the_error_of_the_run_takes_precedence_over_one_of_the_journal(folder):
             if error is not None:
                 raise error
 
+    with pytest.raises(ValueError, match="too early"), Journal(folder):
+        raise ValueError("too early")
+    assert not folder.journal_file.exists(), "it has not begun"
     folder.path.mkdir()
     with pytest.raises(ValueError, match="the reason") as caught:
         record(ValueError("the reason"))
@@ -184,11 +181,10 @@ def test_a_journal_that_cannot_be_written_does_not_stop_the_run(folder):
     assert Checkpointer(folder.checkpoints, read_only=True).latest() == 2
 
 
-def test_the_command_line_omits_the_path_of_the_program(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/home/user/bin/rookery", "train", "pbt-sac"])
-    assert command_line() == ["rookery", "train", "pbt-sac"]
-
-
-def test_the_recorded_command_of_the_module_can_be_typed(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/home/user/lib/rookery/__main__.py", "train", "pbt-sac"])
-    assert command_line() == ["python", "-m", "rookery", "train", "pbt-sac"]
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [("bin/rookery", ["rookery"]), ("lib/rookery/__main__.py", ["python", "-m", "rookery"])],
+)
+def test_the_command_line_omits_the_path_of_the_program(monkeypatch, program, words):
+    monkeypatch.setattr(sys, "argv", [f"/home/user/{program}", "train", "pbt-sac"])
+    assert command_line() == [*words, "train", "pbt-sac"]

@@ -32,27 +32,14 @@ def two(tmp_path: Path) -> Path:
     return tmp_path / "two"
 
 
-def test_only_the_newest_checkpoints_are_kept(tmp_path):
-    save_all(tmp_path, 1, 2, 3, 4, keep=2)
-    assert Checkpointer(tmp_path).complete_generations() == [3, 4]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "generation_00000003",
-        "generation_00000003.json",
-        "generation_00000004",
-        "generation_00000004.json",
-    ]
-
-
-def test_damaged_checkpoints_do_not_count_among_the_kept_ones(two):
+def test_only_the_newest_complete_checkpoints_are_kept(two):
     step_files(two, 2)[-1].write_text("{}")
     save_all(two, 3, keep=2)
-    assert Checkpointer(two).complete_generations() == [1, 3]
-    assert not (two / "generation_00000002").exists()
-
-
-def test_later_generations_of_an_abandoned_continuation_are_deleted(two):
-    save_all(two, 5, 6, keep=10)
-    save_all(two, 3, keep=1)
+    assert Checkpointer(two).complete_generations() == [1, 3], "a damaged one does not count"
+    save_all(two, 4, keep=2)
+    files = [f"generation_0000000{number}{suffix}" for number in (3, 4) for suffix in ("", ".json")]
+    assert sorted(path.name for path in two.iterdir()) == files
+    save_all(two, 3, keep=1)  # another continuation
     assert Checkpointer(two).complete_generations() == [3]
 
 
@@ -98,31 +85,17 @@ def test_a_flipped_byte_in_any_file_is_detected(two):
     assert Checkpointer(two).latest() == 2
 
 
-def test_a_truncated_file_is_detected(two):
+def test_a_truncated_or_missing_file_is_detected(two):
     for path in step_files(two, 2):
         content = path.read_bytes()
         if content:
             path.write_bytes(content[:-1])
-            size = (
-                f" has {len(content) - 1} bytes instead of {len(content)}"
-                if path.suffix != ".json"
-                else " is not a valid manifest"
-            )
-            assert_falls_back(two, f"{path}{size}")
-        path.write_bytes(content)
-    assert Checkpointer(two).latest() == 2
-
-
-def test_a_missing_file_is_detected(two):
-    for path in step_files(two, 2):
-        content = path.read_bytes()
+            size = f" has {len(content) - 1} bytes instead of {len(content)}"
+            assert_falls_back(two, f"{path}{size if path.suffix != '.json' else ' is not a valid manifest'}")
         path.unlink()
         assert_falls_back(two, f"{path} is missing")
         path.write_bytes(content)
     assert Checkpointer(two).latest() == 2
-
-
-def test_a_missing_folder_is_detected(two):
     shutil.rmtree(two / "generation_00000002")
     assert_falls_back(two, "is missing")
 
@@ -134,6 +107,10 @@ def test_a_manifest_of_another_format_is_not_read(two, monkeypatch):
 
 
 def test_the_error_without_a_complete_checkpoint_names_the_remedy(tmp_path, two):
+    step_files(two, 1)[0].unlink()
+    message = r"generation 1 cannot be used: .* is missing; the complete generations are \[2\]"
+    with pytest.raises(CheckpointError, match=message):
+        Checkpointer(two).restore(make_state(0), generation=1)
     for path in two.glob("*.json"):
         path.unlink()
     with pytest.warns(CheckpointWarning), pytest.raises(CheckpointError, match=r"no complete checkpoint.*--overwrite"):
@@ -141,13 +118,6 @@ def test_the_error_without_a_complete_checkpoint_names_the_remedy(tmp_path, two)
     with pytest.raises(CheckpointError, match="no complete checkpoint"):
         Checkpointer(tmp_path / "absent", read_only=True).restore(make_state(0))
     assert not (tmp_path / "absent").exists()
-
-
-def test_a_requested_generation_that_is_damaged_is_an_error(two):
-    step_files(two, 1)[0].unlink()
-    message = r"generation 1 cannot be used: .* is missing; the complete generations are \[2\]"
-    with pytest.raises(CheckpointError, match=message):
-        Checkpointer(two).restore(make_state(0), generation=1)
 
 
 def test_empty_if_no_save_was_ever_completed(tmp_path, two):

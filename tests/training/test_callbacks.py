@@ -83,26 +83,19 @@ def test_a_callback_cannot_change_the_run_nor_what_another_one_gets(tmp_path):
 
 
 def test_a_callback_knows_the_begin_and_the_end_of_a_run_and_of_its_continuation(tmp_path):
-    path = str(tmp_path / "run")
-    for generations, resume in ((2, False), (3, True), (3, True)):
-        recorder = Recorder()
-        run(walks(), run_dir=path, resume=resume, callbacks=[recorder], generations=generations, quiet=True)
-        if not resume:
-            assert recorder.order == ["begin", 0, 1, "end"]
-            assert recorder.calls[-1][1] is None
-        elif recorder.calls:
-            assert recorder.order == ["begin", 2, "end"]
-        start = recorder.calls[0][1] if recorder.calls else start  # noqa: F821 - of the run before
-    assert not recorder.calls, "no generation was left to run"
-    assert (start.finished, start.total, start.run_dir) == (2, 3, tmp_path / "run")
+    path = tmp_path / "run"
+    first, second, none, loaded = (Recorder() for _ in range(4))
+    run(walks(), run_dir=str(path), callbacks=[first], generations=2, quiet=True)
+    assert (first.order, first.calls[-1][1]) == (["begin", 0, 1, "end"], None)
+    run(walks(), run_dir=str(path), resume=True, callbacks=[second], generations=3, quiet=True)
+    assert second.order == ["begin", 2, "end"]
+    start = second.calls[0][1]
+    assert (start.finished, start.total, start.run_dir) == (2, 3, path)
     assert start.config == open_existing(path).config
-
-
-def test_a_loaded_run_is_resumed_with_callbacks(tmp_path):
-    run(walks(), run_dir=str(tmp_path / "run"), generations=2, quiet=True)
-    recorder = Recorder()
-    rookery.load(tmp_path / "run", program=walks()).resume(generations=4, callbacks=[recorder], quiet=True)
-    assert recorder.order == ["begin", 2, 3, "end"]
+    run(walks(), run_dir=str(path), resume=True, callbacks=[none], generations=3, quiet=True)
+    assert not none.calls, "no generation was left to run"
+    rookery.load(path, program=walks()).resume(generations=5, callbacks=[loaded], quiet=True)
+    assert loaded.order == ["begin", 3, 4, "end"]
 
 
 def test_without_a_run_dir_a_callback_gets_the_config(tmp_path, monkeypatch):
@@ -148,12 +141,7 @@ def test_a_required_callback_ends_the_run_after_its_generation_is_saved(tmp_path
     resumed = run(walks(), run_dir=str(path), resume=True, callbacks=[Required(Recorder())], **OPTIONS)
     assert len(resumed.history) == 2, "generation 2 was saved although no checkpoint was due"
     tiny.assert_equal(resumed.state, run(walks(), **OPTIONS).state)
-
-
-def test_a_required_callback_without_a_run_dir():
-    with pytest.raises(
-        CallbackError, match="after generation 2, of which nothing is saved, since the run has no run_d"
-    ):
+    with pytest.raises(CallbackError, match="after generation 2, of which nothing is saved, since the run has no run_"):
         run(walks(), callbacks=[Required(Recorder(OSError("no quota")))], **OPTIONS)
 
 
@@ -162,39 +150,31 @@ def test_an_exception_in_begin_ends_the_run_before_it_trains(tmp_path):
         def begin(self, start):
             raise ConnectionError(f"no server for {start.total} generations")
 
+    class Leaving(Recorder):
+        def begin(self, start):
+            sys.exit(0)
+
     other, refusing = Recorder(), Refusing()
     with pytest.raises(ConnectionError, match="no server for 4 generations"):
         run(walks(), run_dir=str(tmp_path / "run"), callbacks=[other, refusing], **OPTIONS)
     assert other.order == ["begin", "end"]
     assert isinstance(other.calls[-1][1], ConnectionError)
     assert not refusing.calls, "it has not begun"
+    message = r"Leaving failed with SystemExit: 0 \(.*test_callbacks\.py, line \d+\), before the first generation\.$"
+    with pytest.raises(CallbackError, match=message):
+        run(walks(), run_dir=str(tmp_path / "run"), callbacks=[Leaving()], overwrite=True, **OPTIONS)
     assert not (tmp_path / "run/metrics.csv").exists()
 
 
-def test_begin_cannot_end_the_process_without_a_word(tmp_path):
-    class Leaving(Recorder):
-        def begin(self, start):
-            sys.exit(0)
-
-    message = r"Leaving failed with SystemExit: 0 \(.*test_callbacks\.py, line \d+\), before the first generation\.$"
-    with pytest.raises(CallbackError, match=message):
-        run(walks(), run_dir=str(tmp_path / "run"), callbacks=[Leaving()], **OPTIONS)
-
-
-def test_an_exception_in_end_is_a_warning(tmp_path):
+def test_an_exception_in_end_is_a_warning_and_the_end_of_a_diverged_run_has_its_reason(tmp_path):
     class Failing(Recorder):
-        def end(self, _):
+        def end(self, error):
+            super().end(error)
             raise OSError("cannot close")
 
+    recorder = Failing()
     message = r"Failing failed with OSError: cannot close \(.*, line \d+\); the run itself has ended"
-    with pytest.warns(CallbackWarning, match=message):
-        result = run(walks(), run_dir=str(tmp_path / "run"), callbacks=[Failing()], **OPTIONS)
-    assert len(result.history) == 4
-
-
-def test_the_end_of_a_diverged_run_has_its_reason(tmp_path):
-    recorder = Recorder()
-    with pytest.raises(Diverged) as caught:
+    with pytest.warns(CallbackWarning, match=message), pytest.raises(Diverged) as caught:
         run(walks(2), run_dir=str(tmp_path / "run"), callbacks=[recorder], **OPTIONS)
     assert recorder.order == ["begin", 0, 1, 2, "end"]
     assert recorder.calls[-1][1] is caught.value

@@ -4,6 +4,7 @@ import csv
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -104,25 +105,27 @@ def test_stages_equal_the_functions_that_they_compose(program):
     assert type(whole_state) is type(state) is ProgramState
     for whole, part in zip(jax.tree.leaves(whole_state), jax.tree.leaves(state), strict=True):
         np.testing.assert_allclose(whole, part, rtol=1e-5)
+    for number, metrics in enumerate(recorded):  # iterations are counted over the whole run
+        if "first" in metrics:
+            assert metrics["first"].tolist() == [12.0 * number] * 4
+            assert metrics["last"].tolist() == [12.0 * number + 11] * 4
 
 
-@pytest.mark.parametrize("count", [5, 12])
-def test_results_do_not_depend_on_the_length_of_the_calls(count):
-    program = repertoire()
-    mesh = make_mesh(1)
-    stages = Compiler(program, mesh, programs.template(program, mesh)).compile()
+@pytest.fixture(scope="module")
+def repertoire_stages():
+    """The program of a repertoire and its compiled stages."""
+    program, mesh = repertoire(), make_mesh(1)
+    return program, Compiler(program, mesh, programs.template(program, mesh)).compile()
+
+
+def test_results_do_not_depend_on_the_length_of_the_calls(repertoire_stages):
     results = []
-    for iterations in (1, count):
-        fixed = FixedCalls(program, stages, lambda: None, lambda *_: None)
+    for iterations in (1, 5, 12):
+        fixed = FixedCalls(*repertoire_stages, lambda: None, lambda *_: None)
         fixed.count = iterations
-        results.append(run_three(program, fixed))
-    tiny.assert_equal(*results)
-
-
-def test_iterations_are_counted_over_the_whole_run():
-    _, recorded = run_three(population(), generations(population()))
-    assert [metrics["first"].tolist() for metrics in recorded] == [[12.0 * number] * 4 for number in range(3)]
-    assert [metrics["last"].tolist() for metrics in recorded] == [[12.0 * number + 11] * 4 for number in range(3)]
+        results.append(run_three(repertoire_stages[0], fixed))
+    tiny.assert_equal(*results[:2])
+    tiny.assert_equal(*results[1:])
 
 
 def test_each_iteration_has_a_separate_key():
@@ -156,12 +159,9 @@ def test_start_states_of_init_and_step_are_one_compiled_program():
     assert staged_step(program.step) is program.step
 
 
-def test_each_generation_begins_with_a_short_call_regardless_of_the_previous_one():
+def test_each_generation_begins_with_a_short_call_regardless_of_the_previous_one(repertoire_stages):
     """Iterations during warm-up make no updates, so their duration does not predict that of later ones."""
-    shares = []
-    program = repertoire()
-    mesh = make_mesh(1)
-    stages = Compiler(program, mesh, programs.template(program, mesh)).compile()
+    shares, (program, stages) = [], repertoire_stages
     run_three(program, Generations(program, stages, lambda: None, lambda share, _: shares.append(share)))
     begun = [share for before, share in zip([1.0, *shares], shares, strict=False) if before == 1.0]
     assert begun == [1 / staged_step(program.step).iterations] * 3
@@ -196,24 +196,31 @@ def train(run_dir, **options):
     return run(population(), generations=3, run_dir=str(run_dir), quiet=True, checkpoint_every=1, **options)
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """A finished run: its folder and its final state."""
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    return folder, jax.device_get(train(folder).state)
+
+
 @pytest.mark.parametrize("calls", [7, 12 + 5])
-def test_a_run_stopped_within_a_generation_continues_bit_equal(calls, tmp_path, monkeypatch, one_by_one):
-    undisturbed = train(tmp_path / "undisturbed")
+def test_a_run_stopped_within_a_generation_continues_bit_equal(calls, tmp_path, undisturbed, monkeypatch, one_by_one):
     stop_after(calls, monkeypatch)
     stopped = tmp_path / "stopped"
     with pytest.raises(Interrupted, match=f"stopped within generation {1 + calls // 12}, .* rookery resume .*stopped"):
         train(stopped)
-    assert (stopped / "interrupted").is_dir()
+    kept = Path(shutil.copytree(stopped / "interrupted", tmp_path / "kept"))
     assert len(table(stopped, "metrics.csv")) == calls // 12 if calls > 12 else True
     resumed = train(stopped, resume=True)
-    tiny.assert_equal(jax.device_get(resumed.state), jax.device_get(undisturbed.state))
+    tiny.assert_equal(jax.device_get(resumed.state), undisturbed[1])
     for name in ("metrics.csv", "lineage.csv"):
-        assert table(stopped, name) == table(tmp_path / "undisturbed", name)
+        assert table(stopped, name) == table(undisturbed[0], name)
     assert not (stopped / "interrupted").exists(), "a later checkpoint replaces it"
+    shutil.copytree(kept, stopped / "interrupted")
+    assert train(stopped, resume=True).history == [], "it is older than the checkpoint, and not used"
 
 
-def test_a_damaged_interrupted_generation_is_trained_again(tmp_path, monkeypatch, one_by_one):
-    undisturbed = train(tmp_path / "undisturbed")
+def test_a_damaged_interrupted_generation_is_trained_again(tmp_path, undisturbed, monkeypatch, one_by_one):
     stop_after(12 + 5, monkeypatch)
     with pytest.raises(Interrupted):
         train(tmp_path / "stopped")
@@ -221,18 +228,7 @@ def test_a_damaged_interrupted_generation_is_trained_again(tmp_path, monkeypatch
         if file.is_file() and "manifest" not in file.name and file.suffix != ".json":
             file.write_bytes(bytes(byte ^ 1 for byte in file.read_bytes()))
     resumed = train(tmp_path / "stopped", resume=True)
-    tiny.assert_equal(jax.device_get(resumed.state), jax.device_get(undisturbed.state))
-
-
-def test_an_interrupted_generation_older_than_a_checkpoint_is_not_used(tmp_path, monkeypatch, one_by_one):
-    stop_after(12 + 5, monkeypatch)
-    with pytest.raises(Interrupted):
-        train(tmp_path / "stopped")
-    kept = tmp_path / "kept"
-    shutil.copytree(tmp_path / "stopped/interrupted", kept)
-    train(tmp_path / "stopped", resume=True)
-    shutil.copytree(kept, tmp_path / "stopped/interrupted")
-    assert run(population(), generations=3, run_dir=str(tmp_path / "stopped"), resume=True, quiet=True).history == []
+    tiny.assert_equal(jax.device_get(resumed.state), undisturbed[1])
 
 
 def test_a_nearly_finished_generation_is_finished_first(tmp_path, monkeypatch):

@@ -81,7 +81,7 @@ def test_a_failure_is_saved_and_the_run_goes_on_when_it_is_mended(tmp_path: Path
     assert state.members.buffer.size.tolist() == [42, 42]
 
 
-def test_an_environment_that_never_starts_is_an_error_before_the_first_generation(tmp_path: Path) -> None:
+def test_what_cannot_run_is_an_error_before_the_first_generation(tmp_path: Path, monkeypatch: Any) -> None:
     class NeverStarts(Counter):
         def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
             raise OSError("no level file")
@@ -89,6 +89,9 @@ def test_an_environment_that_never_starts_is_an_error_before_the_first_generatio
     message = r"the environment gym:NeverStarts is wrong, .*: it raised OSError in reset: no level file \("
     with pytest.raises(ValueError, match=message):
         run(adapted(NeverStarts), tmp_path, 1)
+    monkeypatch.setattr(sync, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match="gym:Counter runs on the host, which works in one process only"):
+        run(adapted(Counter), tmp_path, 1)
     assert not [*tmp_path.iterdir()]
 
 
@@ -102,12 +105,6 @@ def test_an_exception_while_episodes_are_saved_costs_these_episodes_only(tmp_pat
         state = run(adapted(Unsaved), tmp_path, 1)
     assert state.members.buffer.size.tolist() == [14, 14]
     assert (tmp_path / "checkpoints").is_dir()
-
-
-def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync, "process_count", lambda: 2)
-    with pytest.raises(ValueError, match="gym:Counter runs on the host, which works in one process only"):
-        run(adapted(Counter), tmp_path, 1)
 
 
 class TestTheirPlace:

@@ -12,11 +12,14 @@ ROW = {"steps_per_second": 12345.6, "seconds": 2.0, "best_fitness": 1047.6, "med
 
 
 def display(terminal: bool, **more: float) -> str:
-    console = Terminal(file=io.StringIO(), force_terminal=terminal, width=120, color_system=None)
-    with Reporter(10, first=2, console=console) as reporter:
-        reporter.compiled(3.21)
-        reporter.update(3, ROW | more)
-    assert isinstance(console.file, io.StringIO)
+    """What is shown of a generation by a reporter, of which a quiet one shows nothing."""
+    for quiet in (True, False):
+        console = Terminal(file=io.StringIO(), quiet=quiet, force_terminal=terminal, width=120, color_system=None)
+        with Reporter(10, first=2, quiet=quiet, console=console) as reporter:
+            reporter.compiled(3.21)
+            reporter.update(3, ROW | more)
+        assert isinstance(console.file, io.StringIO)
+        assert (console.file.getvalue() == "") == quiet
     return console.file.getvalue()
 
 
@@ -44,8 +47,10 @@ def test_a_live_line_on_a_terminal():
 
 
 def test_metrics_of_some_programs_are_shown_if_present():
-    shown = display(terminal=False, max_fitness=7.0, qd_score=512.0, coverage=37.5, diverged=2.0)
+    shown = display(terminal=False, max_fitness=7.0, qd_score=512.0, coverage=37.5, diverged=2.0, broken_episodes=3.0)
     assert "steps/s  best 7  QD score 512  coverage 37.5 %  diverged 2" in shown, "of a repertoire the best elite"
+    assert "broken episodes 3" in shown
+    assert "broken" not in display(terminal=False, broken_episodes=0.0)
 
 
 @pytest.mark.parametrize(
@@ -63,14 +68,6 @@ def test_of_independent_members_the_median_is_shown_instead_of_the_best(fitness:
     assert isinstance(console.file, io.StringIO)
     assert expected in console.file.getvalue()
     assert "best" not in console.file.getvalue()
-
-
-def test_quiet_prints_nothing():
-    console = Terminal(file=io.StringIO(), quiet=True)
-    with Reporter(10, quiet=True, console=console) as reporter:
-        reporter.update(1, ROW)
-    assert isinstance(console.file, io.StringIO)
-    assert console.file.getvalue() == ""
 
 
 @pytest.mark.parametrize("terminal", [True, False])
