@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,7 @@ from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config import EnvironmentConfig, RunConfig
 from rookery.experiments.config_io import to_record
 from rookery.experiments.kinds import KINDS, configure
+from rookery.experiments.settings import AnyRun
 from rookery.experiments.warm_start_settings import on_task, warm_start_defaults
 from rookery.learners.base import EvaluationConfig
 from rookery.learners.off_policy import OffPolicyConfig
@@ -97,13 +99,16 @@ def me_pbt_run(tmp_path_factory, diayn_run) -> str:
     )
 
 
-def test_each_skill_is_an_agent_for_the_environment_without_skills(diayn_run):
+def test_each_skill_of_the_best_member_is_an_agent_for_the_environment_without_skills(diayn_run):
     origin = warm_start.open_origin(diayn_run)
     assert origin.built.learner is not None
     spec = origin.built.learner.spec
     assert spec.skill is not None
     whole = rookery.genotype(trees.take(origin.state.members, 1))
     policies = rookery.experiments.skill_policies(diayn_run, member=1)
+    assert_equal(rookery.experiments.skill_policies(diayn_run), policies)
+    with pytest.raises(ValueError, match=r"member 3 does not exist; choose one in 0\.\.2"):
+        rookery.experiments.skill_policies(diayn_run, 3)
     with_skill = rookery.diayn(rookery.sac(spec, AGENT), spec, DIAYN_RUN.diayn)
     agent = rookery.sac(rookery.make("point_room").spec, AGENT)
     actions = []
@@ -115,16 +120,8 @@ def test_each_skill_is_an_agent_for_the_environment_without_skills(diayn_run):
     assert not np.allclose(actions[0], actions[1], atol=1e-6)
 
 
-def test_default_is_the_best_member(diayn_run):
-    policies, explicit = rookery.experiments.skill_policies(diayn_run), rookery.experiments.skill_policies(diayn_run, 1)
-    assert_equal(policies, explicit)
-    with pytest.raises(ValueError, match=r"member 3 does not exist; choose one in 0\.\.2"):
-        rookery.experiments.skill_policies(diayn_run, 3)
-
-
-@pytest.mark.parametrize("kind", ["sac", "pbt-sac"])
-def test_every_member_starts_from_the_skill_with_separate_hyper_parameters(kind, diayn_run):
-    config = configure(kind, population=2, init_from=diayn_run, skill=2, **SMALL)
+def test_every_member_starts_from_the_skill_with_separate_hyper_parameters(diayn_run):
+    config = configure("pbt-sac", population=2, init_from=diayn_run, skill=2, **SMALL)
     members, plain = initial_state(initial_program(config)).members, initial_state(build.build(config).program).members
     wanted = trees.take(rookery.experiments.skill_policies(diayn_run), 2)
     for member in range(2):
@@ -135,13 +132,11 @@ def test_every_member_starts_from_the_skill_with_separate_hyper_parameters(kind,
     assert float(jnp.abs(jax.tree.leaves(members.state.policy.moments)[1]).max()) == 0.0
 
 
-def test_a_repertoire_starts_from_every_skill_at_its_descriptor(diayn_run):
-    config = dataclasses.replace(ME_PBT_RUN, init_from=diayn_run)
-    repertoire = repertoire_of(initial_state(initial_program(config)))
+def test_a_repertoire_starts_from_every_skill_at_its_descriptor(diayn_run, me_pbt_run):
+    repertoire = rookery.experiments.repertoire(me_pbt_run)
     policies = rookery.experiments.skill_policies(diayn_run)
     occupied = np.flatnonzero(repertoire.occupied)
-    assert 1 <= len(occupied) <= 3
-    assert not repertoire_of(initial_state(build.build(config).program)).occupied.any()
+    assert 1 <= len(occupied) <= 3, "without the run, none is"
     kernels = np.asarray(policies.params.policy["params"]["Dense_0"]["kernel"])
     biases = np.asarray(policies.params.policy["params"]["Dense_0"]["bias"])
     assert np.array_equal(kernels[0], kernels[1]), "skills differ only in the bias"
@@ -185,31 +180,27 @@ def test_skill_discovery_starts_from_skill_discovery(diayn_run):
     assert_equal(trees.take(loaded, 0), trees.take(theirs, 1))
 
 
+def sac(run: str | None, skill: int | None = 1, kind: str = "sac", **changes: Any) -> AnyRun:
+    return configure(kind, init_from=run, skill=skill, **{**SMALL, **changes})
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda run: configure("sac", init_from=run, **SMALL), "has 3 skills; choose one by --skill 0 to 2"),
-        (lambda run: configure("sac", init_from=run, skill=3, **SMALL), "choose one by --skill 0 to 2, got 3"),
-        (lambda _: configure("sac", skill=1, **SMALL), "give the run that discovered it, or leave skill out"),
+        (lambda run: sac(run, None), "has 3 skills; choose one by --skill 0 to 2"),
+        (lambda run: sac(run, 3), "choose one by --skill 0 to 2, got 3"),
+        (lambda _: sac(None), "give the run that discovered it, or leave skill out"),
         (
-            lambda run: configure(
-                "sac",
-                init_from=run,
-                skill=1,
-                **{**SMALL, "environment": EnvironmentConfig(env="probe_value", devices=1)},
-            ),
+            lambda run: sac(run, environment=EnvironmentConfig(env="probe_value", devices=1)),
             r"observations of 2 numbers \(point_room\), but probe_value has 1",
         ),
         (
-            lambda run: configure("sac", init_from=run, skill=1, **{**SMALL, "agent": SacConfig(hidden_sizes=(4,))}),
+            lambda run: sac(run, agent=SacConfig(hidden_sizes=(4,))),
             r"has shape \(8,\), expected \(4,\); use the same widths",
         ),
+        (lambda run: sac(run, learner=OffPolicyConfig()), "keeps observation statistics where this one does not"),
         (
-            lambda run: configure("sac", init_from=run, skill=1, **{**SMALL, "learner": OffPolicyConfig()}),
-            "keeps observation statistics where this one does not",
-        ),
-        (
-            lambda run: configure("td3", init_from=run, skill=1, **{**SMALL, "agent": Td3Config(hidden_sizes=(8,))}),
+            lambda run: sac(run, kind="td3", agent=Td3Config(hidden_sizes=(8,))),
             "is a run of kind pbt-diayn, from which a run of kind td3 cannot start",
         ),
         (
@@ -226,18 +217,16 @@ def test_skill_discovery_starts_from_skill_discovery(diayn_run):
             ),
             "choose a run of map-elites, pga-me, dcrl-me or cma-mae",
         ),
-        (lambda run: configure("sac", init_from=run + "-no", **SMALL), "is not a run directory"),
+        (lambda run: sac(run + "-no", None), "is not a run directory"),
+        (
+            lambda run: dataclasses.replace(DIAYN_RUN, init_from=run, run=RunConfig(run_dir=run)),
+            "cannot start from itself; choose another folder",
+        ),
     ],
 )
 def test_an_incompatible_run_is_rejected(change, message, diayn_run):
     with pytest.raises(ValueError, match=message):
         initial_program(change(diayn_run))
-
-
-def test_a_run_cannot_start_from_itself(diayn_run):
-    run = RunConfig(run_dir=diayn_run)
-    with pytest.raises(ValueError, match="cannot start from itself; choose another folder"):
-        initial_program(dataclasses.replace(DIAYN_RUN, init_from=diayn_run, run=run))
 
 
 def test_the_best_member_is_one_that_was_not_replaced(diayn_run):
@@ -264,27 +253,26 @@ def test_a_run_from_python_is_rejected_with_a_remedy(tmp_path):
 
 
 def test_settings_that_are_not_given_come_from_the_other_run():
-    run = configure(
-        "diayn",
-        skills=SkillsConfig(7),
-        **{**SMALL, "environment": EnvironmentConfig(env="walker2d_uni", episode_length=100)},
+    environment = EnvironmentConfig(env="walker2d_uni", episode_length=100)
+    run = configure("diayn", skills=SkillsConfig(7), **{**SMALL, "environment": environment})
+    default, evolved, again, other = (
+        warm_start_defaults(run, KINDS[name]) for name in ("sac", "me-pbt-sac", "pbt-diayn", "td3")
     )
-    default = warm_start_defaults(run, KINDS["sac"])
+    kinds = [config.kind for config in (default, evolved, again, other)]
+    assert kinds == ["sac", "me-pbt-sac", "pbt-diayn", "td3"]
     assert (default.environment.env, default.environment.episode_length) == ("walker2d_uni", None)
-    assert default.kind == "sac"
-    assert default.agent == AGENT
+    assert default.agent == evolved.agent == AGENT
     assert default.learner == dataclasses.replace(OffPolicyConfig(), normalize_observations=True)
-    evolved = warm_start_defaults(run, KINDS["me-pbt-sac"])
-    assert evolved.kind == "me-pbt-sac"
-    assert evolved.agent == AGENT
-    again = warm_start_defaults(run, KINDS["pbt-diayn"])
-    assert again.kind == "pbt-diayn"
     assert again.skills is not None
     assert again.skills.num_skills == 7
-    other = warm_start_defaults(run, KINDS["td3"])
-    assert other.kind == "td3"
     assert other.agent == Td3Config()
     assert warm_start_defaults(None, KINDS["sac"]) == configure("sac")
+    # The settings of training are those of the new kind.
+    agent = PpoConfig(hidden_sizes=(8,), actor_epochs=1, minibatches=2, anneal_updates=0)
+    run = configure("pbt-ppo", agent=agent, environment=EnvironmentConfig(env="Breakout-MinAtar", frame_stack=4))
+    default = warm_start_defaults(run, KINDS["ppo"])
+    assert default.agent == PpoConfig(hidden_sizes=(8,))
+    assert default.environment.frame_stack == 4
 
 
 @pytest.mark.parametrize(
@@ -300,15 +288,6 @@ def test_options_of_another_task_are_not_taken(env, options, tmp_path, monkeypat
     assert run is not None
     default = warm_start_defaults(run, KINDS["sac"]).environment
     assert (default.option, default.frame_stack) == (options, 2 if options else 1)
-
-
-def test_the_settings_of_training_are_those_of_the_new_kind():
-    agent = PpoConfig(hidden_sizes=(8,), actor_epochs=1, minibatches=2, anneal_updates=0)
-    environment = EnvironmentConfig(env="Breakout-MinAtar", frame_stack=4)
-    run = configure("pbt-ppo", agent=agent, environment=environment)
-    default = warm_start_defaults(run, KINDS["ppo"])
-    assert default.agent == PpoConfig(hidden_sizes=(8,))
-    assert default.environment.frame_stack == 4
 
 
 def test_an_evaluation_records_the_trajectory_of_each_skill(diayn_run):

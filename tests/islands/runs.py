@@ -6,14 +6,15 @@ from rookery.storage.csv_log import read_csv
 from rookery.storage.island_files import island_dir, read_exchanges
 from tests.commandline import call
 
-TINY = (
-    "--episode-length 10 --num-envs 2 --hidden-sizes 4 --eval-episodes 2 --start-states 2 --devices 1 --quiet "
-    "--checkpoint-every 1 --keep 9 --migrate-every 1"
+# An island of each has a population of tests/short_runs.py, whose compiled programs it shares as far as it can.
+_TINY = (
+    "--env point_room --episode-length 12 --num-envs 2 --hidden-sizes 4 --eval-episodes 2 --start-states 2 --devices 1 "
+    "--steps-per-generation 20 --batch-size 4 --buffer-size 32 --warmup-steps 4 --quiet --checkpoint-every 1 --keep 9 "
+    "--migrate-every 1"
 )
-_TINY = f"--env point_room {TINY} --steps-per-generation 20 --batch-size 4 --buffer-size 64 --warmup-steps 4"
 PBT = f"pbt-sac {_TINY} --population 4 --islands 2 --exploit-interval 20 --migrate-fraction 1"
 """Two islands of two members, which exchange after every generation."""
-ME_PBT = f"me-pbt-sac {_TINY} --population 4 --ga-population 2 --islands 2 --grid 4 4 --migrate-fraction 0.5"
+ME_PBT = f"me-pbt-sac {_TINY} --population 4 --ga-population 4 --islands 2 --grid 4 4 --migrate-fraction 0.5"
 
 
 def train(flags: str, folder: Path, *more: str) -> tuple[int, str, str]:

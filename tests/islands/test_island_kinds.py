@@ -5,11 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rookery import trees
 from rookery.distributed.mesh import make_mesh
 from rookery.envs.host.base import HostError
-from rookery.islands import engine, replay_island
+from rookery.experiments.config import EnvironmentConfig, IslandsConfig, RunConfig
+from rookery.experiments.kinds import configure
+from rookery.islands import engine, plan, replay_island
 from rookery.islands.failures import Outcome, failed
 from rookery.islands.migration import migration
+from rookery.learners.base import genotype
 from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import pbt
 from rookery.storage.checkpoint import CheckpointError, NoneComplete
@@ -17,54 +21,53 @@ from rookery.storage.exit_reasons import Diverged
 from rookery.storage.run_dir import RunFolderError
 from tests import tiny
 from tests.commandline import call
-from tests.islands.runs import PBT, TINY, content, contents, train
+from tests.islands.runs import PBT, content, train
 
-HOST = PBT.replace("point_room", "tests.envs.gymnasium_environments:resumable").replace("--episode-length 10 ", "")
+HOST = PBT.replace("point_room", "tests.envs.gymnasium_environments:resumable").replace("--episode-length 12 ", "")
 
 
 def test_each_island_has_its_own_episodes_on_the_host(tmp_path):
-    """An island that saves its episodes leaves those of the others alone, and all continue bit by bit."""
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert train(HOST, whole, "--generations", "4") == (0, "", "")
-    assert train(HOST, parts, "--generations", "2") == (0, "", "")
-    assert call("resume", str(parts), "--generations", "4", "--quiet") == (0, "", "")
-    assert contents(parts) == contents(whole)
+    """An island that saves its episodes leaves those of the others alone: a replay without a stop has the same bits."""
+    run = tmp_path / "run"
+    assert train(HOST, run, "--generations", "2") == (0, "", "")
+    assert call("resume", str(run), "--generations", "4", "--quiet") == (0, "", "")
     for number in range(2):
-        tables, exchanges = content(whole, number)
+        tables, exchanges = content(run, number)
         assert not np.frombuffer(tables[0]["broken_episodes"]).any()
         assert len(exchanges) == 4
-    assert replay_island(whole, 1).generation == 4
+    assert replay_island(run, 1).generation == 4
 
 
 @pytest.mark.parametrize("kind", ["pbt-td3", "pbt-ppo", "pbt-ippo", "pbt-diayn", "pbt-metra"])
-def test_islands_of_every_kind_are_replayed(kind, tmp_path):
-    on_policy = "ppo" in kind
-    env = "--env MPE_simple_spread_v3" if kind == "pbt-ippo" else "--env point_room"
-    lengths = "--rollout-length 5 --evaluate-every 2" if on_policy else "--steps-per-generation 20 --batch-size 4 "
-    off_policy = "" if on_policy else "--buffer-size 64 --warmup-steps 4 --updates-per-step 0.5"
-    flags = f"{kind} {env} {TINY} {lengths} {off_policy} --population 4 --islands 2 --exploit-interval 10"
-    run = tmp_path / "run"
-    assert train(flags, run, "--generations", "3", "--migrate-fraction", "1") == (0, "", "")
-    imported = [number for number in range(2) if any(exchange.imports for exchange in content(run, number)[1])]
-    replay = replay_island(run, imported[0])
-    assert replay.generation == 3
-    assert replay.imports > 0
+def test_islands_of_every_kind_exchange_genotypes(kind):
+    environment = EnvironmentConfig(env="MPE_simple_spread_v3" if kind == "pbt-ippo" else "point_room", devices=1)
+    islands, run = IslandsConfig(islands=2), RunConfig(run_dir="absent")
+    config = plan.check(configure(kind, population=4, environment=environment, islands=islands, run=run))
+    migration = plan.Builder(config).migration
+    assert not migration.keeps_elites
+    assert jax.tree.leaves(migration.template)
 
 
-@pytest.mark.parametrize("inherit_buffer", [False, True])
-def test_an_import_leaves_no_transitions_where_a_child_has_its_parents(inherit_buffer):
-    config = PbtConfig(inherit_buffer=inherit_buffer)
-    program = pbt(tiny.learner(), None, 4, config)
+@pytest.mark.parametrize("learner", [tiny.team, tiny.discoverer])
+def test_teams_and_skills_are_published_and_imported(learner):
+    """They keep their transitions, as a child does where it does not inherit those of its parent."""
+    config = PbtConfig()
+    program = pbt(learner(), None, 4, config)
     exchanged = migration(program, make_mesh(1), 0.5, config)
     state = jax.jit(program.init)(jax.random.key(0))
-    full = state.members.buffer._replace(size=jnp.full(4, 7, jnp.int32))
-    state = state._replace(
-        members=state.members._replace(buffer=full), shared=state.shared._replace(recent=jnp.arange(4.0)[:, None])
-    )
+    state = state._replace(shared=state.shared._replace(recent=jnp.arange(4.0)[:, None]))
+    before = jax.tree.map(np.array, state.members._replace(env_state=()))
     published = exchanged.publish(state, jax.random.key(1))
     assert published is not None
-    loaded = exchanged.load(state, {1: published}, jax.random.key(2)).members
-    assert loaded.buffer.size.tolist() == ([7, 0, 7, 7] if inherit_buffer else [7, 7, 7, 7])
+    after = exchanged.load(state, {1: published}, jax.random.key(2)).members
+    source, imported = published.genotypes, jax.vmap(genotype)(after)
+    tiny.assert_equal(
+        trees.take((imported.params, imported.normalizer), 1), trees.take((source.params, source.normalizer), 0)
+    )
+    assert not trees.same_numbers(trees.take(imported.hyper, 1), trees.take(source.hyper, 0)), "they are perturbed"
+    others = jnp.asarray([0, 2, 3])
+    tiny.assert_equal(trees.take(after._replace(env_state=()), others), trees.take(before, others))
+    tiny.assert_equal(after.buffer, before.buffer)
 
 
 @pytest.mark.parametrize("error", [CheckpointError("the disk is full."), HostError("gym:Faulty raised.")])

@@ -36,12 +36,20 @@ def test_a_publication_is_read_back_with_its_types(tmp_path):
     assert os.listdir(store.folder) == [name]  # no temporary file is left
 
 
-def test_publishing_the_same_again_writes_nothing(tmp_path):
+def test_publishing_the_same_again_writes_nothing_and_other_content_is_rejected(tmp_path):
     store = Store(tmp_path)
     name = store.publish(publication())
     before = (tmp_path / name).stat().st_mtime_ns
     assert store.publish(publication()) == name
     assert (tmp_path / name).stat().st_mtime_ns == before
+    with pytest.raises(StoreError, match="island 1 has published generation 10 with other content before"):
+        store.publish(publication(fitness=3.0))
+    assert os.listdir(tmp_path) == [name]
+    reader = Store(tmp_path / "none", read_only=True)
+    assert reader.publish(publication()) == name
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(StoreError, match="with other content"):
+        Store(tmp_path, read_only=True).publish(publication(fitness=3.0))
 
 
 @pytest.mark.parametrize("direction", [1, -1])
@@ -57,28 +65,14 @@ def test_the_newest_publication_is_that_of_the_latest_generation_whatever_the_cl
     assert list(store.newest(2, 1000)[0]) == [names[0]]
 
 
-def test_other_content_for_a_generation_is_rejected(tmp_path):
-    store = Store(tmp_path)
-    name = store.publish(publication())
-    with pytest.raises(StoreError, match="island 1 has published generation 10 with other content before"):
-        store.publish(publication(fitness=3.0))
-    assert os.listdir(tmp_path) == [name]
-
-
-@pytest.mark.parametrize("share", [0.0, 0.05, 0.3, 0.6, 0.99])
-def test_a_publication_that_was_cut_is_left_out(tmp_path, share):
+def test_every_flipped_byte_and_every_cut_is_detected(tmp_path):
     store = Store(tmp_path)
     name = store.publish(publication())
     content = (tmp_path / name).read_bytes()
-    (tmp_path / name).write_bytes(content[: int(share * len(content))])
-    with pytest.raises(StoreError, match=rf"^the publication {name} was left out: .*[a-z]\.$"):
-        store.read(name)
-
-
-def test_every_flipped_byte_is_detected(tmp_path):
-    store = Store(tmp_path)
-    name = store.publish(publication())
-    content = (tmp_path / name).read_bytes()
+    for share in (0.0, 0.05, 0.3, 0.6, 0.99):
+        (tmp_path / name).write_bytes(content[: int(share * len(content))])
+        with pytest.raises(StoreError, match=rf"^the publication {name} was left out: .*[a-z]\.$"):
+            store.read(name)
     for place in range(len(content)):
         changed = bytearray(content)
         changed[place] ^= 1
@@ -103,24 +97,17 @@ def test_nothing_but_numbers_is_stored(tmp_path):
         Store(tmp_path).read(name)
 
 
-@pytest.mark.parametrize(
-    "name", ["../outside.pub", "/etc/passwd", "0001-000000010-zzzz.pub", "0001-000000010-0123456789abcdef.pub/.."]
-)
-def test_a_name_cannot_leave_the_folder(tmp_path, name):
+def test_a_name_cannot_leave_the_folder_and_links_are_not_followed(tmp_path):
     (tmp_path / "outside.pub").write_bytes(encode(publication()))
-    with pytest.raises(StoreError, match="its name is not that of a publication"):
-        Store(tmp_path / "publications").read(name)
-
-
-def test_links_are_not_followed(tmp_path):
-    elsewhere = Store(tmp_path / "elsewhere")
-    name = elsewhere.publish(publication())
-    store = Store(tmp_path / "publications")
+    elsewhere, store = Store(tmp_path / "elsewhere"), Store(tmp_path / "publications")
+    link = elsewhere.publish(publication())
     store.folder.mkdir()
-    (store.folder / name).symlink_to(elsewhere.folder / name)
+    (store.folder / link).symlink_to(elsewhere.folder / link)
     assert store.newest(0, 10_000) == ({}, [])
-    with pytest.raises(StoreError, match="its name is not that of a publication"):
-        store.read(name)
+    digits = "0001-000000010-0123456789abcdef.pub/.."
+    for name in ("../outside.pub", "/etc/passwd", "0001-000000010-zzzz.pub", digits, link):
+        with pytest.raises(StoreError, match="its name is not that of a publication"):
+            store.read(name)
 
 
 def test_a_renamed_publication_is_left_out(tmp_path):
@@ -147,15 +134,19 @@ def test_the_newest_of_each_other_island_with_at_most_the_same_experience(tmp_pa
     assert len(notes) == 1
 
 
-def test_a_full_disk_is_a_sentence(tmp_path, monkeypatch):
+def test_a_full_disk_or_a_file_in_place_of_the_store_is_a_sentence(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    store = Store(tmp_path)
+    store = Store(tmp_path / "publications")
+    store.check()
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StoreError, match=r"cannot be written to \(No space left on device\), so this island publishes"):
         store.publish(publication())
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(store.folder) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be used by islands"):
+        Store(tmp_path / "file").check()
 
 
 def test_a_file_system_without_renames_is_a_sentence(tmp_path, monkeypatch):
@@ -171,18 +162,3 @@ def test_a_file_system_without_renames_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", lambda *_: None)
     with pytest.raises(StoreError, match="does not replace a file by renaming another"):
         store.check()
-
-
-def test_a_file_in_place_of_the_store_is_a_sentence(tmp_path):
-    (tmp_path / "publications").write_text("")
-    with pytest.raises(StoreError, match="cannot be used by islands"):
-        Store(tmp_path / "publications").check()
-
-
-def test_a_store_that_is_read_only_writes_nothing(tmp_path):
-    store = Store(tmp_path, read_only=True)
-    name = store.publish(publication())
-    assert os.listdir(tmp_path) == []
-    assert Store(tmp_path).publish(publication()) == name
-    with pytest.raises(StoreError, match="with other content"):
-        store.publish(publication(fitness=3.0))

@@ -64,10 +64,8 @@ class TestDominatedNovelty:
         found = dominated_novelty(fitness, places, 2)
         assert found.tolist() == [INF, 1.0, (3.0 + 4.0) / 2, (1.0 + 2.0) / 2, -INF]
         assert found.dtype == jnp.float32
-
-    def test_of_equal_fitnesses_the_first_is_the_fitter_one(self):
-        found = dominated_novelty(jnp.ones(3), jnp.asarray([[0.0], [0.0], [3.0]]), 3)
-        assert found.tolist() == [INF, 0.0, 3.0]
+        # Of equal fitnesses the first is the fitter one.
+        assert dominated_novelty(jnp.ones(3), jnp.asarray([[0.0], [0.0], [3.0]]), 3).tolist() == [INF, 0.0, 3.0]
 
     @pytest.mark.parametrize("neighbours", [1, 3])
     def test_both_ways_to_find_the_nearest_agree_with_a_plain_loop(self, neighbours):
@@ -149,10 +147,6 @@ class TestSurvival:
         _, added = rule.add(repertoire, genotypes([6]), jnp.asarray([4.0]), jnp.asarray([[2.5]]), ON_LINE)
         assert (added.cell.tolist(), added.status.tolist()) == ([1], [1]), "0.475 from it is less than 0.625"
 
-    def test_fewer_than_one_neighbour(self):
-        with pytest.raises(ValueError, match="novelty_neighbours must be at least 1, got 0"):
-            archives.dominated_novelty(CELLS, 0)
-
 
 class TestThresholds:
     def test_by_hand(self):
@@ -178,10 +172,12 @@ class TestThresholds:
         _, added = rule.add(repertoire, genotypes([3]), jnp.asarray([0.5]), LINE[:1], ON_LINE)
         assert added.improvement.tolist() == [-0.5]
 
-    @pytest.mark.parametrize("rate", [-0.1, 1.1, NAN])
-    def test_rates_out_of_range(self, rate):
-        with pytest.raises(ValueError, match=r"archive_learning_rate must lie in \[0, 1\], got"):
-            archives.annealed(LINE, rate)
+    def test_settings_out_of_range(self):
+        for rate in (-0.1, 1.1, NAN):
+            with pytest.raises(ValueError, match=r"archive_learning_rate must lie in \[0, 1\], got"):
+                archives.annealed(LINE, rate)
+        with pytest.raises(ValueError, match="novelty_neighbours must be at least 1, got 0"):
+            archives.dominated_novelty(CELLS, 0)
 
 
 def bowl(x, key):

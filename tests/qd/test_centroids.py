@@ -23,11 +23,7 @@ class TestGrid:
         cells = grid((2, 3), (0.0, -3.0), (1.0, 3.0))
         assert cells.dtype == jnp.float32
         assert cells.tolist() == [[0.25, -2.0], [0.25, 0.0], [0.25, 2.0], [0.75, -2.0], [0.75, 0.0], [0.75, 2.0]]
-
-    def test_one_dimension(self):
         assert grid((4,), (0.0,), (8.0,)).tolist() == [[1.0], [3.0], [5.0], [7.0]]
-
-    def test_a_single_cell_lies_in_the_middle(self):
         assert grid((1, 1, 1), (0.0, 2.0, -4.0), (1.0, 4.0, 4.0)).tolist() == [[0.5, 3.0, 0.0]]
 
     def test_every_point_of_a_cell_is_nearest_to_its_centre(self):
@@ -48,10 +44,8 @@ class TestGrid:
             grid(shape, lower, upper)
         with pytest.raises(ValueError, match=message):
             cvt(jax.random.key(0), 64 ** len(shape), lower, upper, 5_000, 2)
-
-    @pytest.mark.parametrize("count", [3, 12, 15])
-    def test_the_narrowest_cells_differ(self, count):
-        assert len(np.unique(grid((count,), (1e6,), (1e6 + 1,)))) == count
+        for count in (3, 12, 15):  # the narrowest that differ
+            assert len(np.unique(grid((count,), (1e6,), (1e6 + 1,)))) == count
 
     @pytest.mark.parametrize(
         ("shape", "lower", "upper", "sentence"),
@@ -72,9 +66,7 @@ class TestGrid:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 class TestNearest:
-    @pytest.mark.parametrize(
-        ("count", "cells", "size"), [(1_000, 13, 1), (500, 1_021, 2), (2_100, 64, 2), (300, 77, 4)]
-    )
+    @pytest.mark.parametrize(("count", "cells", "size"), [(1_000, 13, 1), (500, 1_021, 2), (300, 77, 4)])
     def test_brute_force_agrees(self, variant, count, cells, size):
         random = np.random.default_rng(count)
         descriptors = random.normal(size=(count, size)).astype(np.float32)
@@ -86,25 +78,19 @@ class TestNearest:
         np.testing.assert_allclose(expected[np.arange(count), index], expected.min(axis=1), rtol=1e-5)
         assert (np.asarray(index) == expected.argmin(axis=1)).mean() > 0.99  # except for ties due to rounding
 
-    def test_by_hand(self, variant):
-        places = jnp.asarray([[0.0, 0.0], [4.0, 0.0], [0.0, 2.0]])
-        points = jnp.asarray([[1.9, 0.0], [2.1, 0.0], [0.0, 1.1], [9.0, 9.0], [-5.0, -5.0]])
-        assert variant(points, places).tolist() == [
-            0,
-            1,
-            2,
-            1,
-            0,
-        ]  # (9, 9): 25 + 81 to the second, 81 + 49 to the third
-
-    def test_ties_go_to_the_lower_index(self, variant):
-        places = jnp.asarray([[1.0, 1.0], [-1.0, 1.0], [1.0, -1.0], [-1.0, -1.0], [1.0, 1.0]])
-        points = jnp.asarray([[0.0, 0.0], [-3.0, 0.0], [0.0, -2.0], [1.0, 1.0]])
-        assert variant(points, places).tolist() == [0, 1, 2, 0]
-
-    def test_no_dimension_is_rescaled(self, variant):
-        places = jnp.asarray([[0.0, 0.0], [100.0, 1.0]])
-        assert variant(jnp.asarray([[45.0, 1.0], [55.0, 0.0]]), places).tolist() == [0, 1]
+    @pytest.mark.parametrize(
+        ("places", "points", "expected"),
+        [
+            # (9, 9): 25 + 81 to the second, 81 + 49 to the third
+            ([[0, 0], [4, 0], [0, 2]], [[1.9, 0], [2.1, 0], [0, 1.1], [9, 9], [-5, -5]], [0, 1, 2, 1, 0]),
+            ([[1, 1], [-1, 1], [1, -1], [-1, -1], [1, 1]], [[0, 0], [-3, 0], [0, -2], [1, 1]], [0, 1, 2, 0]),  # ties
+            ([[0, 0], [100, 1]], [[45, 1], [55, 0]], [0, 1]),  # no dimension is rescaled
+            ([[3]], [[5], [-7]], [0, 0]),
+            (np.zeros((3, 2)), np.zeros((0, 2)), []),
+        ],
+    )
+    def test_by_hand(self, variant, places, points, expected):
+        assert variant(jnp.asarray(points, jnp.float32), jnp.asarray(places, jnp.float32)).tolist() == expected
 
     def test_non_finite_rows_get_a_valid_cell_and_do_not_affect_others(self, variant):
         places = jnp.asarray([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]])
@@ -112,12 +98,6 @@ class TestNearest:
         index = variant(points, places).tolist()
         assert (index[1], index[3]) == (1, 2)
         assert set(index) <= {0, 1, 2}
-
-    def test_a_single_cell_contains_all_points(self, variant):
-        assert variant(jnp.asarray([[5.0], [-7.0]]), jnp.asarray([[3.0]])).tolist() == [0, 0]
-
-    def test_an_empty_batch(self, variant):
-        assert variant(jnp.zeros((0, 2)), jnp.zeros((3, 2))).shape == (0,)
 
 
 class TestCvt:
@@ -135,11 +115,9 @@ class TestCvt:
         assert share.min() > 0.6
         assert share.max() < 1.6
 
-    def test_one_cell_is_the_mean(self):
+    def test_one_cell_is_the_mean_and_two_halve_an_interval(self):
         place = cvt(jax.random.key(3), 1, (10.0,), (20.0,))
         assert place[0, 0] == pytest.approx(15.0, abs=0.06)  # 10 / sqrt(12 x 50,000) = 0.013
-
-    def test_two_cells_halve_an_interval(self):
         places = np.sort(np.asarray(cvt(jax.random.key(1), 2, (0.0,), (1.0,)))[:, 0])
         np.testing.assert_allclose(places, [0.25, 0.75], atol=0.01)
 
@@ -154,15 +132,13 @@ class TestCvt:
         fewer = cvt(jax.random.key(0), 5, (0.0, 0.0), (1.0, 1.0), 200, 1)
         assert not (fewer == settled).all()
 
-    def test_as_many_draws_as_cells_are_the_centroids(self):
-        places = np.asarray(cvt(jax.random.key(0), 5, (0.0, 5.0), (1.0, 6.0), num_samples=5))
-        assert len(np.unique(places, axis=0)) == 5
-
-    def test_limits_of_a_coarse_float_are_kept(self):
+    def test_limits_of_a_coarse_float_are_kept_and_as_many_draws_as_cells_are_the_centroids(self):
         lower, upper = (16_777_200.0, -9.0), (16_777_216.0, 9.0)  # neighbours below 2^24 are 1 apart
         places = cvt(jax.random.key(0), 3, lower, upper, iterations=0)
         assert bool(jnp.all(places >= jnp.asarray([lower])))
         assert bool(jnp.all(places <= jnp.asarray([upper])))
+        places = np.asarray(cvt(jax.random.key(0), 5, (0.0, 5.0), (1.0, 6.0), num_samples=5))
+        assert len(np.unique(places, axis=0)) == 5
 
     def test_dimensions_differ_in_width(self):
         places = np.asarray(cvt(jax.random.key(0), 64, (0.0, 0.0), (64.0, 1.0)))
@@ -202,12 +178,9 @@ def test_a_grid_is_searched_by_arithmetic_with_the_same_cells(shape, lower, uppe
     assert 0 <= int(find(jnp.full((1, len(shape)), jnp.nan), cells)[0]) < cells.shape[0]
 
 
-def test_half_way_between_two_cells_of_a_grid_belongs_to_the_lower():
+def test_half_way_between_two_cells_belongs_to_the_lower_and_other_centroids_are_searched_by_distance():
     cells = centroids.grid((4,), (0.0,), (4.0,))
     assert centroids.finder(cells)(jnp.asarray([[1.0], [2.0], [3.0]]), cells).tolist() == [0, 1, 2]
-
-
-def test_other_centroids_are_searched_by_distance():
     shuffled = centroids.grid((3, 3), (0, 0), (1, 1))[::-1]
     assert centroids.finder(shuffled) is centroids.nearest
     assert centroids.finder(centroids.cvt(jax.random.key(0), 9, (0, 0), (1, 1), 500)) is centroids.nearest

@@ -56,36 +56,30 @@ class TestCounts:
         config = MePbtConfig(replace_fraction=replaced, best_fraction=best, sample_fraction=sampled)
         assert counts(config, size) == expected
 
-    def test_too_many_is_an_error_with_all_numbers(self):
-        config = MePbtConfig(replace_fraction=0.3, best_fraction=0.4, sample_fraction=0.5)
-        with pytest.raises(
-            ValueError, match=r"4 best members, 3 replaced .* 5 from samples exceed the population of 10"
-        ):
-            counts(config, 10)
-
-    @pytest.mark.parametrize(("size", "options"), [(1, {}), (8, {"replace_fraction": 0.05, "sample_fraction": 0.0})])
-    def test_counts_that_replace_no_member(self, size, options):
-        with pytest.raises(ValueError, match=f"replace_fraction .* and sample_fraction .* of {size} replace no member"):
-            pbt_emitter(LEARNER, SCORING, population_size=size, config=MePbtConfig(**options))
-
-    def test_an_empty_population(self):
-        with pytest.raises(ValueError, match="population_size must be at least 1, got 0"):
-            counts(MePbtConfig(), 0)
-
     @pytest.mark.parametrize(
-        ("options", "message"),
+        ("size", "options", "message"),
         [
-            ({"replace_fraction": -0.1}, "replace_fraction must lie in"),
-            ({"best_fraction": 1.1}, "best_fraction must lie in"),
-            ({"sample_fraction": NAN}, "sample_fraction must be a finite number"),
-            ({"resample_probability": 2}, "resample_probability must lie in"),
-            ({"perturb_factors": (0.8, 0.0)}, "perturb_factors must be above 0"),
-            ({"perturb": "pb2"}, "perturb must be 'resample' or 'perturb', got 'pb2'"),
+            (
+                10,
+                {"replace_fraction": 0.3, "best_fraction": 0.4, "sample_fraction": 0.5},
+                r"4 best members, 3 replaced .* 5 from samples exceed the population of 10",
+            ),
+            (1, {}, "replace_fraction .* and sample_fraction .* of 1 replace no member"),
+            (8, {"replace_fraction": 0.05, "sample_fraction": 0.0}, "replace_fraction .* of 8 replace no member"),
+            (0, {}, "population_size must be at least 1, got 0"),
+            (8, {"ga_population": 0}, "batch_size must be at least 1, got 0"),
+            (8, {"replace_fraction": -0.1}, "replace_fraction must lie in"),
+            (8, {"best_fraction": 1.1}, "best_fraction must lie in"),
+            (8, {"sample_fraction": NAN}, "sample_fraction must be a finite number"),
+            (8, {"resample_probability": 2}, "resample_probability must lie in"),
+            (8, {"perturb_factors": (0.8, 0.0)}, "perturb_factors must be above 0"),
+            (8, {"perturb": "pb2"}, "perturb must be 'resample' or 'perturb', got 'pb2'"),
         ],
     )
-    def test_invalid_settings_are_errors(self, options, message):
+    def test_invalid_settings_are_errors(self, size, options, message):
+        ga = {"ga_population": options.pop("ga_population")} if "ga_population" in options else {}
         with pytest.raises(ValueError, match=message):
-            MePbtConfig(**options)
+            pbt_emitter(LEARNER, SCORING, population_size=size, config=MePbtConfig(**options), **ga)
 
 
 @pytest.fixture(scope="module")
@@ -143,12 +137,10 @@ class TestOrigins:
             assert revived.sum() == elites
             assert (parents != np.arange(10)).sum() == children
 
-    def test_all_parents_of_the_best_are_drawn(self, decide):
+    def test_all_parents_of_the_best_are_drawn_and_siblings_draw_independently(self, decide):
         parents, _ = decide([[0.0, 5.0, 9.0, 8.0, 7.0]] * 200, Counts(3, 1, 0))
         assert set(parents[:, 0]) == {2, 3, 4}
         assert (parents[:, 1:] == np.arange(1, 5)).all()
-
-    def test_siblings_draw_independently(self, decide):
         parents, _ = decide([[9.0, 8.0, 1.0, 0.0]] * 100, Counts(2, 2, 0))
         assert {tuple(pair) for pair in parents[:, 2:]} == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
@@ -223,33 +215,27 @@ FITNESS = (3.0, NAN, 5.0, 1.0, 2.0)  # 2 is best, 0 survives; 4 and 3 are replac
 
 
 class TestExploit:
-    def test_survivors_keep_everything_bit_for_bit(self, exploit, population, repertoire):
+    def test_survivors_keep_everything_children_copy_and_elites_have_new_momentum_and_the_slots_data(
+        self, exploit, population, repertoire
+    ):
         members, parents = exploit(with_fitness(population, FITNESS), repertoire, BANK, KEY)
         assert parents.tolist() == [0, 2, 2, FROM_REPERTOIRE, FROM_REPERTOIRE]
         stayed = jnp.asarray([0, 2])
         tiny.assert_equal(trees.take(members, stayed), trees.take(population.members, stayed))
-
-    def test_a_child_copies_its_parent_and_the_slot_of_a_diverged_member_is_reset(
-        self, exploit, population, repertoire
-    ):
-        members, _ = exploit(with_fitness(population, FITNESS), repertoire, BANK, KEY)
         tiny.assert_equal(trees.take(members.state, 1), trees.take(population.members.state, 2))
-        assert members.env_state[1].tolist() == BANK[:2].tolist()
+        assert members.env_state[1].tolist() == BANK[:2].tolist(), "the slot of a diverged member is reset"
         assert not members.buffer[1].any()
-
-    def test_data_stays_with_a_slot_that_did_not_diverge(self, exploit, population, repertoire):
-        members, parents = exploit(with_fitness(population, (3.0, -9.0, 5.0, 1.0, 2.0)), repertoire, BANK, KEY)
-        assert parents.tolist() == [0, 2, 2, FROM_REPERTOIRE, FROM_REPERTOIRE]
-        tiny.assert_equal((members.env_state, members.buffer), population.members[3:])
-
-    def test_a_member_replaced_by_an_elite_has_new_momentum_and_the_slots_data(self, exploit, population, repertoire):
-        members, _ = exploit(with_fitness(population, FITNESS), repertoire, BANK, KEY)
         for slot in (3, 4):
             elite = int(members.hyper.fixed[slot]) - 100  # the fixed hyper-parameter identifies the elite
             assert members.state.position[slot].tolist() == repertoire.genotypes.params[elite].tolist()
             assert not members.state.momentum[slot].any()
             assert members.buffer[slot].tolist() == population.members.buffer[slot].tolist()
             assert members.env_state[slot].tolist() == population.members.env_state[slot].tolist()
+
+    def test_data_stays_with_a_slot_that_did_not_diverge(self, exploit, population, repertoire):
+        members, parents = exploit(with_fitness(population, (3.0, -9.0, 5.0, 1.0, 2.0)), repertoire, BANK, KEY)
+        assert parents.tolist() == [0, 2, 2, FROM_REPERTOIRE, FROM_REPERTOIRE]
+        tiny.assert_equal((members.env_state, members.buffer), population.members[3:])
 
     def test_new_members_draw_separate_elites_and_hyper_parameters(self, exploit, population, repertoire):
         drawn = set()
@@ -305,13 +291,6 @@ class TestExploit:
         _, parents = exploit(with_fitness(population, [NAN] * 5), no_elites(repertoire), BANK, KEY)
         assert parents.tolist() == [0, 1, 2, 3, 4]
 
-    def test_in_the_first_generation_no_member_is_replaced(self, exploit, population, repertoire):
-        state = with_fitness(population, FITNESS)
-        state = state._replace(shared=state.shared._replace(generation=jnp.zeros((), jnp.int32)))
-        members, parents = exploit(state, repertoire, BANK, KEY)
-        assert parents.tolist() == [0, 1, 2, 3, 4]
-        tiny.assert_equal(members, population.members)
-
     def test_a_perturbation_starts_from_the_inherited_hyper_parameters(self, population, repertoire):
         given = bindings(perturb="perturb", resample_probability=0.0, inherit_buffer=True)
         exploit = jax.jit(partial(pbt_emitter_exploit, given))
@@ -344,11 +323,14 @@ class TestAskAndTell:
         moved = after.members.state.position - population.members.state.position
         assert (abs(moved[jnp.asarray([0, 2])]) > 1e-4).all(), "they were trained"
 
-    def test_every_member_trains_with_a_separate_key(self, ask, population, repertoire):
+    def test_every_member_trains_with_a_separate_key_and_in_the_first_generation_none_is_replaced(
+        self, ask, population, repertoire
+    ):
         clones = trees.take(population.members, jnp.zeros((5,), jnp.int32))
-        state = with_fitness(population._replace(members=clones), [0.0] * 5)
+        state = with_fitness(population._replace(members=clones), FITNESS)
         state = state._replace(shared=state.shared._replace(generation=jnp.zeros((), jnp.int32)))
-        _, _, learned = ask(state, no_elites(repertoire), BANK, KEY)
+        after, _, learned = ask(state, repertoire, BANK, KEY)
+        assert after.shared.parents.tolist() == [0, 1, 2, 3, 4]
         assert len(set(learned["stride"].tolist())) == 5
 
     def test_the_members_fitness_is_that_of_the_last_rows(self, population):
@@ -372,14 +354,6 @@ class TestAskAndTell:
         assert int(metrics["revived"]) == 2
         assert metrics["episode_length"].tolist() == [6.5, 8.5, 10.5, 12.5, 14.5]
         assert jnp.array_equal(metrics["hyper/rate"], population.members.hyper.rate)
-
-    def test_invalid_sizes_are_errors(self):
-        with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
-            pbt_emitter(LEARNER, SCORING, population_size=5, ga_population=0)
-        with pytest.raises(ValueError, match="population_size must be at least 1, got 0"):
-            pbt_emitter(LEARNER, SCORING, population_size=0, ga_population=5)
-        with pytest.raises(ValueError, match="exceed the population of 10"):
-            pbt_emitter(LEARNER, SCORING, config=MePbtConfig(replace_fraction=0.9))
 
 
 def test_a_repertoire_of_agents_with_skills_is_evaluated(tmp_path):

@@ -118,18 +118,15 @@ class TestVariation:
 
 
 class TestProposals:
-    def test_the_first_generation_is_initial_and_trains_nothing(self, pga):
-        emitter, ((asked, proposals, _, _, metrics), _, _, bank) = pga
+    def test_the_first_generation_is_initial_and_trains_nothing_and_the_last_proposal_is_the_actor(self, pga):
+        emitter, (first, second, _, bank) = pga
+        asked, proposals, _, _, metrics = first
         assert int(asked.shared.training.updates) == 0
         tiny.assert_equal(asked.shared.training.member, emitter.init(jax.random.key(8), bank).shared.training.member)
         assert all(float(value) == 0.0 for value in metrics.values())
         assert len(np.unique(np.asarray(jax.tree.leaves(proposals.params)[-1]).reshape(8, -1), axis=0)) == 8
-
-    def test_the_last_proposal_is_the_actor(self, pga):
-        _, (first, second, _, _) = pga
         for asked, proposals, *_ in (first, second):
-            actor = asked.shared.training.member.state.policy.params
-            tiny.assert_equal(trees.take(proposals.params, -1), actor)
+            tiny.assert_equal(trees.take(proposals.params, -1), asked.shared.training.member.state.policy.params)
         assert int(second[0].shared.training.updates) == 4
 
     def test_a_policy_is_an_elite_varied_by_the_critics(self, pga):
@@ -289,15 +286,21 @@ def test_a_resumed_run_continues_bit_equal(tmp_path):
 
 
 class TestErrors:
-    @pytest.mark.parametrize(("method", "name"), [(pga_me, "PGA-ME"), (dcrl_me, "DCRL-ME")])
-    def test_tasks_that_they_cannot_learn(self, method, name):
+    def test_tasks_that_they_cannot_learn(self):
         arm = named_scoring(rookery.envs.function("arm", 3))
-        with pytest.raises(ValueError, match=f"{name} learns from the transitions of episodes, but arm is a"):
-            method(arm)
         discrete = ENV._replace(spec=ENV.spec._replace(discrete=True, action_size=2))
         scoring: Scoring = SCORING._replace(evaluator=EVALUATOR._replace(environment=discrete))
-        with pytest.raises(ValueError, match=f"{name} needs continuous actions, but point_room has discrete"):
-            method(scoring, 8, policy=POLICY)
+        for method, name in ((pga_me, "PGA-ME"), (dcrl_me, "DCRL-ME")):
+            with pytest.raises(ValueError, match=f"{name} learns from the transitions of episodes, but arm is a"):
+                method(arm)
+            with pytest.raises(ValueError, match=f"{name} needs continuous actions, but point_room has discrete"):
+                method(scoring, 8, policy=POLICY)
+        with pytest.raises(ValueError, match="learns from the transitions of episodes, but arm is a function"):
+            map_elites(arm, grid((2, 2), (0.0, 0.0), (1.0, 1.0)), pga_me(SCORING, 8, PgaMeConfig(**SMALL), POLICY))
+        with pytest.raises(ValueError, match=r"actor_share must lie in \(0, 0.5\), below .*, got 0.6"):
+            DcrlMeConfig(actor_share=0.6)
+        with pytest.raises(ValueError, match="length_scale must be above 0, got 0"):
+            DcrlMeConfig(length_scale=0)
 
     @pytest.mark.parametrize(
         ("batch_size", "options", "policy", "message"),
@@ -314,17 +317,3 @@ class TestErrors:
     def test_invalid_settings(self, batch_size, options, policy, message):
         with pytest.raises(ValueError, match=message):
             pga_me(SCORING, batch_size, PgaMeConfig(**{**SMALL, **options}), policy)
-
-    def test_invalid_conditions(self):
-        with pytest.raises(
-            ValueError, match=r"actor_share must lie in \(0, 0.5\), below what variation_share leaves, got 0.6"
-        ):
-            DcrlMeConfig(actor_share=0.6)
-        with pytest.raises(ValueError, match="length_scale must be above 0, got 0"):
-            DcrlMeConfig(length_scale=0)
-
-    def test_an_emitter_that_learns_from_transitions_needs_episodes(self):
-        emitter = pga_me(SCORING, 8, PgaMeConfig(**SMALL), POLICY)
-        arm = named_scoring(rookery.envs.function("arm", 3))
-        with pytest.raises(ValueError, match="learns from the transitions of episodes, but arm is a function"):
-            map_elites(arm, grid((2, 2), (0.0, 0.0), (1.0, 1.0)), emitter)

@@ -36,11 +36,8 @@ FIRST, SECOND = parent(1), parent(2)
 FLOATING = ("kernel", "bias", "scalar")
 
 
-def test_without_noise_the_child_is_the_first_parent():
-    tiny.assert_equal(iso_line(FIRST, SECOND, KEY, VariationConfig(0.0, 0.0)), FIRST)
-
-
 def test_one_step_along_the_line_for_the_whole_tree():
+    tiny.assert_equal(iso_line(FIRST, SECOND, KEY, VariationConfig(0.0, 0.0)), FIRST)
     varied = iso_line(FIRST, SECOND, KEY, VariationConfig(0.0, 0.5))
     steps = [(varied[name] - FIRST[name]) / (SECOND[name] - FIRST[name]) for name in FLOATING]
     step = float(steps[2])
@@ -65,11 +62,8 @@ def test_a_child_of_equal_parents_differs_by_the_isotropic_noise_alone():
     assert abs(noise.std() / 0.02 - 1.0) < 5 / (2 * noise.size) ** 0.5
     assert abs(noise.mean()) < 5 * 0.02 / noise.size**0.5
     assert len(np.unique(noise)) > 1_900, "every entry has a draw of its own"
-
-
-def test_leaves_of_equal_shape_have_different_noise():
-    leaf = jnp.zeros((7,))
-    varied = iso_line({"a": leaf, "b": leaf}, {"a": leaf, "b": leaf}, KEY, VariationConfig(1.0, 0.0))
+    twins = {"a": jnp.zeros((7,)), "b": jnp.zeros((7,))}  # leaves of equal shape have different noise
+    varied = iso_line(twins, twins, KEY, VariationConfig(1.0, 0.0))
     assert not (varied["a"] == varied["b"]).any()
 
 
@@ -90,7 +84,7 @@ def test_whole_numbers_vary_and_stay_whole_and_are_right_in_the_mean(kind):
         np.testing.assert_allclose(np.mean(many, axis=0), first, atol=5 * 0.7 / 20_000**0.5)
 
 
-def test_whole_numbers_stay_in_the_range_of_their_type():
+def test_whole_numbers_stay_in_the_range_of_their_type_and_keep_their_digits():
     ends = {kind: jnp.asarray([jnp.iinfo(kind).min, 0, jnp.iinfo(kind).max], kind) for kind in ("uint8", "int32")}
     config = VariationConfig(3.0, 0.0)
     many = jax.vmap(lambda key: iso_line(ends, ends, key, config))(member_keys(KEY, 500))
@@ -98,9 +92,6 @@ def test_whole_numbers_stay_in_the_range_of_their_type():
         distance = np.abs(np.asarray(leaf, np.float64) - np.asarray(ends[kind], np.float64))
         assert distance[:, 1].max() >= 2
         assert distance.max() < 30, "no number wraps to the other end"
-
-
-def test_a_number_beyond_those_of_float32_keeps_its_digits():
     large = jnp.full((8,), 2**30 + 1, jnp.int32)
     varied = np.asarray(iso_line(large, large, KEY, VariationConfig(50.0, 0.0)))
     assert (abs(varied - 2**30 - 1) > 0).any()
@@ -108,15 +99,15 @@ def test_a_number_beyond_those_of_float32_keeps_its_digits():
     assert (varied % 64 > 0).any(), "rounded to float32 all would be multiples"
 
 
-def test_a_leaf_that_cannot_vary_is_an_error():
-    with pytest.raises(TypeError, match=r"but the genotype has a leaf of type key<fry>; leave it out"):
-        iso_line({"x": FIRST["bias"], "key": KEY}, {"x": FIRST["bias"], "key": KEY}, KEY, VariationConfig())
-
-
-def test_each_leaf_keeps_its_type():
+def test_each_leaf_keeps_its_type_and_one_that_cannot_vary_is_an_error():
     varied = iso_line(FIRST, SECOND, KEY, VariationConfig(10.0, 10.0))
     assert {name: leaf.dtype for name, leaf in varied.items()} == {name: leaf.dtype for name, leaf in FIRST.items()}
     assert (varied["half"] != FIRST["half"]).any()
+    with pytest.raises(TypeError, match=r"but the genotype has a leaf of type key<fry>; leave it out"):
+        iso_line({"x": FIRST["bias"], "key": KEY}, {"x": FIRST["bias"], "key": KEY}, KEY, VariationConfig())
+    for name in ("iso_sigma", "line_sigma"):
+        with pytest.raises(ValueError, match=f"{name} must not be negative, got -0.1"):
+            VariationConfig(**{name: -0.1})
 
 
 def test_an_agent_keeps_the_hyper_parameters_and_the_statistics_of_the_first_parent():
@@ -125,15 +116,11 @@ def test_an_agent_keeps_the_hyper_parameters_and_the_statistics_of_the_first_par
         for params, rate in ((FIRST, 0.1), (SECOND, 0.2))
     ]
     config = VariationConfig(1.0, 1.0)
-    created = child(genotypes[0], genotypes[1], KEY, config)
+    created, varied = child(genotypes[0], genotypes[1], KEY, config), iso_line(FIRST, SECOND, KEY, config)
     tiny.assert_equal((created.hyper, created.normalizer), genotypes[0][1:])
-    tiny.assert_equal(created.params, iso_line(FIRST, SECOND, KEY, config))
+    tiny.assert_equal(created.params, varied)
+    tiny.assert_equal(child(FIRST, SECOND, KEY, config), varied)  # of any other tree all leaves vary
     assert not jnp.array_equal(created.params["kernel"], FIRST["kernel"])
-
-
-def test_all_leaves_of_any_other_tree_vary():
-    config = VariationConfig(1.0, 1.0)
-    tiny.assert_equal(child(FIRST, SECOND, KEY, config), iso_line(FIRST, SECOND, KEY, config))
 
 
 def test_children_of_one_pair_differ_by_their_keys():
@@ -142,9 +129,3 @@ def test_children_of_one_pair_differ_by_their_keys():
     for name in FLOATING:
         assert len({leaf.tobytes() for leaf in np.asarray(created[name])}) == 6
     np.testing.assert_allclose(created["kernel"][2], make(member_keys(KEY, 3)[2])["kernel"], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["iso_sigma", "line_sigma"])
-def test_a_negative_deviation_is_an_error(name):
-    with pytest.raises(ValueError, match=f"{name} must not be negative, got -0.1"):
-        VariationConfig(**{name: -0.1})

@@ -54,6 +54,10 @@ def printed(comparison, width=160):
     return capture.get()
 
 
+QUIET = {"keep": 9, "checkpoint_every": 2, "quiet": True, "live": True, "overwrite": True}
+PBT = {"population": 8, "kind": "pbt-sac"}
+
+
 class TestGroups:
     def test_runs_that_differ_by_seed_are_one_group(self, write):
         paths = [write(f"run{seed}", [1.0, 2.0], seed=seed) for seed in range(3)]
@@ -63,62 +67,45 @@ class TestGroups:
         assert [run.seed for run in group.runs] == [0, 1, 2]
         assert group.runs[0].env_steps.tolist() == [100.0, 200.0]
 
-    def test_settings_without_effect_on_results_do_not_separate_runs(self, write):
-        other = {"keep": 9, "checkpoint_every": 2, "quiet": True, "live": True, "overwrite": True}
-        paths = [write("a", [1.0]), write("b", [1.0], run=other, environment={"devices": 2, "exact": True})]
-        assert len(group_runs(paths)) == 1
+    @pytest.mark.parametrize(
+        ("runs", "labels"),
+        [
+            ([{}, {"run": QUIET, "environment": {"devices": 2, "exact": True}}], ["sac hopper"]),
+            ([{}, {"agent": {"fix_alpha": None}}], ["sac hopper"]),  # null counts as absent
+            ([{"agent": {"tau": 1}}, {"agent": {"tau": 1.0}}], ["sac hopper"]),
+            ([{}, {"keys": "rbg"}], ["sac hopper"]),  # they matter only to runs with --exact
+            ([{}, {"keys": "x", "environment": {"exact": True}}], ["sac hopper"]),
+            (
+                [{"pbt": {"perturb": name, "burn_in": 0}, **PBT} for name in ("perturb", "pb2")]
+                + [{"pbt": {"burn_in": 0}, **PBT}, {}],
+                ["pbt-sac hopper, perturb=perturb", "pbt-sac hopper, perturb=pb2", "pbt-sac hopper", "sac hopper"],
+            ),
+            (
+                [{"agent": {"hidden": [8, 8], "tau": 0.1}}, {"agent": {"tau": 0.3}}],
+                ["sac hopper, hidden=[8, 8], tau=0.1", "sac hopper, tau=0.3"],
+            ),
+            (  # an ambiguous setting keeps its full name
+                [{"agent": {"rate": 1}, "pbt": {"rate": 5}}, {"agent": {"rate": 2}, "pbt": {"rate": 5}}],
+                ["sac hopper, agent.rate=1", "sac hopper, agent.rate=2"],
+            ),
+            (  # labels are compared within kind and environment only
+                [{"population": 2}, {"kind": "td3", "population": 3}, {"env": "reacher", "population": 4}],
+                ["sac hopper", "td3 hopper", "sac reacher"],
+            ),
+            ([{}, {"fitness": [1.0, 2.0]}], ["sac hopper, generations=1", "sac hopper, generations=2"]),
+            ([{}, {"environment": {"backend": "mjx"}}], ["sac hopper", "sac hopper, backend=mjx"]),
+        ],
+    )
+    def test_labels_of_groups(self, write, runs, labels):
+        paths = [write(str(number), **{"fitness": [1.0], **settings}) for number, settings in enumerate(runs)]
+        assert [group.label for group in group_runs(paths)] == labels
 
-    def test_random_keys_matter_only_to_runs_that_are_compared_bit_by_bit(self, write):
-        paths = [write("old", [1.0]), write("rbg", [1.0], keys="rbg")]
-        assert len(group_runs(paths)) == 1
+    def test_exact_runs_with_other_random_keys_cannot_be_compared(self, write):
         exact = [
             write(f"exact{i}", [1.0], keys=name, environment={"exact": True}) for i, name in enumerate(["rbg", "x"])
         ]
-        with pytest.raises(
-            ValueError, match=r"^runs with --exact cannot be compared across .* rbg and .*exact1 with x\.$"
-        ):
+        with pytest.raises(ValueError, match=r"^runs with --exact cannot .* rbg and .*exact1 with x\.$"):
             group_runs(exact)
-        assert len(group_runs([paths[0], exact[0]])) == 1
-
-    def test_a_setting_that_is_null_counts_as_absent(self, write):
-        assert len(group_runs([write("old", [1.0]), write("new", [1.0], agent={"fix_alpha": None})])) == 1
-
-    def test_a_label_contains_only_settings_that_differ(self, write):
-        same = {"population": 8, "kind": "pbt-sac"}
-        paths = [
-            write("a", [1.0], pbt={"perturb": "perturb", "burn_in": 0}, **same),
-            write("b", [1.0], pbt={"perturb": "pb2", "burn_in": 0}, **same),
-            write("c", [1.0], pbt={"burn_in": 0}, **same),
-            write("d", [1.0]),
-        ]
-        labels = ["pbt-sac hopper, perturb=perturb", "pbt-sac hopper, perturb=pb2", "pbt-sac hopper"]
-        assert [group.label for group in group_runs(paths)] == [*labels, "sac hopper"]
-
-    def test_values_in_labels_are_json(self, write):
-        paths = [write("a", [1.0], agent={"hidden": [8, 8], "tau": 0.1}), write("b", [1.0], agent={"tau": 0.3})]
-        assert [group.name for group in group_runs(paths)] == [
-            "sac, hidden=[8, 8], tau=0.1",
-            "sac, tau=0.3",
-        ]
-
-    def test_an_ambiguous_setting_keeps_its_full_name(self, write):
-        paths = [
-            write("a", [1.0], agent={"rate": 1}, pbt={"rate": 5}),
-            write("b", [1.0], agent={"rate": 2}, pbt={"rate": 5}),
-        ]
-        assert [group.name for group in group_runs(paths)] == ["sac, agent.rate=1", "sac, agent.rate=2"]
-
-    def test_integers_equal_floats_of_the_same_value(self, write):
-        assert len(group_runs([write("a", [1.0], agent={"tau": 1}), write("b", [1.0], agent={"tau": 1.0})])) == 1
-
-    def test_labels_are_compared_within_kind_and_environment_only(self, write):
-        paths = [write("a", [1.0], population=2), write("b", [1.0], kind="td3", population=3)]
-        paths.append(write("c", [1.0], env="reacher", population=4))
-        assert [group.label for group in group_runs(paths)] == ["sac hopper", "td3 hopper", "sac reacher"]
-
-    def test_different_generations_are_different_configurations(self, write):
-        found = group_runs([write("a", [1.0]), write("b", [1.0, 2.0])])
-        assert [group.label for group in found] == ["sac hopper, generations=1", "sac hopper, generations=2"]
 
     @pytest.mark.parametrize(
         ("settings", "label"),
@@ -134,34 +121,22 @@ class TestGroups:
         assert (plain.environment, other.environment) == ("hopper", label)
         assert len(compare([run.path for group in (plain, other) for run in group.runs]).pairs) == (label == "hopper")
 
-    def test_settings_of_the_environment_distinguish_environments(self, write):
-        paths = [write("a", [1.0]), write("b", [1.0], environment={"backend": "mjx"}), write("c", [1.0], env="reacher")]
-        found = group_runs(paths)
-        assert [group.environment for group in found] == ["hopper", "hopper, backend=mjx", "reacher"]
-        assert [group.name for group in found] == ["sac"] * 3
-        assert len({group.label for group in found}) == 3
-
     def test_duplicate_folders_are_dropped(self, write, monkeypatch):
         path = write("a", [1.0])
         monkeypatch.chdir(path.parent)
         (group,) = group_runs([path, "a", f"{path}/../a/"])
         assert len(group.runs) == 1
 
-    def test_runs_from_python_without_a_record(self, tmp_path):
-        for name in ("a", "b"):
+    def test_runs_from_python(self, tmp_path):
+        records = {"a": {"env": "maze", "method": "mine", "seed": 4}, "b": {"env": "maze", "method": "yours"}, "c": {}}
+        for name, record in records.items():
             (tmp_path / name).mkdir()
-            finish(tmp_path / name, {"kind": "python"}, [1.0])
-        (group,) = group_runs([tmp_path / "a", tmp_path / "b"])
-        assert (group.label, group.runs[0].seed) == ("python an unnamed environment", None)
-        assert "records no seed" in " ".join(compare([tmp_path / "a", tmp_path / "b"]).notes)
-
-    def test_runs_from_python_with_a_record(self, tmp_path):
-        for name, method in (("a", "mine"), ("b", "yours")):
-            (tmp_path / name).mkdir()
-            finish(tmp_path / name, {"kind": "python", "env": "maze", "method": method, "seed": 4}, [1.0])
-        found = group_runs([tmp_path / "a", tmp_path / "b"])
-        assert [group.label for group in found] == ["python maze, method=mine", "python maze, method=yours"]
-        assert found[0].runs[0].seed == 4
+            finish(tmp_path / name, {"kind": "python", **record}, [1.0])
+        found = group_runs([tmp_path / name for name in records])
+        maze = ["python maze, method=mine", "python maze, method=yours"]
+        assert [group.label for group in found] == [*maze, "python an unnamed environment"]
+        assert [group.runs[0].seed for group in found] == [4, None, None]
+        assert "records no seed" in " ".join(compare([tmp_path / "b", tmp_path / "c"]).notes)
 
 
 @pytest.fixture
@@ -190,8 +165,15 @@ class TestIndependentMembers:
         assert [run.best_fitness.tolist() for run in group.runs] == [[1.0, 2.0], [5.0, 4.0], [3.0, 9.0]]
         assert [run.env_steps.tolist() for run in group.runs] == [[100.0, 200.0]] * 3
         assert (group.population, group.label) == ("1", "sac hopper")
+        steps, fitness = curve(group.runs, floor=0.0)
+        assert (steps.tolist(), fitness.value.tolist()) == ([100.0, 200.0], [3.0, 5.0])
+        assert (fitness.low[1], fitness.high[1]) == (2.0, 9.0)
+        table = (path / "lineage.csv").read_text().splitlines()
+        (path / "lineage.csv").write_text("\n".join([*table[:-1], ""]))  # a generation in progress
+        (group,) = group_runs([path])
+        assert [run.env_steps.tolist() for run in group.runs] == [[100.0]] * 3
 
-    def test_the_interval_is_over_all_members(self, write_members):
+    def test_the_interval_is_over_all_members_of_all_folders(self, write_members):
         comparison = compare([write_members("seeds", [[0.0, 10.0, 20.0, 90.0]])])
         (row,) = comparison.rows
         assert row.scores.tolist() == [0.0, 10.0, 20.0, 90.0]
@@ -199,18 +181,11 @@ class TestIndependentMembers:
         assert row.interquartile_mean.low < 15.0 < row.interquartile_mean.high
         assert (row.chosen, comparison.notes) == ("", [])
         assert comparison.settings["hopper"].score == "fitness"
-
-    def test_members_of_several_folders_and_single_runs_are_one_group(self, write_members):
-        paths = [
-            write_members("three", [[1.0, 2.0, 3.0]], seed=0),
-            write_members("two", [[4.0, 5.0]], seed=1),
-            write_members("alone", [[6.0]], seed=2),
-        ]
-        comparison = compare(paths)
+        several = [[[1.0, 2.0, 3.0]], [[4.0, 5.0]], [[6.0]]]
+        comparison = compare([write_members(str(seed), fitness, seed=seed) for seed, fitness in enumerate(several)])
         (row,) = comparison.rows
         assert row.scores.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-        assert comparison.settings["hopper"].budget == 100.0
-        assert comparison.notes == []
+        assert (comparison.settings["hopper"].budget, comparison.notes) == (100.0, [])
 
     def test_a_population_with_selection_is_one_run_with_all_its_steps(self, write, write_members):
         members = write_members("seeds", [[1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 4.0, 5.0]])
@@ -269,30 +244,11 @@ class TestIndependentMembers:
         assert (row.scores.tolist(), row.diverged) == ([5.0, 1.5, 2.5], 1)
         assert "1 of 3 runs of sac hopper diverged" in comparison.notes[0]
 
-    def test_their_curve_is_over_the_steps_of_one_member(self, write_members):
-        (group,) = group_runs([write_members("seeds", [[1.0, 5.0, 3.0], [2.0, 4.0, 9.0]])])
-        steps, fitness = curve(group.runs, floor=0.0)
-        assert steps.tolist() == [100.0, 200.0]
-        assert fitness.value.tolist() == [3.0, 5.0]
-        assert (fitness.low[1], fitness.high[1]) == (2.0, 9.0)
-
-    def test_repeated_seeds_of_the_same_member_are_noted(self, write_members):
-        paths = [write_members("a", [[1.0, 2.0]], seed=3), write_members("b", [[3.0]], seed=3)]
-        (note,) = compare(paths).notes
-        assert "several runs of sac hopper have the seed 3" in note
-
     def test_with_a_score_column_a_folder_is_one_run_with_a_note(self, write_members):
         comparison = compare([write_members("seeds", [[1.0, 5.0]])], score="best_fitness")
         (row,) = comparison.rows
         assert (row.scores.tolist(), row.env_steps) == ([5.0], 200.0)
         assert "best_fitness describes all members of a folder together" in " ".join(comparison.notes)
-
-    def test_a_run_in_progress_has_its_complete_generations(self, write_members):
-        path = write_members("seeds", [[1.0, 5.0], [2.0, 6.0]])
-        table = (path / "lineage.csv").read_text().splitlines()
-        (path / "lineage.csv").write_text("\n".join([*table[:-1], ""]))
-        (group,) = group_runs([path])
-        assert [run.env_steps.tolist() for run in group.runs] == [[100.0]] * 2
 
 
 class TestScores:
@@ -309,10 +265,6 @@ class TestScores:
         assert comparison.settings["hopper"][:2] == (200.0, 50.0)
         assert comparison.notes == []
 
-    def test_a_gamma_can_be_given(self, write):
-        comparison = compare([write("a", [3.0]), write("b", [7.0], seed=1)], gamma=5.0)
-        assert comparison.rows[0].optimality_gap.value == 1.0
-
     def test_unequal_budgets_are_cut_to_the_common_one_with_a_note(self, write):
         long = [write(f"long{seed}", [1.0, 2.0, 3.0, 4.0], kind="pbt-sac", seed=seed) for seed in range(2)]
         short = write("short", [5.0], steps=250)
@@ -325,16 +277,19 @@ class TestScores:
         assert "within 250 steps" in note
         assert note in printed(comparison, width=1000)
 
-    def test_a_run_that_was_stopped_early_is_noted(self, write):
-        done, stopped = write("a", [1.0, 2.0, 3.0]), write("b", [4.0, 5.0], seed=1, run={"generations": 3})
-        comparison = compare([done, stopped])
-        assert comparison.rows[0].scores.tolist() == [2.0, 5.0]
-        assert "sac: 200 to 300" in comparison.notes[0]
-
-    def test_budgets_of_other_environments_do_not_matter(self, write):
+    def test_a_gamma_repeated_seeds_runs_stopped_early_and_budgets_of_other_environments(self, write, write_members):
         comparison = compare([write("a", [1.0, 2.0], kind="td3"), write("b", [3.0], env="reacher")])
         assert [setting.budget for setting in comparison.settings.values()] == [200.0, 100.0]
         assert (comparison.notes, comparison.pairs) == ([], [])
+        assert compare([write("c", [3.0]), write("d", [7.0], seed=1)], gamma=5.0).rows[0].optimality_gap.value == 1.0
+        done, stopped = write("e", [1.0, 2.0, 3.0]), write("f", [4.0, 5.0], seed=1, run={"generations": 3})
+        comparison = compare([done, stopped])
+        assert comparison.rows[0].scores.tolist() == [2.0, 5.0]
+        assert "sac: 200 to 300" in comparison.notes[0]
+        same = [write("g", [1.0], seed=3), write("h", [2.0], seed=3)]
+        members = [write_members("i", [[1.0, 2.0]], seed=3), write_members("j", [[3.0]], seed=3)]
+        for paths in (same, members):
+            assert "several runs of sac hopper have the seed 3" in compare(paths).notes[0]
 
     def test_a_run_beyond_the_common_budget_from_its_start_is_an_error(self, write):
         paths = [write("coarse", [1.0], steps=1000), write("fine", [1.0], kind="td3")]
@@ -342,10 +297,6 @@ class TestScores:
             ValueError, match=r"coarse cannot be compared.* ends at 1,000 .*fine stopped at 100; continue that run"
         ):
             compare(paths)
-
-    def test_repeated_seeds_are_noted(self, write):
-        comparison = compare([write("a", [1.0], seed=3), write("b", [2.0], seed=3)])
-        assert "several runs of sac hopper have the seed 3" in comparison.notes[0]
 
 
 class TestDiverged:
@@ -360,19 +311,14 @@ class TestDiverged:
         assert comparison.notes[0].endswith(": 2.")
         assert "1 diverged" in printed(comparison)
 
-    @pytest.mark.parametrize("bad", [float("inf"), -float("inf")])
-    def test_an_infinite_fitness_is_a_divergence(self, write, bad):
-        comparison = compare([write("a", [1.0, bad]), write("b", [0.5, 2.0], seed=1)])
-        assert (comparison.rows[0].scores.tolist(), comparison.rows[0].diverged) == ([0.5, 2.0], 1)
-
-    def test_a_run_that_diverged_beyond_the_budget_keeps_its_score(self, write):
-        comparison = compare([write("a", [1.0, 4.0, NAN]), write("b", [2.0, 3.0], kind="td3")])
-        row = comparison.rows[0]
+    def test_an_infinite_fitness_is_a_divergence_and_one_beyond_the_budget_does_not_count(self, write):
+        for bad in (float("inf"), -float("inf")):
+            comparison = compare([write(f"a{bad}", [1.0, bad]), write(f"b{bad}", [0.5, 2.0], seed=1)])
+            assert (comparison.rows[0].scores.tolist(), comparison.rows[0].diverged) == ([0.5, 2.0], 1)
+        row = compare([write("a", [1.0, 4.0, NAN]), write("b", [2.0, 3.0], kind="td3")]).rows[0]
         assert (row.scores.tolist(), row.diverged) == ([4.0], 0)
-
-    def test_an_environment_without_a_finite_fitness_is_an_error(self, write):
         with pytest.raises(ValueError, match="every run on hopper diverged"):
-            compare([write("a", [1.0, NAN]), write("b", [NAN], kind="td3")])
+            compare([write("c", [1.0, NAN]), write("d", [NAN], kind="td3")])
 
 
 class TestPairs:
@@ -387,16 +333,16 @@ class TestPairs:
         assert [pair.probability.value for pair in pairs] == [1.0, 1.0, 0.625]
         assert not any(pair.is_clear for pair in pairs), "two runs against two are too few"
 
-    @pytest.mark.parametrize(("count", "clear"), [(3, False), (4, True)])
-    def test_a_clear_difference_needs_enough_runs(self, write, count, clear):
-        paths = [write(f"a{seed}", [1.0 + seed], seed=seed) for seed in range(count)]
-        paths += [write(f"b{seed}", [9.0 + seed], kind="td3", seed=seed) for seed in range(count)]
-        (pair,) = compare(paths).pairs
-        assert (pair.probability.low, pair.is_clear) == (1.0, clear)
-
-    def test_a_single_run_is_never_clear(self, write):
-        (pair,) = compare([write("a", [1.0]), write("b", [2.0], kind="td3")]).pairs
-        assert (pair.probability.value, pair.is_clear, pair.probability.has_interval) == (1.0, False, False)
+    def test_a_clear_difference_needs_enough_runs(self, write):
+        for count in (1, 3, 4):
+            paths = [write(f"a{count}{seed}", [1.0 + seed], seed=seed) for seed in range(count)]
+            paths += [write(f"b{count}{seed}", [9.0 + seed], kind="td3", seed=seed) for seed in range(count)]
+            (pair,) = compare(paths).pairs
+            assert (pair.probability.value, pair.is_clear, pair.probability.has_interval) == (
+                1.0,
+                count == 4,
+                count > 1,
+            )
 
 
 class TestPrinting:
@@ -422,18 +368,13 @@ class TestPrinting:
                 assert all(f"{value:.0f}" in text for value in getattr(row, name))
         assert "…" not in text
 
-    def test_one_run_has_no_interval_with_a_remark(self, write):
-        text = printed(compare([write("a", [1.0]), write("b", [2.0], kind="td3")]))
-        assert text.count("1 run, no interval") == 3
-        assert "nan" not in text
-
-    def test_names_are_not_parsed_as_markup(self, write):
+    def test_one_run_has_no_interval_names_are_no_markup_and_many_pairs_are_named_by_rank(self, write):
         paths = [write("a", [1.0], agent={"hidden": ["red"]}), write("b", [1.0, 2.0], agent={"hidden": ["[/bold]"]})]
         text = printed(compare(paths))
         assert 'hidden=["red"]' in text
         assert '"[/bold]"' in text
-
-    def test_many_pairs_are_named_by_rank(self, write):
+        assert text.count("1 run, no interval") == 3
+        assert "nan" not in text
         text = printed(compare([write(f"a{size}", [float(size)], population=size) for size in range(1, 6)]))
         assert text.count("population=3") == 1
 
@@ -456,18 +397,12 @@ class TestPicture:
         steps, fitness = curve(group.runs, floor=-2.0)
         assert steps.tolist() == [100.0, 200.0, 300.0]
         np.testing.assert_allclose(fitness.value, [5.0, 2.0, 8.0 / 3.0])
-
-    def test_a_group_that_diverged_is_drawn_to_its_end(self, write):
-        (group,) = group_runs([write("a", [1.0, 3.0, NAN])])
+        (group,) = group_runs([write("d", [1.0, 3.0, NAN])])  # a group that diverged is drawn to its end
         steps, fitness = curve(group.runs, floor=-2.0)
-        assert steps.tolist() == [100.0, 200.0, 300.0]
-        assert fitness.value.tolist() == [1.0, 3.0, -2.0]
-
-    def test_a_long_curve_keeps_its_ends(self, write):
-        (group,) = group_runs([write("a", [float(value) for value in range(1000)])])
+        assert (steps.tolist(), fitness.value.tolist()) == ([100.0, 200.0, 300.0], [1.0, 3.0, -2.0])
+        (group,) = group_runs([write("e", [float(value) for value in range(1000)])])  # a long curve keeps its ends
         steps, fitness = curve(group.runs, floor=0.0)
-        assert len(steps) == 150
-        assert (steps[0], steps[-1], fitness.value[-1]) == (100.0, 100_000.0, 999.0)
+        assert (len(steps), steps[0], steps[-1], fitness.value[-1]) == (150, 100.0, 100_000.0, 999.0)
 
     @pytest.mark.parametrize("sizes", [[1], [1, 2], range(1, 7)], ids=["one group", "a pair", "a matrix of pairs"])
     def test_it_is_drawn_for_any_number_of_groups(self, write, tmp_path, sizes):
@@ -480,76 +415,49 @@ class TestPicture:
         assert compare(paths, picture, resamples=50).picture == picture
         assert picture.read_bytes().startswith(PNG)
 
-    def test_a_picture_without_a_suffix_is_a_png_of_that_name(self, write, tmp_path):
-        picture = compare([write("a", [1.0])], tmp_path / "comparison", resamples=50).picture
-        assert picture is not None
-        assert picture == tmp_path / "comparison.png"
-        assert picture.read_bytes().startswith(PNG)
-
-    def test_no_picture_by_default(self, write, tmp_path):
-        assert compare([write("a", [1.0])]).picture is None
+    def test_paths_of_pictures(self, write, tmp_path):
+        run = write("a", [1.0])
+        assert compare([run]).picture is None
         assert not list(tmp_path.rglob("*.png"))
-
-    def test_an_unsupported_format_is_rejected_before_any_run_is_read(self, tmp_path):
+        assert compare([run], tmp_path / "comparison", resamples=50).picture == tmp_path / "comparison.png"
+        assert (tmp_path / "comparison.png").read_bytes().startswith(PNG)
         with pytest.raises(ValueError, match=r"^picture must end in one of \..*\.png.*, got 'x\.foo'\.$"):
             compare([tmp_path / "missing"], picture="x.foo")
-
-    def test_a_path_that_cannot_be_written_is_an_error(self, write, tmp_path):
         with pytest.raises(ValueError, match=r"nowhere/a\.png cannot be written: No such file or directory"):
-            compare([write("a", [1.0])], picture=tmp_path / "nowhere" / "a.png")
+            compare([run], picture=tmp_path / "nowhere" / "a.png")
 
-    @pytest.mark.parametrize(
-        ("steps", "text"), [(950, "950"), (20_000, "20k"), (1_536_000, "1.536M"), (2_000_000_000, "2B")]
-    )
-    def test_steps_are_short(self, steps, text):
-        assert steps_text(steps) == text
+    def test_steps_are_short(self):
+        texts = {950: "950", 20_000: "20k", 1_536_000: "1.536M", 2_000_000_000: "2B"}
+        assert {steps: steps_text(steps) for steps in texts} == texts
 
 
-class TestMistakes:
-    def test_no_runs(self):
-        with pytest.raises(ValueError, match="there is no run to compare"):
-            compare([])
-
-    def test_the_error_for_a_missing_folder_names_similar_runs(self, write, tmp_path):
-        write("sac-hopper-0", [1.0])
-        write("other", [1.0])
-        with pytest.raises(ValueError, match=r"there is no such folder; runs near it are \S*sac-hopper-0\.$"):
-            compare([tmp_path / "sac-hoper-0"])
-
-    def test_the_error_for_a_folder_of_runs_names_the_runs_in_it(self, write, tmp_path):
-        write("a", [1.0])
-        with pytest.raises(ValueError, match=r"config.json is missing in it; runs near it are \S*/a\.$"):
-            compare([tmp_path])
-
-    def test_a_folder_without_similar_runs(self, tmp_path):
-        with pytest.raises(ValueError, match=r"none is not a run directory: there is no such folder\.$"):
-            compare([tmp_path / "none"])
-
-    def test_a_damaged_config(self, write):
-        path = write("a", [1.0])
-        (path / "config.json").write_text("{")
-        with pytest.raises(ValueError, match=r"config.json is damaged"):
-            compare([path])
-
-    def test_a_run_without_a_finished_generation(self, write):
-        path = write("a", [])
-        with pytest.raises(
-            ValueError, match="a has no finished generation to report yet; wait for its first, or leave it out"
-        ):
-            compare([path])
-        (path / "metrics.csv").unlink()
-        with pytest.raises(
-            ValueError, match="a has no finished generation to report yet; wait for its first, or leave it out"
-        ):
-            compare([path])
-
-    @pytest.mark.parametrize("column", ["env_steps", "best_fitness"])
-    def test_a_run_without_a_column(self, write, column):
-        path = write("a", [1.0])
-        table_file = path / "metrics.csv"
-        table_file.write_text(table_file.read_text().replace(column, "else"))
-        with pytest.raises(ValueError, match=f"a cannot be compared: its metrics.csv has no column {column}"):
-            compare([path])
+def test_what_cannot_be_compared(write, tmp_path):
+    with pytest.raises(ValueError, match="there is no run to compare"):
+        compare([])
+    with pytest.raises(ValueError, match=r"none is not a run directory: there is no such folder\.$"):
+        compare([tmp_path / "none"])
+    run = write("sac-hopper-0", [1.0])
+    with pytest.raises(ValueError, match=r"config.json is missing in it; runs near it are \S*/sac-hopper-0\.$"):
+        compare([tmp_path])
+    write("other", [1.0])
+    with pytest.raises(ValueError, match=r"there is no such folder; runs near it are \S*sac-hopper-0\.$"):
+        compare([tmp_path / "sac-hoper-0"])
+    table = run / "metrics.csv"
+    text = table.read_text()
+    for column in ("env_steps", "best_fitness"):
+        table.write_text(text.replace(column, "else"))
+        with pytest.raises(ValueError, match=f"0 cannot be compared: its metrics.csv has no column {column}"):
+            compare([run])
+    table.write_text(text.splitlines()[0] + "\n")
+    unfinished = "0 has no finished generation to report yet; wait for its first, or leave it out"
+    with pytest.raises(ValueError, match=unfinished):
+        compare([run])
+    table.unlink()
+    with pytest.raises(ValueError, match=unfinished):
+        compare([run])
+    (run / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config.json is damaged"):
+        compare([run])
 
 
 def test_any_column_can_be_the_score(write):

@@ -3,7 +3,9 @@
 import dataclasses
 import itertools
 import json
+import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,7 +13,6 @@ import numpy as np
 import pytest
 
 from rookery.agents.sac import SacConfig
-from rookery.cli import app
 from rookery.deploy.evaluate import evaluate, evaluation_key, fresh_fitness
 from rookery.experiments import build
 from rookery.experiments.cells import CellsConfig
@@ -25,6 +26,7 @@ from rookery.report.compare import Fresh, compare
 from rookery.storage import run_dir
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.csv_log import RunLog
+from tests.commandline import call
 
 LEARNER = OffPolicyConfig(num_envs=4, steps_per_generation=40, batch_size=8, buffer_size=64, warmup_steps=8)
 LEARNER = dataclasses.replace(LEARNER, eval_episodes=3, start_states=4)
@@ -96,20 +98,18 @@ class TestKeys:
 
 
 class TestScoredMember:
-    def test_each_independent_member(self, runs):
-        generation, fitness = fresh_fitness(runs["seeds"], episodes=3, seed=2)
-        _, metrics = evaluate(runs["seeds"], episodes=3, seed=2)
-        assert (generation, fitness.dtype, bool(metrics["independent"])) == (GENERATION, np.float64, True)
-        np.testing.assert_allclose(fitness, metrics["fitness"], rtol=1e-5)
-        assert len(set(fitness.tolist())) == 3
-
-    @pytest.mark.parametrize("kind", ["pbt", "drawn"])
-    def test_the_best_member_of_the_training_evaluation_is_scored(self, runs, kind):
-        _, fitness = fresh_fitness(runs[kind], episodes=3, seed=2)
-        _, metrics = evaluate(runs[kind], episodes=3, seed=2)
-        assert (int(metrics["best_member"]), bool(metrics["independent"])) == (BEST, False)
-        assert np.argmax(metrics["fitness"]) != BEST, "otherwise the test has no effect"
-        np.testing.assert_allclose(fitness, metrics["fitness"][[BEST]], rtol=1e-5)
+    def test_each_independent_member_or_the_best_of_the_training_evaluation(self, runs):
+        for kind, independent in (("seeds", True), ("pbt", False), ("drawn", False)):
+            generation, fitness = fresh_fitness(runs[kind], episodes=3, seed=2)
+            _, metrics = evaluate(runs[kind], episodes=3, seed=2)
+            assert (generation, fitness.dtype, bool(metrics["independent"])) == (GENERATION, np.float64, independent)
+            if independent:
+                np.testing.assert_allclose(fitness, metrics["fitness"], rtol=1e-5)
+                assert len(set(fitness.tolist())) == 3
+            else:
+                assert int(metrics["best_member"]) == BEST
+                assert np.argmax(metrics["fitness"]) != BEST, "otherwise the test has no effect"
+                np.testing.assert_allclose(fitness, metrics["fitness"][[BEST]], rtol=1e-5)
 
     def test_runs_that_differ_only_in_the_seed_share_a_program(self, runs, tmp_path):
         config = configure("pbt-sac", population=3, **PARTS)
@@ -137,8 +137,8 @@ class TestScoredMember:
 
 
 class TestComparison:
-    def test_fresh_scores_replace_the_recorded_ones(self, runs):
-        found = compare([runs["seeds"], runs["pbt"]], resamples=50, fresh=Fresh(3, seed=2))
+    def test_fresh_scores_replace_the_recorded_ones(self, runs, tmp_path):
+        found = compare([runs["seeds"], runs["pbt"]], tmp_path / "a.png", 50, fresh=Fresh(3, seed=2))
         seeds, pbt = found.rows
         np.testing.assert_array_equal(seeds.scores, fresh_fitness(runs["seeds"], 3, 2)[1])
         np.testing.assert_array_equal(pbt.scores, fresh_fitness(runs["pbt"], 3, 2)[1])
@@ -149,6 +149,7 @@ class TestComparison:
         assert "of unequal environment steps (sac: 40; pbt-sac: 120): fresh episodes compare the performance" in text
         assert "optimistic" not in text
         assert "9" not in {f"{score:g}" for row in found.rows for score in row.scores}
+        assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
     def test_without_them_a_selected_score_is_noted_as_optimistic(self, runs):
         (note,) = compare([runs["pbt"], runs["drawn"]], resamples=50).notes
@@ -156,33 +157,17 @@ class TestComparison:
         assert "optimistic; `rookery compare RUN ... --fresh 100` evaluates" in note
         assert compare([runs["seeds"]], resamples=50).notes == []
 
-    def test_the_picture_with_fresh_scores(self, runs, tmp_path):
-        picture = compare([runs["pbt"]], tmp_path / "a.png", 50, fresh=Fresh(2)).picture
-        assert picture is not None
-        assert picture.read_bytes().startswith(b"\x89PNG")
-
 
 class TestErrors:
-    def test_a_score_column_with_fresh_episodes(self, runs):
-        with pytest.raises(ValueError, match=r"^fresh episodes give a fitness and no coverage; leave out --fresh or"):
-            compare([runs["pbt"]], score="coverage", fresh=Fresh(2))
-
-    def test_no_episodes(self, runs):
-        with pytest.raises(ValueError, match=r"^fresh must be at least 1 episode, got 0\.$"):
-            compare([runs["pbt"]], fresh=Fresh(0))
-
     def test_a_run_without_a_checkpoint_before_any_is_evaluated(self, runs, tmp_path, monkeypatch):
         path = write(tmp_path / "young", configure("sac", population=3, **PARTS), save=False)
         monkeypatch.setattr("rookery.deploy.evaluate.open_with_episodes", None)  # any evaluation would fail by this
         with pytest.raises(CheckpointError, match=r"young has no checkpoint yet, so that no fresh episodes [^\n]*\.$"):
             compare([runs["seeds"], path], fresh=Fresh(2))
-
-    def test_a_run_from_python(self, tmp_path):
-        path = write(tmp_path / "mine", configure("sac", population=3, **PARTS))
         content = json.loads((path / "config.json").read_text())
         content["config"]["kind"] = "python"
         (path / "config.json").write_text(json.dumps(content))
-        with pytest.raises(ValueError, match=r"mine was started from Python, so that its program [^\n]*\.$"):
+        with pytest.raises(ValueError, match=r"young was started from Python, so that its program [^\n]*\.$"):
             fresh_fitness(path)
 
     def test_roles_that_evolve_separately(self, tmp_path):
@@ -196,29 +181,20 @@ class TestErrors:
         ):
             fresh_fitness(tmp_path / "roles")
 
-    def test_the_best_checkpoint_of_a_run_without_best_by(self, runs):
+    def test_what_fresh_episodes_cannot_score(self, runs):
         with pytest.raises(ValueError, match=r"was trained without best_by; train with --best-by"):
             compare([runs["seeds"]], fresh=Fresh(2, "best"))
+        with pytest.raises(ValueError, match=r"^fresh episodes give a fitness and no coverage; leave out --fresh or"):
+            compare([runs["pbt"]], score="coverage", fresh=Fresh(2))
+        with pytest.raises(ValueError, match=r"^fresh must be at least 1 episode, got 0\.$"):
+            compare([runs["pbt"]], fresh=Fresh(0))
 
 
 @pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    """`rookery` with these words: its exit code, output and errors."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rookery.cli.app.keep_compiled_programs", lambda: None)
+def command(monkeypatch):
+    """`rookery` with these words, on a wide terminal."""
     monkeypatch.setenv("COLUMNS", "400")
-
-    def call(*words):
-        monkeypatch.setattr("sys.argv", ["rookery", *map(str, words)])
-        code = 0
-        try:
-            app.main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    return call
+    return lambda *words: call(*map(str, words))
 
 
 class TestCommands:
@@ -227,13 +203,11 @@ class TestCommands:
         assert (code, err) == (0, "")
         assert "point_maze, episode_length=10 over 2 fresh episodes" in out
         assert "best of 3" in out
-
-    def test_flags_of_fresh_episodes_need_fresh(self, command, runs):
         code, _, err = command("compare", runs["pbt"], "--seed", 3)
         assert (code, "give --fresh, or leave them out" in err) == (1, True)
 
-    def test_a_missing_package_of_an_environment_is_named(self, command, tmp_path, monkeypatch):
-        path = write(tmp_path / "elsewhere", configure("sac", population=3, **PARTS))
+    def test_a_missing_package_of_an_environment_is_named(self, command, runs, tmp_path, monkeypatch):
+        path = Path(shutil.copytree(runs["seeds"], tmp_path / "elsewhere"))
         content = json.loads((path / "config.json").read_text())
         content["config"]["environment"] |= {"env": "hopper", "episode_length": None}
         (path / "config.json").write_text(json.dumps(content))
@@ -243,14 +217,12 @@ class TestCommands:
         assert 'pip install "rookery[brax]"' in err
         assert len(err.splitlines()) == 1
 
-    def test_evaluate_prints_the_interval_of_independent_members(self, command, runs):
+    def test_evaluate_prints_an_interval_of_independent_members_and_that_the_best_is_optimistic(self, command, runs):
         code, out, err = command("evaluate", runs["seeds"], "--episodes", 3)
         assert (code, err) == (0, "")
         assert "3 independent members" in out
         assert "95 % interval" in out
         assert "optimistic" not in out
-
-    def test_evaluate_prints_that_the_best_of_several_is_optimistic(self, command, runs):
         code, out, _ = command("evaluate", runs["pbt"], "--episodes", 3, "--seed", 2)
         _, metrics = evaluate(runs["pbt"], episodes=3, seed=2)
         assert code == 0

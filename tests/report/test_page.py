@@ -43,19 +43,17 @@ class Parts(HTMLParser):
 
 
 class TestPath:
-    def test_default_paths_for_one_run_and_for_several(self, tmp_path, monkeypatch):
+    def test_default_paths_for_one_run_and_for_several_and_duplicates(self, tmp_path, monkeypatch):
         runs = [write(tmp_path / name) for name in "ab"]
         monkeypatch.chdir(tmp_path)
         assert write_report(["a"]) == tmp_path / "a/report.html"
         assert write_report(runs) == tmp_path / "report.html"
-        assert write_report(["a"], "page.html") == tmp_path / "page.html"
+        assert write_report(["a"], "page.html", refresh=7) == tmp_path / "page.html"
         assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "report.html", "page.html"}
-
-    def test_duplicate_runs_are_dropped(self, tmp_path, monkeypatch):
-        run = write(tmp_path / "a")
-        (tmp_path / "b").symlink_to(run)
-        monkeypatch.chdir(tmp_path)
-        assert check_runs(["a", run, tmp_path / "b", "../" + tmp_path.name + "/a"]) == [run]
+        lives = [(tmp_path / name).read_text().count('"live":{"every":7}') for name in ("a/report.html", "page.html")]
+        assert lives == [0, 1]
+        (tmp_path / "c").symlink_to(runs[0])
+        assert check_runs(["a", runs[0], tmp_path / "c", "../" + tmp_path.name + "/a"]) == [runs[0]]
 
     def test_the_file_is_written_atomically(self, tmp_path, monkeypatch):
         run = write(tmp_path / "run")
@@ -104,25 +102,18 @@ class TestLosses:
 
 
 class TestErrors:
-    def test_no_run(self, tmp_path):
+    def test_runs_that_cannot_be_reported(self, tmp_path):
         with pytest.raises(ValueError, match=r"^there is no run to report on; give the folder of at least one\.$"):
             write_report([])
         with pytest.raises(ValueError, match="is not a run directory: there is no such folder"):
             write_report([tmp_path / "nothing"])
+        file = write(tmp_path / "walker") / "metrics.csv"
         with pytest.raises(ValueError, match=r"is not a run directory: config\.json is missing in it"):
             write_report([tmp_path])
-
-    def test_the_error_names_similar_runs(self, tmp_path):
-        write(tmp_path / "walker")
         with pytest.raises(ValueError, match=rf"runs near it are {re.escape(str(tmp_path / 'walker'))}\.$"):
             write_report([tmp_path / "wlaker"])
-
-    def test_a_file(self, tmp_path):
-        file = write(tmp_path / "run") / "metrics.csv"
         with pytest.raises(ValueError, match=r"metrics\.csv is a file, not a run directory"):
             write_report([file])
-
-    def test_a_run_without_a_generation(self, tmp_path):
         create(tmp_path / "run", {}).release()
         with pytest.raises(ValueError, match="no finished generation to report yet; wait for its first"):
             write_report([tmp_path / "run"])
@@ -177,20 +168,16 @@ class TestSelfContained:
                 path.name
             )
 
-    @pytest.mark.parametrize("path", sorted([*WEB.glob("*.js"), *WEB.glob("*.css")]), ids=lambda path: path.name)
-    def test_every_script_and_style_is_in_it(self, page, path):
-        assert path.read_text(encoding="utf-8") in page
-
-    def test_it_contains_the_needed_libraries_only(self, page, tmp_path):
+    def test_it_contains_every_script_and_style_and_the_needed_libraries_only(self, page, tmp_path):
+        for path in [*WEB.glob("*.js"), *WEB.glob("*.css")]:
+            assert path.read_text(encoding="utf-8") in page, path.name
+        assert not re.search(r"<!--\w+-->", page), "a placeholder is left"
         charts, bodies = ((WEB / "vendor" / f"{name}.min.js").read_text() for name in ("charts", "bodies"))
         assert charts in page
         assert bodies not in page
         robots = write_report([write_run(tmp_path / "run", 2, 4, 4, episodes=1)]).read_text()
         assert charts in robots
         assert bodies in robots
-
-    def test_no_placeholder_is_left(self, page):
-        assert not re.search(r"<!--\w+-->", page)
 
     def test_the_package_contains_all_files(self):
         project = tomllib.loads((Path(rookery.__file__).parents[1] / "pyproject.toml").read_text())
@@ -218,11 +205,6 @@ class TestText:
         titles = [re.search("<title>(.*)</title>", compose(runs[:count])) for count in (1, 2, 3)]
         expected = ["sac on room", "sac on room and td3 on room", "sac on room and td3 on room and others"]
         assert [found and found[1] for found in titles] == expected
-
-    def test_the_page_contains_the_interval_of_reloads(self, tmp_path):
-        run = write(tmp_path / "run")
-        assert '"live":null' in write_report([run]).read_text()
-        assert '"live":{"every":7}' in write_report([run], refresh=7).read_text()
 
 
 class TestCommands:

@@ -64,15 +64,24 @@ class TestAnswers:
         assert (status, headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
         assert f'"live":{{"version":"{version}"}}' in page
         assert [request(port, path)[:2] for path in ("/report.html", "/?a=b#c")] == [(200, page)] * 2
-        for path in ("/config.json", "/metrics.csv", "/../run/config.json", "/%2e%2e/", "/report.html/"):
+        paths = (
+            "/config.json",
+            "/metrics.csv",
+            "/../run/config.json",
+            "/%2e%2e/",
+            "/..%2Fconfig.json",
+            "//config.json",
+        )
+        for path in (*paths, "/report.html/"):
             assert request(port, path)[:2] == (404, "Only the report is served here."), path
         assert not (run / "report.html").exists(), "nothing is written"
 
-    @pytest.mark.parametrize("method", ["HEAD", "POST", "PUT", "DELETE", "OPTIONS"])
-    def test_it_is_read_only(self, run, serving, method):
-        status, body, _ = request(serving([run]), method=method)
-        assert status == 501
-        assert "data" not in body
+    def test_it_is_read_only(self, run, serving):
+        port = serving([run])
+        for method in ("HEAD", "POST", "PUT", "DELETE", "OPTIONS"):
+            status, body, _ = request(port, method=method)
+            assert status == 501
+            assert "data" not in body
 
     def test_only_requests_for_a_loopback_host_are_answered(self, run, serving):
         port = serving([run])
@@ -82,10 +91,8 @@ class TestAnswers:
             for path in ("/", "/version", "/nothing"):
                 assert request(port, path, host=host)[:2] == (403, "This page is available on this machine only."), host
 
-    def test_any_host_header_is_answered_on_other_addresses(self, run, serving):
+    def test_other_addresses(self, run, serving):
         assert request(serving([run], "0.0.0.0"), "/version", host="evil.example")[0] == 200
-
-    def test_ipv6(self, run, serving):
         with socket.socket(socket.AF_INET6) as probe:
             try:
                 probe.bind(("::1", 0))
@@ -117,20 +124,12 @@ class TestFollows:
         pages = Pages([run])
         versions = [pages.version()]
         assert pages.version() == versions[0]
-        written = (
-            "metrics.csv",
-            "lineage.csv",
-            "cells.csv",
-            "repertoire.csv",
-            "journal.jsonl",
-            "episodes.npz",
-            "skills.csv",
-        )
-        for name in written:
+        tables = ("metrics.csv", "lineage.csv", "cells.csv", "repertoire.csv", "skills.csv")
+        for name in (*tables, "journal.jsonl", "episodes.npz"):
             with open(run / name, "a") as file:
                 file.write("\n")
             versions.append(pages.version())
-        assert len(set(versions)) == 1 + len(written)
+        assert len(set(versions)) == 1 + 7
         size = (run / "metrics.csv").stat().st_size
         os.utime(run / "metrics.csv", ns=(0, 1))
         assert pages.version() not in versions, "rewritten at the same size"
@@ -201,27 +200,16 @@ class TestFollows:
         assert len(set(composed)) == 2
 
 
-class TestErrors:
-    def test_a_port_in_use(self, run):
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            taken.listen()
-            port = taken.getsockname()[1]
-            message = rf"^cannot listen on 127\.0\.0\.1, port {port}: Address already in use; choose another --port or"
-            with pytest.raises(ValueError, match=message):
-                server([run], port=port)
-
-    @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 65536), ("127.0.0.1", -1), ("no such host", 0)])
-    def test_an_invalid_address(self, run, host, port):
+def test_what_cannot_be_served(run, tmp_path):
+    with server([run], port=0) as listening:
+        host, port = listening.server_address[:2]
+        assert host == "127.0.0.1", "by default"
+        assert listening.daemon_threads, "open requests do not delay Ctrl-C"
+        message = rf"^cannot listen on 127\.0\.0\.1, port {port}: Address already in use; choose another --port or"
+        with pytest.raises(ValueError, match=message):
+            server([run], port=port)
+    for host, port in (("127.0.0.1", 65536), ("127.0.0.1", -1), ("no such host", 0)):
         with pytest.raises(ValueError, match=rf"^cannot listen on {host}, port {port}: .*; choose another"):
             server([run], host, port)
-
-    def test_a_folder_that_is_not_a_run(self, tmp_path):
-        with pytest.raises(ValueError, match="is not a run directory"):
-            server([tmp_path])
-
-
-def test_by_default_it_listens_on_a_loopback_address(run):
-    with server([run], port=0) as listening:
-        assert listening.server_address[0] == "127.0.0.1"
-        assert listening.daemon_threads, "open requests do not delay Ctrl-C"
+    with pytest.raises(ValueError, match="is not a run directory"):
+        server([tmp_path])

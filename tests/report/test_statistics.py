@@ -27,40 +27,22 @@ def by_task(scores: np.ndarray) -> dict[str, np.ndarray]:
     return {f"task {index}": scores[:, index] for index in range(scores.shape[1])}
 
 
-class TestKnownValues:
-    def test_the_interquartile_mean_discards_a_quarter_at_either_end(self):
-        assert statistics.interquartile_mean({"a": [100.0, 1.0, -50.0, 3.0]}) == 2.0
-
-    def test_the_discarded_quarter_is_rounded_down(self):
-        assert statistics.interquartile_mean({"a": [0.0, 2.0, 4.0, 6.0, 88.0]}) == 4.0
-        assert statistics.interquartile_mean({"a": [0.0, 1.0, 8.0]}) == 3.0
-
-    def test_it_pools_the_runs_of_all_tasks(self):
-        assert statistics.interquartile_mean({"a": [0.0, 1.0, 9.0], "b": [3.0]}) == 2.0
-
-    def test_the_mean_is_over_tasks(self):
-        scores = {"a": [0.0, 2.0], "b": [5.0], "c": [9.0, 9.0, 12.0]}
-        assert statistics.mean(scores) == pytest.approx(16.0 / 3.0)
-
-    def test_the_median_run_is_over_runs(self):
-        assert statistics.median_run({"a": [0.0, 1.0, 50.0]}) == 1.0
-
-    def test_the_optimality_gap_clips_scores_above_gamma(self):
-        assert statistics.optimality_gap({"a": [0.5, 7.0]}) == 0.25
-        assert statistics.optimality_gap({"a": [0.5, 7.0]}, gamma=8.0) == 4.25
-
-    def test_a_tie_is_half_an_improvement(self):
-        assert statistics.probability_of_improvement({"a": [1.0, 2.0]}, {"a": [1.0, 3.0]}) == 0.375
-
-    def test_improvement_is_averaged_over_tasks_of_any_number_of_runs(self):
-        first, second = {"a": [1.0, 2.0, 3.0], "b": [0.0]}, {"b": [1.0, 2.0], "a": [0.0]}
-        assert statistics.probability_of_improvement(first, second) == 0.5
-
-    def test_leading_axes_are_kept(self):
-        curve = np.asarray([[0.0, 1.0, 2.0, 9.0], [4.0, 4.0, 6.0, 6.0]])
-        assert statistics.interquartile_mean({"a": curve}).tolist() == [1.5, 5.0]
-        assert statistics.mean({"a": curve, "b": curve + 2.0}).tolist() == [4.0, 6.0]
-        assert statistics.probability_of_improvement({"a": curve}, {"a": curve[:, :1]}).tolist() == [0.875, 0.75]
+def test_known_values():
+    iqm, improvement = statistics.interquartile_mean, statistics.probability_of_improvement
+    assert iqm({"a": [100.0, 1.0, -50.0, 3.0]}) == 2.0, "it discards a quarter at either end"
+    assert iqm({"a": [0.0, 2.0, 4.0, 6.0, 88.0]}) == 4.0, "rounded down"
+    assert iqm({"a": [0.0, 1.0, 8.0]}) == 3.0
+    assert iqm({"a": [0.0, 1.0, 9.0], "b": [3.0]}) == 2.0, "it pools the runs of all tasks"
+    assert statistics.mean({"a": [0.0, 2.0], "b": [5.0], "c": [9.0, 9.0, 12.0]}) == pytest.approx(16.0 / 3.0)
+    assert statistics.median_run({"a": [0.0, 1.0, 50.0]}) == 1.0
+    assert statistics.optimality_gap({"a": [0.5, 7.0]}) == 0.25, "it clips scores above gamma"
+    assert statistics.optimality_gap({"a": [0.5, 7.0]}, gamma=8.0) == 4.25
+    assert improvement({"a": [1.0, 2.0]}, {"a": [1.0, 3.0]}) == 0.375, "a tie is half an improvement"
+    assert improvement({"a": [1.0, 2.0, 3.0], "b": [0.0]}, {"b": [1.0, 2.0], "a": [0.0]}) == 0.5, "the mean over tasks"
+    curve = np.asarray([[0.0, 1.0, 2.0, 9.0], [4.0, 4.0, 6.0, 6.0]])  # leading axes are kept
+    assert iqm({"a": curve}).tolist() == [1.5, 5.0]
+    assert statistics.mean({"a": curve, "b": curve + 2.0}).tolist() == [4.0, 6.0]
+    assert improvement({"a": curve}, {"a": curve[:, :1]}).tolist() == [0.875, 0.75]
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -148,38 +130,26 @@ class TestIntervals:
         points = [estimate(statistics.interquartile_mean, {"a": point}) for point in curve]
         np.testing.assert_allclose(np.stack(result), np.asarray(points).T)
 
-    def test_one_run_has_no_interval(self):
+    def test_one_run_has_no_interval_and_equal_runs_one_of_width_zero(self):
         result = estimate(statistics.mean, {"a": [3.0], "b": [4.0, 6.0]})
         assert (result.value, result.has_interval) == (4.0, False)
         assert np.isnan([result.low, result.high]).all()
-
-    def test_a_comparison_with_one_run_has_no_interval(self):
         result = estimate(statistics.probability_of_improvement, {"a": [1.0, 3.0]}, {"a": [2.0]})
         assert (result.value, result.has_interval) == (0.5, False)
-
-    def test_equal_runs_have_an_interval_of_width_zero(self):
         assert estimate(statistics.interquartile_mean, {"a": [2.0, 2.0, 2.0]}) == (2.0, 2.0, 2.0)
 
 
-class TestErrors:
-    @pytest.mark.parametrize(
-        ("scores", "message"),
-        [
-            ({}, "there are no scores"),
-            ({"hopper": []}, "there is no run on hopper"),
-            ({"hopper": 1.0}, "there is no run on hopper"),
-            ({"hopper": [1.0, NAN]}, "a score on hopper is not finite"),
-            ({"hopper": [1.0, -np.inf]}, "a score on hopper is not finite"),
-        ],
-    )
-    def test_missing_or_infinite_scores(self, scores, message):
+def test_errors():
+    for scores, message in (
+        ({}, "there are no scores"),
+        ({"hopper": []}, "there is no run on hopper"),
+        ({"hopper": 1.0}, "there is no run on hopper"),
+        ({"hopper": [1.0, NAN]}, "a score on hopper is not finite"),
+        ({"hopper": [1.0, -np.inf]}, "a score on hopper is not finite"),
+    ):
         with pytest.raises(ValueError, match=message):
             statistics.interquartile_mean(scores)
-
-    def test_tasks_must_agree(self):
-        with pytest.raises(ValueError, match="scores on a and scores on b cannot be compared"):
-            statistics.probability_of_improvement({"a": [1.0]}, {"b": [1.0]})
-
-    def test_at_least_one_resample(self):
-        with pytest.raises(ValueError, match="resamples must be at least 1, got 0"):
-            estimate(statistics.mean, {"a": [1.0, 2.0]}, resamples=0)
+    with pytest.raises(ValueError, match="scores on a and scores on b cannot be compared"):
+        statistics.probability_of_improvement({"a": [1.0]}, {"b": [1.0]})
+    with pytest.raises(ValueError, match="resamples must be at least 1, got 0"):
+        estimate(statistics.mean, {"a": [1.0, 2.0]}, resamples=0)

@@ -35,24 +35,21 @@ def skilled(returns, fitness=None):
 
 
 class TestMemberEvaluation:
-    def test_the_best_comes_first(self):
+    def test_the_best_comes_first_and_small_numbers_have_enough_decimals(self):
         title, header, *rows = lines(member_evaluation(members([[1.0, 3.0], [20.0, 40.0]])))
         assert title == ["2", "episodes", "per", "member"]
         assert header == ["member", "mean", "return", "std", "min", "max", "length"]
         assert rows == [["1", "30.0", "10.0", "20.0", "40.0", "5"], ["0", "2.0", "1.0", "1.0", "3.0", "5"]]
+        *_, row = lines(member_evaluation(members([[-0.02, -0.01]])))
+        assert row == ["0", "-0.0150", "0.0050", "-0.0200", "-0.0100", "5"]
 
-    def test_small_numbers_have_enough_decimals(self):
-        rows = lines(member_evaluation(members([[-0.02, -0.01]])))
-        assert rows[2] == ["0", "-0.0150", "0.0050", "-0.0200", "-0.0100", "5"]
-        assert rows[0] == ["2", "episodes", "per", "member"]
-
-    def test_descriptors_are_aligned_across_rows(self):
+    def test_descriptors_are_aligned_across_rows_and_fit_into_80_characters(self):
         metrics = members([[1.0], [2.0]]) | {"descriptor": np.asarray([[0.5, -0.25], [-1.0, 10.0]], np.float32)}
-        console = Console(width=120, color_system=None)
-        with console.capture() as capture:
-            console.print(member_evaluation(metrics))
-        assert "│ -1.00 10.00 │" in capture.get()
-        assert "│  0.50 -0.25 │" in capture.get()
+        printed = text([member_evaluation(metrics)], width=120)
+        assert "│ -1.00 10.00 │" in printed
+        assert "│  0.50 -0.25 │" in printed
+        metrics = skilled([[-0.2, -0.3]], fitness=[0.1]) | {"descriptor": np.asarray([[-0.5, 0.25]], np.float32)}
+        assert lines(member_evaluation(metrics), width=80)[-1][-2:] == ["-0.50", "0.25"]
 
     def test_with_skills_the_accuracy_of_the_discriminator_is_shown(self):
         rows = lines(member_evaluation(skilled([[1.0, 3.0], [20.0, 40.0]])))
@@ -71,18 +68,12 @@ class TestMemberEvaluation:
         fitness = np.cumsum(returns, axis=1, dtype=np.float32)[:, -1] / np.float32(999)
         assert "fitness" not in lines(member_evaluation(members(returns, fitness)))[1]
 
-    def test_a_nan_fitness_with_finite_returns_is_shown(self):
+    def test_a_fitness_that_is_not_finite_is_shown_and_ranks_last(self):
         rows = lines(member_evaluation(members([[1.0, 3.0], [0.0, 0.0]], fitness=[NAN, 0.0])))
         assert rows[1][:2] == ["member", "fitness"]
         assert [row[:3] for row in rows[2:]] == [["1", "0.0", "0.00"], ["0", "nan", "2.00"]]
-
-    def test_an_infinite_fitness_is_a_divergence_and_ranks_last(self):
         rows = lines(member_evaluation(members([[1.0, 3.0], [2.0, 2.0]], fitness=[np.inf, 1.0])))
         assert [row[:2] for row in rows[2:]] == [["1", "1.00"], ["0", "inf"]]
-
-    def test_a_table_with_two_dimensions_fits_into_80_characters(self):
-        metrics = skilled([[-0.2, -0.3]], fitness=[0.1]) | {"descriptor": np.asarray([[-0.5, 0.25]], np.float32)}
-        assert lines(member_evaluation(metrics), width=80)[-1][-2:] == ["-0.50", "0.25"]
 
 
 SKILLS = {  # two members, four episodes, of skills 0, 1, 0, 1
@@ -106,17 +97,14 @@ class TestSkillEvaluation:
             ["mean", "30.0", "0.688", "151.0", "20", "0.00", "0.88"],
         ]
 
-    def test_a_single_member_without_a_descriptor(self):
+    def test_a_single_member_without_a_descriptor_and_the_mean_weights_skills_equally(self):
         alone = {name: values[:1] for name, values in SKILLS.items() if name != "skill"}
         alone |= {"skill": SKILLS["skill"], "descriptors": np.zeros((1, 4, 0), np.float32)}
         title, header, *rows = lines(skill_evaluation(alone))
         assert title == ["2", "episodes", "per", "skill"]
         assert header == "skill true return accuracy diversity return length".split()
         assert rows[0] == ["0", "0.0", "0.000", "0.0", "1"]
-
-    def test_the_mean_weights_skills_equally(self):
-        uneven = SKILLS | {"skill": np.array([0, 0, 0, 7])}
-        title, _, *rows = lines(skill_evaluation(uneven, member=1))
+        title, _, *rows = lines(skill_evaluation(SKILLS | {"skill": np.array([0, 0, 0, 7])}, member=1))
         assert title == ["1", "to", "3", "episodes", "per", "skill,", "member", "1"]
         assert [row[:2] for row in rows] == [["0", "20.0"], ["7", "60.0"], ["mean", "40.0"]]
 
@@ -149,17 +137,14 @@ class TestSummary:
 
     def test_a_population_has_best_middle_and_worst(self, tmp_path):
         drawn = {"kind": "sac", "draw_hyper": True, "population": 2}
-        printed = lines(summary(write(tmp_path, drawn, METRICS, MEMBERS)))
+        printed = lines(summary(write(tmp_path / "copied", drawn, METRICS, MEMBERS)))
         assert printed[:2] == [["generation", "3"], ["best", "middle", "worst"]]
         assert printed[-2:] == [  # in the second generation, slot 1 was a copy of member 0 after the first
             ["copied", "from", "never", "never", "member", "0"],
             ["after", "generation", "-", "-", "1"],
         ]
-
-    def test_members_that_were_never_copied_have_no_row_for_it(self, tmp_path):
-        members = MEMBERS | {"parent": MEMBERS["member"]}
-        drawn = {"kind": "sac", "draw_hyper": True, "population": 2}
-        assert "copied" not in [row[0] for row in lines(summary(write(tmp_path, drawn, METRICS, members)))]
+        never = MEMBERS | {"parent": MEMBERS["member"]}
+        assert "copied" not in [row[0] for row in lines(summary(write(tmp_path / "never", drawn, METRICS, never)))]
 
 
 class TestEvaluationSummary:
@@ -169,16 +154,16 @@ class TestEvaluationSummary:
         assert "interquartile mean of the fitness │ 3 " in printed
         assert "optimistic" not in printed
 
-    def test_the_best_of_a_population_is_noted_as_optimistic(self):
+    def test_the_best_of_a_population_is_noted_as_optimistic_and_copies_are_noted(self):
         (note,) = evaluation_summary(members([[1.0], [2.0], [6.0]], independent=False, best_member=1))
         assert note == (
             "note: the first row is the best of 3 on these same episodes, which is optimistic; member 1 ranked "
             "first in training, by other episodes, so that these are an unbiased estimate of its fitness: 2."
         )
-
-    def test_copies_are_noted(self):
         (note,) = evaluation_summary(members([[2.0], [1.0], [2.0]], independent=False, best_member=0))
         assert str(note).endswith("fitness: 2. Equal rows may be copies, which the last selection made.")
+        assert evaluation_summary(members([[1.0]], independent=True, best_member=0)) == []
+        assert evaluation_summary(members([[1.0], [2.0]])) == [], "roles that evolve separately"
 
     def test_the_best_elite_of_a_repertoire_is_noted_as_optimistic(self):
         values = {"coverage": 50.0, "qd_score": 7.0, "max_fitness": 2.0}
@@ -188,10 +173,6 @@ class TestEvaluationSummary:
         (note,) = evaluation_summary(metrics | {"corrected/max_fitness": np.asarray(1.5)})
         assert "the stored best is the highest of many noisy evaluations, which is optimistic" in str(note)
         assert evaluation_summary(metrics) == [], "a function without noise"
-
-    def test_a_single_member_has_no_note(self):
-        assert evaluation_summary(members([[1.0]], independent=True, best_member=0)) == []
-        assert evaluation_summary(members([[1.0], [2.0]])) == [], "roles that evolve separately"
 
 
 class TestTeams:
