@@ -73,21 +73,17 @@ def test_defaults_are_scalars_of_float32() -> None:
     np.testing.assert_allclose(list(map(float, values)), [0.25, 1e-3, 0.99, 7.0], rtol=1e-7)
 
 
-@pytest.mark.parametrize("name", DOMAINS)
-def test_draws_are_uniform_on_the_declared_scale(population: Knobs, name: str) -> None:
-    draws = np.asarray(getattr(population, name))
-    domain = DOMAINS[name]
-    assert draws.dtype == np.float32
-    assert draws.min() >= np.float32(domain.low)
-    assert draws.max() <= np.float32(domain.high)
-    bound = 1.95 / math.sqrt(MEMBERS)  # a uniform law exceeds it once in a thousand seeds
-    assert uniformity_distance(TO_UNIT[name](draws.astype(np.float64))) < bound
-
-
-@pytest.mark.parametrize("name", ["rate", "discount"])
-def test_the_check_of_uniformity_distinguishes_the_scales(name: str) -> None:
-    plain = np.random.default_rng(0).uniform(DOMAINS[name].low, DOMAINS[name].high, MEMBERS)
-    assert uniformity_distance(TO_UNIT[name](plain)) > 0.3
+def test_draws_are_uniform_on_the_declared_scale(population: Knobs) -> None:
+    for name, domain in DOMAINS.items():
+        draws = np.asarray(getattr(population, name))
+        assert draws.dtype == np.float32
+        assert draws.min() >= np.float32(domain.low)
+        assert draws.max() <= np.float32(domain.high)
+        bound = 1.95 / math.sqrt(MEMBERS)  # a uniform law exceeds it once in a thousand seeds
+        assert uniformity_distance(TO_UNIT[name](draws.astype(np.float64))) < bound
+        if name != "noise":  # the check distinguishes the scales
+            plain = np.random.default_rng(0).uniform(domain.low, domain.high, MEMBERS)
+            assert uniformity_distance(TO_UNIT[name](plain)) > 0.3
 
 
 def test_draws_of_different_fields_and_members_are_independent(population: Knobs) -> None:
@@ -97,13 +93,7 @@ def test_draws_of_different_fields_and_members_are_independent(population: Knobs
     for row in unit:
         assert abs(np.corrcoef(row[:-1], row[1:])[0, 1]) < bound
     assert len(np.unique(unit[1])) > MEMBERS * 0.99
-
-
-def test_fields_that_do_not_evolve_keep_their_default(population: Knobs) -> None:
-    assert np.asarray(population.fixed).tolist() == [7.0] * MEMBERS
-
-
-def test_equal_keys_give_equal_draws_and_other_keys_others() -> None:
+    assert np.asarray(population.fixed).tolist() == [7.0] * MEMBERS, "it does not evolve"
     one, same, other = (hyperparams.sample(SPACE, jax.random.key(seed)) for seed in (3, 3, 4))
     assert [float(x) for x in one] == [float(x) for x in same]
     assert all(float(getattr(one, name)) != float(getattr(other, name)) for name in DOMAINS)
@@ -167,23 +157,18 @@ def test_each_field_is_resampled_independently_with_the_given_probability() -> N
         assert uniformity_distance(TO_UNIT[name](draws)) < 1.95 / math.sqrt(len(draws))
 
 
-def test_every_key_is_consumed_once() -> None:
+def test_every_key_is_consumed_once_and_a_fresh_draw_does_not_depend_on_the_factor_beside_it() -> None:
     def lineage(key: jax.Array) -> Knobs:
         one, other = jax.random.split(key)
         return hyperparams.perturb(SPACE, hyperparams.sample(SPACE, one), other, FACTORS, 0.25)
 
     with jax.debug_key_reuse(True):  # raises where a key is used again
         assert np.isfinite(jax.jit(lineage)(jax.random.key(0))).all()
-
-
-def test_a_fresh_draw_does_not_depend_on_the_factor_that_was_drawn_beside_it() -> None:
     doubled = partial(hyperparams.perturb, SPACE, hyperparams.defaults(SPACE), resample_probability=1.0)
-    one = doubled(jax.random.key(0), factors=FACTORS)
-    other = doubled(jax.random.key(0), factors=(0.5, 2.0))
+    one, other = (doubled(jax.random.key(0), factors=factors) for factors in (FACTORS, (0.5, 2.0)))
     assert [float(x) for x in one] == [float(x) for x in other]
 
 
-@pytest.mark.parametrize("at", [0.0, 0.5, 1.0, None])
 @pytest.mark.parametrize(
     "domain",
     [
@@ -200,23 +185,25 @@ def test_a_fresh_draw_does_not_depend_on_the_factor_that_was_drawn_beside_it() -
     ],
     ids=str,
 )
-def test_perturbations_without_resampling_reach_the_whole_interval(domain: Domain, at: float | None) -> None:
-    start = jnp.clip(0.0, domain.low, domain.high) if at is None else domain.at(jnp.float32(at))
+def test_perturbations_without_resampling_reach_the_whole_interval(domain: Domain) -> None:
     space = hyperparams.space(Knobs(), {"noise": domain})
 
     def walk(hyper: Knobs, key: jax.Array) -> tuple[Knobs, Any]:
         hyper = hyperparams.perturb(space, hyper, key, FACTORS, 0.0)
         return hyper, hyper.noise
 
-    first = hyperparams.defaults(space)._replace(noise=jnp.asarray(start, jnp.float32))
-    walks = jax.vmap(lambda key: jax.lax.scan(walk, first, jax.random.split(key, 1_000))[1])
-    values = np.asarray(jax.jit(walks)(keys(7, 64)))
-    assert (values != np.asarray(start)).any(axis=1).all(), "no value is a trap"
-    assert (values >= np.float32(domain.low)).all()
-    assert (values <= np.float32(domain.high)).all()
-    fractions = np.asarray(domain.fraction(jnp.asarray(values)))
-    few = domain.is_whole or domain.high < 0.0  # steps of a quarter skip some tenths of these
-    assert len(np.unique(np.clip(10 * fractions, 0, 9.999).astype(int))) >= (7 if few else 10)
+    def walks(first: Knobs, keys: jax.Array) -> jax.Array:
+        return jax.vmap(lambda key: jax.lax.scan(walk, first, jax.random.split(key, 1_000))[1])(keys)
+
+    compiled, few = jax.jit(walks), domain.is_whole or domain.high < 0.0  # a quarter skips some tenths of these
+    for start in (jnp.clip(0.0, domain.low, domain.high), *(domain.at(jnp.float32(at)) for at in (0.0, 0.5, 1.0))):
+        first = hyperparams.defaults(space)._replace(noise=jnp.asarray(start, jnp.float32))
+        values = np.asarray(compiled(first, keys(7, 64)))
+        assert (values != np.asarray(start)).any(axis=1).all(), "no value is a trap"
+        assert (values >= np.float32(domain.low)).all()
+        assert (values <= np.float32(domain.high)).all()
+        fractions = np.asarray(domain.fraction(jnp.asarray(values)))
+        assert len(np.unique(np.clip(10 * fractions, 0, 9.999).astype(int))) >= (7 if few else 10)
 
 
 @pytest.mark.parametrize("low", [-1.0, -100.0, -0.01])
@@ -241,10 +228,7 @@ def test_clip_changes_only_values_outside_the_bounds() -> None:
         ({"noise": Uniform(2.0, 1.0)}, r"^the interval of noise is empty: \[2\.0, 1\.0\]; give low < high, in"),
         ({"noise": Uniform(math.nan, 1.0)}, r"^the interval of noise is empty: \[nan, 1\.0\]"),
         ({"noise": Uniform(0.0, math.inf)}, r"^the interval of noise is empty: \[0\.0, inf\]"),
-        (
-            {"rate": LogUniform(0.0, 1.0)},
-            r"^rate is drawn on a logarithmic scale and needs a lower bound .* got 0\.0\.$",
-        ),
+        ({"rate": LogUniform(0.0, 1.0)}, r"^rate is drawn on a logarithmic scale and needs a lower .* got 0\.0\.$"),
         ({"rate": LogUniform(-1.0, 1.0)}, r"^rate is drawn on a logarithmic scale .* above 0 .*, got -1\.0\.$"),
         ({"discount": OneMinusLog(0.9, 1.0)}, r"^discount has the scale log\(1 - x\) .* below 1 .*, got 1\.0;"),
         ({"noise": Uniform(1e6, 1e6 + 0.01)}, r"^the interval of noise is empty: .* numbers that differ in float32\.$"),
@@ -257,32 +241,25 @@ def test_invalid_spaces_are_errors(domains: dict, message: str) -> None:
         hyperparams.space(Knobs(), domains)
 
 
-@pytest.mark.parametrize("name", ["fitness", "parent", "generation", "member", "rating", "step"])
-def test_a_hyper_parameter_is_not_named_as_a_column_of_the_lineage(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"^the hyper-parameter '{name}' needs another name"):
-        hyperparams.space(namedtuple("Own", [name])(0.5), {})
-
-
-def test_joined_spaces_have_no_name_twice() -> None:
+def test_names_of_hyper_parameters() -> None:
+    for name in ("fitness", "parent", "generation", "member", "rating", "step"):  # columns of the lineage
+        with pytest.raises(ValueError, match=rf"^the hyper-parameter '{name}' needs another name"):
+            hyperparams.space(namedtuple("Own", [name])(0.5), {})
     own = hyperparams.space(namedtuple("Own", ["rate"])(0.5), {})
     with pytest.raises(ValueError, match="the hyper-parameter 'rate' is there twice"):
         hyperparams.join(own, own)
-
-
-def test_a_space_is_independent_of_the_given_mapping() -> None:
     domains = dict(DOMAINS)
     made = hyperparams.space(Knobs(), domains)
     domains.clear()
-    assert list(made.domains) == list(DOMAINS)
+    assert list(made.domains) == list(DOMAINS), "it is independent of the given mapping"
 
 
-class TestTheUnitInterval:
-    @pytest.mark.parametrize("name", DOMAINS)
-    def test_fractions_lie_evenly_on_the_domains_scale(self, name: str) -> None:
+def test_fractions_lie_evenly_on_the_domains_scale() -> None:
+    for name, domain in DOMAINS.items():
         fractions = jnp.linspace(0.0, 1.0, 11)
-        values = DOMAINS[name].at(fractions)
+        values = domain.at(fractions)
         np.testing.assert_allclose(TO_UNIT[name](np.asarray(values, np.float64)), fractions, atol=2e-5)
-        np.testing.assert_allclose(DOMAINS[name].fraction(values), fractions, atol=2e-5)
+        np.testing.assert_allclose(domain.fraction(values), fractions, atol=2e-5)
 
 
 FIELDS = {
@@ -295,25 +272,21 @@ DECLARED = hyperparams.space(Knobs(), DOMAINS, FIELDS)
 
 
 class TestChoose:
-    def test_bounds_are_meant_on_the_fields_scale(self) -> None:
+    def test_bounds_are_meant_on_the_fields_scale_and_a_domain_has_its_own(self) -> None:
         made = hyperparams.choose(DECLARED, rate=(1e-4, 1e-2), fixed=(1.0, 9.0))
         assert made.domains == DOMAINS | {"rate": LogUniform(1e-4, 1e-2), "fixed": LogUniform(1.0, 9.0)}
         assert made.defaults == Knobs()
-
-    def test_a_domain_has_its_scale(self) -> None:
         made = hyperparams.choose(DECLARED, rate=Uniform(1e-4, 1e-2))
         assert made.domains["rate"] == Uniform(1e-4, 1e-2)
 
-    @pytest.mark.parametrize("bounds", [[1e-4, 1e-2], np.asarray([1e-4, 1e-2]), (np.float64(1e-4), jnp.float32(1e-2))])
-    def test_bounds_are_any_two_numbers(self, bounds: Any) -> None:
-        found = hyperparams.choose(DECLARED, rate=bounds).domains["rate"]
-        np.testing.assert_allclose((found.low, found.high), (1e-4, 1e-2), rtol=1e-6)
-        assert {type(found), type(found.low), type(found.high)} == {LogUniform, float}
-
-    @pytest.mark.parametrize("value", [np.float32(0.5), jnp.float32(0.5), np.asarray(0.5)])
-    def test_a_value_is_any_number(self, value: Any) -> None:
-        made = hyperparams.choose(DECLARED, rate=value)
-        assert (type(made.defaults.rate), made.defaults.rate, "rate" in made.domains) == (float, 0.5, False)
+    def test_bounds_are_any_two_numbers_and_a_value_any_number(self) -> None:
+        for bounds in ([1e-4, 1e-2], np.asarray([1e-4, 1e-2]), (np.float64(1e-4), jnp.float32(1e-2))):
+            found = hyperparams.choose(DECLARED, rate=bounds).domains["rate"]
+            np.testing.assert_allclose((found.low, found.high), (1e-4, 1e-2), rtol=1e-6)
+            assert {type(found), type(found.low), type(found.high)} == {LogUniform, float}
+        for value in (np.float32(0.5), jnp.float32(0.5), np.asarray(0.5)):
+            made = hyperparams.choose(DECLARED, rate=value)
+            assert (type(made.defaults.rate), made.defaults.rate, "rate" in made.domains) == (float, 0.5, False)
 
     def test_fixed_keeps_the_default_and_a_value_becomes_it(self) -> None:
         made = hyperparams.choose(DECLARED, rate="fixed", discount=0.95)
@@ -393,20 +366,18 @@ class TestDeclarations:
         with pytest.raises(ValueError, match=r"^rate must lie in \(0, 1\], got 2\.$"):
             choose(space, rate=2.0)
 
-    def test_a_field_that_declares_nothing_cannot_be_chosen(self) -> None:
-        with pytest.raises(ValueError, match=r"^'internal' is no hyper-parameter here"):
-            choose(hyperparams.declared(Annotations), internal=1.0)
-
-    def test_a_declared_interval_outside_of_the_valid_values_is_an_error(self) -> None:
+    def test_what_cannot_be_declared_or_chosen(self) -> None:
         class Wrong(NamedTuple):
             rate: Annotated[jax.Array | float, hyperparams.Field("", LogUniform(1e-5, 2.0), high=1.0)] = 1e-3
 
         with pytest.raises(ValueError, match=r"^rate must lie in \(0, 1\], got 2\.$"):
             hyperparams.declared(Wrong)
-
-    def test_a_field_that_is_taken_out_keeps_its_default(self) -> None:
+        with pytest.raises(ValueError, match=r"^'internal' is no hyper-parameter here"):
+            choose(hyperparams.declared(Annotations), internal=1.0)
         space = hyperparams.without(hyperparams.declared(Annotations), "rate")
         assert (space.defaults, dict(space.domains), list(space.fields)) == (Annotations(), {}, ["noise"])
+        # Every field of a space without descriptions can be chosen after a join.
+        assert choose(hyperparams.join(SPACE, hyperparams.declared(Added)), fixed=-1.0).defaults.fixed == -1.0
 
     def test_joined_spaces_have_the_fields_of_both_in_order(self) -> None:
         first, second = hyperparams.declared(Annotations), hyperparams.declared(Added)
@@ -421,10 +392,6 @@ class TestDeclarations:
         assert hyperparams.select(Annotations(), hyper) == Annotations(rate=0.5)
         assert hyperparams.select(Added(), hyper) == Added(3.0)
 
-    def test_every_field_of_a_space_without_descriptions_can_be_chosen_after_a_join(self) -> None:
-        space = hyperparams.join(SPACE, hyperparams.declared(Added))
-        assert choose(space, fixed=-1.0).defaults.fixed == -1.0
-
 
 def test_domains_of_different_scales_are_never_equal() -> None:
     domains = [scale(0.8, 0.99) for scale in (Uniform, LogUniform, OneMinusLog)]
@@ -437,15 +404,11 @@ def test_domains_of_different_scales_are_never_equal() -> None:
 @pytest.mark.parametrize(
     "space", [SAC_SPACE, TD3_SPACE, ppo_settings.SPACE, ppo_settings.CONTINUOUS.space, diayn_space(SAC_SPACE)]
 )
-def test_a_perturbation_seldom_lands_on_a_bound(space) -> None:
+def test_a_perturbation_seldom_lands_on_a_bound_and_the_space_can_be_recorded_as_bounds(space) -> None:
     fractions = (jnp.arange(1_000, dtype=jnp.float32) + 0.5) / 1_000
     for name, domain in space.domains.items():
         scaled = jnp.stack([domain.scale(domain.at(fractions), jnp.float32(factor)) for factor in FACTORS])
         assert float(jnp.mean((scaled <= domain.low) | (scaled >= domain.high))) < 0.15, name
-
-
-@pytest.mark.parametrize("space", [SAC_SPACE, TD3_SPACE, ppo_settings.SPACE], ids=["sac", "td3", "ppo"])
-def test_an_agents_space_can_be_recorded_as_bounds(space):
     # A run directory has bounds only, and a resumed run must draw on the same scales.
     bounds = {name: (d["low"], d["high"]) if isinstance(d, dict) else d for name, d in describe(space).items()}
     assert dict(choose(space, **bounds).domains) == dict(space.domains)

@@ -50,7 +50,7 @@ def test_the_flags_and_defaults_of_every_kind_are_unchanged():
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_capabilities_agree_with_settings(name: str):
+def test_capabilities_agree_with_settings(name: str, monkeypatch, tmp_path):
     config = configure(name)
     names = {field.name for field in dataclasses.fields(config)}
     assert config.kind == name
@@ -66,10 +66,7 @@ def test_capabilities_agree_with_settings(name: str):
     if config.agent_entry is not None:
         assert type(config.agent) is config.agent_entry.config
         assert config.is_on_policy == (config.agent_entry in agents.ON_POLICY.values())
-
-
-def test_paths_of_a_config_begin_in_the_home_folder(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))  # in which paths of a config begin
     config = configure("pbt-sac", init_from="~/a", replay_schedule=Path("~/b"), run=RunConfig(run_dir="~/ü"))
     assert (config.init_from, config.replay_schedule, config.run.run_dir) == tuple(f"{tmp_path}/{x}" for x in "abü")
 

@@ -412,23 +412,18 @@ def test_what_islands_cannot_exchange(kind, settings, message):
         plan.check(configure(kind, **settings))
 
 
-def test_a_run_without_ray_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
-    code, _, err = train(PBT, tmp_path / "run", "--ray-address", "local")
-    assert code == 1
-    assert err.startswith('error: --ray-address needs Ray: pip install "rookery[ray]"')
-
-
-def test_a_store_that_cannot_be_used_ends_the_command_with_one_sentence(tmp_path, monkeypatch):
+def test_without_ray_or_a_store_that_can_be_used_the_command_ends_with_one_sentence(tmp_path, monkeypatch):
     def check(self):
         raise StoreError(f"{self.folder} cannot be used by islands (no); give another --run-dir.")
 
     monkeypatch.setattr(Store, "check", check)
+    message = f"error: {tmp_path}/run/publications cannot be used by islands (no); give another --run-dir.\n"
     code, _, err = train(PBT, tmp_path / "run")
-    assert (code, err) == (
-        1,
-        f"error: {tmp_path}/run/publications cannot be used by islands (no); give another --run-dir.\n",
-    )
+    assert (code, err) == (1, message)
+    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
+    code, _, err = train(PBT, tmp_path / "other", "--ray-address", "local")
+    assert code == 1
+    assert err.startswith('error: --ray-address needs Ray: pip install "rookery[ray]"')
 
 
 def test_islands_of_one_process_share_the_memory_for_their_buffers(whole, tmp_path, monkeypatch):

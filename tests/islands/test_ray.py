@@ -138,25 +138,26 @@ MENDED = "once that is mended, continue with: rookery resume /runs/a"
     ],
 )
 def test_the_outcome_of_a_lost_island(error, sentence):
+    found = outcome_of(error)
+    assert (found.island, found.stopped) == (3, False)
+    assert found.error is not None
+    assert re.fullmatch(sentence, found.error), found.error
+
+
+def outcome_of(error):
     if not isinstance(error, ray.exceptions.RayError):
         error = ray.exceptions.RayTaskError("run", "", error)
 
     def get(_):
         raise error
 
-    found = ray_engine._outcome(SimpleNamespace(get=get, exceptions=ray.exceptions), None, 3, RunFolder("/runs/a"))
-    assert (found.island, found.stopped) == (3, False)
-    assert found.error is not None
-    assert re.fullmatch(sentence, found.error), found.error
+    return ray_engine._outcome(SimpleNamespace(get=get, exceptions=ray.exceptions), None, 3, RunFolder("/runs/a"))
 
 
-@pytest.mark.parametrize("error", [ValueError("discount must be below 1."), ImportError("no brax")])
-def test_an_error_of_the_settings_ends_all_islands(error):
-    def get(_):
-        raise ray.exceptions.RayTaskError("run", "", error)
-
-    with pytest.raises(type(error), match=f"^{error}$"):
-        ray_engine._outcome(SimpleNamespace(get=get, exceptions=ray.exceptions), None, 3, RunFolder("/runs/a"))
+def test_an_error_of_the_settings_ends_all_islands():
+    for error in (ValueError("discount must be below 1."), ImportError("no brax")):
+        with pytest.raises(type(error), match=f"^{error}$"):
+            outcome_of(error)
 
 
 def test_an_error_of_an_island_is_one_sentence(address, tmp_path):
@@ -192,14 +193,12 @@ def test_a_node_with_other_versions_or_another_folder(tmp_path):
     task = Task(2, "", "this run", found, None, tuple)
     _check_node(task, str(tmp_path))
     for name in ("python", "ray", "rookery", "jax"):
-        with pytest.raises(
-            ValueError, match=f"island 2 is on a node with {name} .*, but the run was started with 0.1;"
-        ):
+        message = f"island 2 is on a node with {name} .*, but the run was started with 0.1;"
+        with pytest.raises(ValueError, match=message):
             _check_node(task._replace(versions={**found, name: "0.1"}), str(tmp_path))
-    with pytest.raises(ValueError, match="island 2 is on a node that cannot read"):
-        _check_node(task._replace(owner="another run"), str(tmp_path))
-    with pytest.raises(ValueError, match="island 2 is on a node that cannot read"):
-        _check_node(task, str(tmp_path / "elsewhere"))
+    for other, folder in ((task._replace(owner="another run"), tmp_path), (task, tmp_path / "elsewhere")):
+        with pytest.raises(ValueError, match="island 2 is on a node that cannot read"):
+            _check_node(other, str(folder))
 
 
 def test_a_ray_of_this_machine_listens_on_loopback_only(tmp_path):
@@ -252,11 +251,7 @@ def test_the_share_of_an_island(nodes, islands, expected):
 def test_the_processes_of_ray_outlive_a_closed_session(monkeypatch):
     """It reaches them too; the command saves all islands, then stops them."""
     found, handler = [], signal.getsignal(signal.SIGHUP)
-
-    def init(**_):
-        found.append(signal.getsignal(signal.SIGHUP))
-
-    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "init", lambda **_: found.append(signal.getsignal(signal.SIGHUP)))
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     with ray_engine.connected("auto"):
         found.append(signal.getsignal(signal.SIGHUP))

@@ -5,9 +5,12 @@ import jax.numpy as jnp
 import pytest
 
 from rookery.populations import selection
-from rookery.populations.selection import donors, multi_frequency, tournament, truncation
 
 NAN, INF = jnp.nan, jnp.inf
+truncation = jax.jit(selection.truncation, static_argnums=(2, 3))
+tournament = jax.jit(selection.tournament)
+multi_frequency = jax.jit(selection.multi_frequency, static_argnums=2)
+donors = jax.jit(selection.donors, static_argnums=2)
 
 
 def parents_of(fitness, best, replaced, seed=0):

@@ -129,7 +129,8 @@ class TestSurvival:
 
     def test_results_for_each_individual(self):
         rule = archives.dominated_novelty(LINE[:2], neighbours=1)
-        repertoire, added = rule.add(
+        add = jax.jit(rule.add)
+        repertoire, added = add(
             empty(rule),
             genotypes([1, 2, 3, 4]),
             jnp.asarray([3.0, 2.0, 1.0, NAN]),
@@ -142,23 +143,24 @@ class TestSurvival:
         assert added.outside.tolist() == [False, False, True, False]
         np.testing.assert_allclose(added.improvement[1:], [0.0, 0.85 - 0.25, -INF], rtol=1e-5)
         assert added.improvement[0] == np.finfo(np.float32).max, "inf would stand for an empty cell"
-        _, added = rule.add(repertoire, genotypes([5]), jnp.asarray([2.5]), jnp.asarray([[2.0]]), ON_LINE)
+        _, added = add(repertoire, genotypes([5]), jnp.asarray([2.5]), jnp.asarray([[2.0]]), ON_LINE)
         assert (added.cell.tolist(), added.status.tolist()) == ([-1], [0]), "0.5 from the first, 0.6 of the other"
-        _, added = rule.add(repertoire, genotypes([6]), jnp.asarray([4.0]), jnp.asarray([[2.5]]), ON_LINE)
+        _, added = add(repertoire, genotypes([6]), jnp.asarray([4.0]), jnp.asarray([[2.5]]), ON_LINE)
         assert (added.cell.tolist(), added.status.tolist()) == ([1], [1]), "0.475 from it is less than 0.625"
 
 
 class TestThresholds:
     def test_by_hand(self):
         rule = archives.annealed(LINE, 0.1)
+        add = jax.jit(rule.add)
         places = jnp.asarray([[0.2], [0.4], [1.4], [0.3], [9.0], [1.5]])
         fitness = jnp.asarray([1.0, 2.0, -2.0, NAN, 5.0, -1.0])
-        repertoire, added = rule.add(empty(rule), genotypes(range(6)), fitness, places, ON_LINE)
+        repertoire, added = add(empty(rule), genotypes(range(6)), fitness, places, ON_LINE)
         np.testing.assert_allclose(added.improvement, [2.0, 3.0, -1.0, -INF, 6.0, 0.0])
         moved = [0.81 * -1 + 0.19 * 1.5, -1.0, -1.0, 0.9 * -1 + 0.1 * 5]
         np.testing.assert_allclose(repertoire.thresholds, moved, rtol=1e-6)
         assert repertoire.genotypes["number"].tolist() == [1, 5, 0, 4], "each cell keeps the best, accepted or not"
-        again, added = rule.add(repertoire, genotypes([7]), jnp.asarray([0.0]), jnp.asarray([[0.1]]), ON_LINE)
+        again, added = add(repertoire, genotypes([7]), jnp.asarray([0.0]), jnp.asarray([[0.1]]), ON_LINE)
         np.testing.assert_allclose(added.improvement, -moved[0], rtol=1e-5)
         np.testing.assert_allclose(again.thresholds[0], 0.9 * moved[0], rtol=1e-5)
         assert again.genotypes["number"].tolist() == [1, 5, 0, 4], "accepted, but the elite is better"
@@ -166,10 +168,11 @@ class TestThresholds:
 
     def test_without_a_threshold_the_elite_is_the_measure(self):
         rule = archives.annealed(LINE, 1.0)
-        repertoire, added = rule.add(empty(rule), genotypes([1, 2]), jnp.asarray([1.0, NAN]), LINE[:2], ON_LINE)
+        add = jax.jit(rule.add)
+        repertoire, added = add(empty(rule), genotypes([1, 2]), jnp.asarray([1.0, NAN]), LINE[:2], ON_LINE)
         assert added.improvement.tolist() == [INF, -INF]
         assert repertoire.thresholds == ()
-        _, added = rule.add(repertoire, genotypes([3]), jnp.asarray([0.5]), LINE[:1], ON_LINE)
+        _, added = add(repertoire, genotypes([3]), jnp.asarray([0.5]), LINE[:1], ON_LINE)
         assert added.improvement.tolist() == [-0.5]
 
     def test_settings_out_of_range(self):

@@ -165,12 +165,11 @@ class TestEmitter:
         assert jnp.array_equal(begun.shared.distributions.mean[1], after.shared.distributions.mean[1])
         assert (int(begun.shared.number), begun.shared.restarts.tolist()) == (1, [False, False])
 
-    @pytest.mark.parametrize("rate", [0.01, 1.0])
-    def test_it_fills_the_arm_better_than_its_first_generation(self, rate):
+    def test_it_fills_the_arm_better_than_its_first_generation(self):
         arm = named_scoring(rookery.envs.function("arm", 4))
         cells = grid((8, 8), arm.descriptor.lower, arm.descriptor.upper)
         emitter = cma_mae(arm, 32, CmaMaeConfig(emitters=4))
-        result = rookery.run(map_elites(arm, archives.annealed(cells, rate), emitter), generations=30, quiet=True)
+        result = rookery.run(map_elites(arm, archives.annealed(cells, 0.01), emitter), generations=30, quiet=True)
         first, last = result.history[0], result.history[-1]
         assert last["coverage"] > 2 * first["coverage"]
         assert last["qd_score"] > 2 * first["qd_score"]

@@ -272,19 +272,6 @@ def test_the_best_action_of_a_probe_is_found():
     assert last["actor_fitness"] > -0.01, "the action 0.5, of reward 0"
 
 
-def test_a_resumed_run_continues_bit_equal(tmp_path):
-    descriptor = SCORING.descriptor
-    emitter = dcrl_me(SCORING, 8, DcrlMeConfig(**SMALL), POLICY)
-    program = map_elites(SCORING, grid((4, 4), descriptor.lower, descriptor.upper), emitter)
-    options = {"run_dir": str(tmp_path / "run"), "quiet": True}
-    rookery.run(program, generations=2, **options)
-    resumed = rookery.run(program, generations=3, resume=True, **options)
-    tiny.assert_equal(resumed.state, rookery.run(program, generations=3, quiet=True).state)
-    assert int(resumed.state.shared.emitter.training.updates) == 8
-    elites = rookery.experiments.repertoire(tmp_path / "run", program)
-    tiny.assert_equal(elites.genotypes, resumed.state.cells)
-
-
 class TestErrors:
     def test_tasks_that_they_cannot_learn(self):
         arm = named_scoring(rookery.envs.function("arm", 3))

@@ -128,7 +128,12 @@ class TestGroups:
         assert len(group.runs) == 1
 
     def test_runs_from_python(self, tmp_path):
-        records = {"a": {"env": "maze", "method": "mine", "seed": 4}, "b": {"env": "maze", "method": "yours"}, "c": {}}
+        records = {
+            "a": {"env": "maze", "method": "mine", "seed": 4},
+            "b": {"env": "maze", "method": "yours"},
+            "c": {},
+            "d": {},
+        }
         for name, record in records.items():
             (tmp_path / name).mkdir()
             finish(tmp_path / name, {"kind": "python", **record}, [1.0])
@@ -136,7 +141,7 @@ class TestGroups:
         maze = ["python maze, method=mine", "python maze, method=yours"]
         assert [group.label for group in found] == [*maze, "python an unnamed environment"]
         assert [group.runs[0].seed for group in found] == [4, None, None]
-        assert "records no seed" in " ".join(compare([tmp_path / "b", tmp_path / "c"]).notes)
+        assert "records no seed" in " ".join(compare([tmp_path / "c", tmp_path / "d"]).notes)
 
 
 @pytest.fixture

@@ -143,27 +143,19 @@ def test_tables_of_a_resumed_run_equal_those_of_an_uninterrupted_one(tmp_path):
         assert not list(stopped.path.glob("*rookery-tmp"))
 
 
-def lose_the_end(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-20])
+LOSSES = {
+    "the end": lambda text: text[:-20],
+    # As a run that was resumed by an earlier version after it had lost the end.
+    "the middle": lambda text: b"".join(line for line in text.splitlines(True) if not line.startswith(b"3,")),
+    "all": lambda _: b"",
+    "zeros": lambda text: text[:-20] + b"\0\xff" * 10,  # as a file system after a loss of power
+    "the file": None,
+}
 
 
-def lose_the_middle(path: Path) -> None:
-    """As a run that was resumed by an earlier version after it had lost the end."""
-    path.write_text("".join(line for line in path.read_text().splitlines(True) if not line.startswith("3,")))
-
-
-def lose_all(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def leave_zeros(path: Path) -> None:
-    """As a file system after a loss of power."""
-    path.write_bytes(path.read_bytes()[:-20] + b"\0\xff" * 10)
-
-
-@pytest.mark.parametrize("lose", [lose_the_end, lose_the_middle, lose_all, Path.unlink, leave_zeros])
+@pytest.mark.parametrize("lost", LOSSES)
 @pytest.mark.parametrize("name", ["metrics.csv", "lineage.csv"])
-def test_rows_that_a_resumed_run_has_lost_are_unknown(tmp_path, name, lose):
+def test_rows_that_a_resumed_run_has_lost_are_unknown(tmp_path, name, lost):
     """Each generation has its place in both tables, so that the page, the lineage and trackers can be made."""
 
     def train(folder: RunFolder, generations: range) -> None:
@@ -174,24 +166,25 @@ def test_rows_that_a_resumed_run_has_lost_are_unknown(tmp_path, name, lose):
     whole, torn = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "torn")
     for folder in (whole, torn):
         train(folder, range(5))
-    lose(torn.path / name)
+    table, lose = torn.path / name, LOSSES[lost]
+    table.write_bytes(lose(table.read_bytes())) if lose else table.unlink()
     train(whole, range(5, 7))
-    vanished = name == "lineage.csv" and lose is Path.unlink  # programs without members have none
+    vanished = name == "lineage.csv" and lose is None  # programs without members have none
     with contextlib.nullcontext() if vanished else pytest.warns(TableWarning, match=name):
         train(torn, range(5, 7))
     for path in ("metrics.csv", "lineage.csv"):
         expected, found = read_csv(whole.path / path), read_csv(torn.path / path)
         assert [*found] == [*expected]
-        lost = np.isnan(found["best" if path == "metrics.csv" else "hyper/rate"]) & (expected["generation"] < 5)
-        assert lost.any() == (path == name)
-        if lose in (lose_the_end, lose_the_middle):
-            assert set(expected["generation"][lost]) <= {3, 4}
+        unknown = np.isnan(found["best" if path == "metrics.csv" else "hyper/rate"]) & (expected["generation"] < 5)
+        assert unknown.any() == (path == name)
+        if lost in ("the end", "the middle"):
+            assert set(expected["generation"][unknown]) <= {3, 4}
         for column, values in found.items():
             if column in ("generation", "member", "env_steps"):
                 assert values.tolist() == expected[column].tolist()
             elif column == "parent":
-                assert (values[lost] == -1).all()
-            np.testing.assert_array_equal(values[~lost], expected[column][~lost])
+                assert (values[unknown] == -1).all()
+            np.testing.assert_array_equal(values[~unknown], expected[column][~unknown])
 
 
 @pytest.mark.parametrize("has_room_later", [True, False])

@@ -37,7 +37,7 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.communicate(timeout=20)
 
 
-def test_the_configuration_is_read_back(tmp_path):
+def test_the_configuration_is_read_back(tmp_path, monkeypatch):
     path = tmp_path / "deep" / "run"
     with create(path, CONFIG) as made:
         assert made.config == CONFIG
@@ -49,12 +49,8 @@ def test_the_configuration_is_read_back(tmp_path):
     content = json.loads((path / "config.json").read_text())
     assert content["format"] == folders.FORMAT
     assert set(content["versions"]) == {"rookery", "jax", "python"}
-
-
-def test_a_home_folder_is_expanded_as_by_a_shell(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    create("~/runs/x", CONFIG).release()
-    assert open_existing("~/runs/x").path == tmp_path / "runs/x"
+    monkeypatch.setenv("HOME", str(tmp_path))  # expanded as by a shell
+    assert open_existing("~/deep/run").path == path
     assert RunFolder("~no-such-user/x").path == Path.cwd() / "~no-such-user/x"
     assert RunFolder("./~/x").path == Path.cwd() / "~/x"
 

@@ -131,17 +131,17 @@ def test_a_platform_that_is_not_there_is_one_sentence(monkeypatch):
 
 
 def test_a_run_continues_with_its_own_implementation_of_random_keys(tmp_path, monkeypatch):
-    run(walks(), generations=1, run_dir=tmp_path / "run", quiet=True)
+    options = {"run_dir": tmp_path / "run", "quiet": True}
+    run(walks(), generations=1, **options)
     assert open_existing(tmp_path / "run").config["keys"] == "threefry2x32"
+    message = "was run with the random keys threefry2x32, but JAX now has "
     with jax.threefry_partitionable(False):
         assert config_io.key_implementation() == "threefry2x32, not partitionable"
-        with pytest.raises(
-            ValueError, match="was run with the random keys threefry2x32, but JAX now has threefry2x32, not"
-        ):
-            run(walks(), generations=2, run_dir=tmp_path / "run", resume=True, quiet=True)
+        with pytest.raises(ValueError, match=message + "threefry2x32, not"):
+            run(walks(), generations=2, resume=True, **options)
     monkeypatch.setattr(config_io, "key_implementation", lambda: "rbg")
-    with pytest.raises(ValueError, match="was run with the random keys threefry2x32, but JAX now has rbg"):
-        run(walks(), generations=2, run_dir=tmp_path / "run", resume=True, quiet=True)
+    with pytest.raises(ValueError, match=message + "rbg"):
+        run(walks(), generations=2, resume=True, **options)
 
 
 def test_the_keys_of_a_generation_depend_only_on_its_number(tmp_path, monkeypatch):
@@ -284,7 +284,7 @@ def test_a_full_disk_stops_the_run_and_keeps_the_last_checkpoint(tmp_path, monke
     tiny.assert_equal(resumed.state, run(walks(), generations=5, quiet=True).state)
 
 
-def test_a_summary_includes_only_finite_values():
+def test_a_summary_includes_only_finite_values_and_seconds_as_clock_time():
     metrics = {
         "fitness": np.asarray([1.0, np.nan, 4.0, 3.0]),
         "parent": np.asarray([0, 0, 2, 2]),
@@ -300,6 +300,7 @@ def test_a_summary_includes_only_finite_values():
     assert {name: row[name] for name in expected} == expected
     assert row["mean_fitness"] == pytest.approx(8 / 3)
     assert "hyper/rate" not in row
+    assert [clock(seconds) for seconds in (0, 61.4, 3725, -3)] == ["0:00", "1:01", "1:02:05", "0:00"]
 
 
 def test_options_and_config_exclude_each_other():
@@ -312,8 +313,3 @@ def test_options_and_config_exclude_each_other():
     program = rookery.pbt(tiny.learner(), population_size=2)  # int32 counts the iterations of a run
     with pytest.raises(ValueError, match=r"^generations must be at most 214748364 with 10 training iterations each"):
         run(program, generations=2**28, quiet=True)
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (61.4, "1:01"), (3725, "1:02:05"), (-3, "0:00")])
-def test_seconds_as_clock_time(seconds, text):
-    assert clock(seconds) == text

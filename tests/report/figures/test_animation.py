@@ -98,14 +98,10 @@ def test_goals_walls_and_bodies_without_heading(tmp_path: Path) -> None:
     assert artists.discs[0].get_visible()
 
 
-def test_captions_show_the_step_and_each_return_in_its_colour() -> None:
-    figure, artists = staged(8, 5)
-    assert [text.get_text() for text in figure.texts] == ["a chase", "step 5", "predator  -5", "prey  2.5"]
-    assert [text.get_color() for text in artists.returns] == list(style.PALETTE[:2])
-
-
-def test_an_invisible_body_has_a_cross_and_no_disc() -> None:
-    _, before = staged(8, 6)
+def test_captions_show_the_step_and_each_return_and_an_invisible_body_has_a_cross_and_no_disc() -> None:
+    figure, before = staged(8, 6)
+    assert [text.get_text() for text in figure.texts] == ["a chase", "step 6", "predator  -6", "prey  3"]
+    assert [text.get_color() for text in before.returns] == list(style.PALETTE[:2])
     _, after = staged(8, 7)
     assert [artists.discs[1].get_visible() for artists in (before, after)] == [True, False]
     assert [artists.crosses[1].get_alpha() for artists in (before, after)] == [0.0, 1.0]
@@ -122,13 +118,10 @@ def test_a_trail_is_the_path_of_the_last_steps_and_reaches_are_drawn() -> None:
     assert artists.reaches[1] is None
 
 
-def test_a_nose_points_along_the_heading() -> None:
+def test_a_nose_points_along_the_heading_and_long_episodes_are_subsampled_with_their_last_frame() -> None:
     nose = animation._nose(np.asarray([1.0, 2.0]), math.pi / 2, 0.1)
     np.testing.assert_allclose(nose[0], [1.0, 2.2], atol=1e-9)
     np.testing.assert_allclose(np.linalg.norm(nose[1:] - [1.0, 2.0], axis=1), 0.1)
-
-
-def test_long_episodes_are_subsampled_with_their_last_frame() -> None:
     assert animation._frames(1, 10) == [0]
     assert animation._frames(10, 10) == list(range(10))
     assert animation._frames(11, 10) == [0, 2, 4, 6, 8, 10]
@@ -185,16 +178,14 @@ def test_an_mp4_has_every_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_errors(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"^an animation is a \.gif or \.mp4 file, got '.*chase\.avi'; choose one of these suffixes\.$"
+    for name, length, options, message in (
+        ("chase.avi", 3, {}, r"^an animation is a \.gif or \.mp4 file, got '.*chase\.avi'; choose one of"),
+        ("chase.gif", 3, {"frames_per_second": 0}, r"^frames_per_second must be at least 1, got 0\.$"),
+        ("chase.gif", 3, {"most_frames": 1}, r"^most_frames must be at least 2, got 1\.$"),
+        ("chase.gif", 0, {}, r"^an episode without a state cannot be drawn"),
     ):
-        animation.animate(CHASE, chase(3), {}, tmp_path / "chase.avi")
-    with pytest.raises(ValueError, match=r"^frames_per_second must be at least 1, got 0\.$"):
-        animation.animate(CHASE, chase(3), {}, tmp_path / "chase.gif", frames_per_second=0)
-    with pytest.raises(ValueError, match=r"^most_frames must be at least 2, got 1\.$"):
-        animation.animate(CHASE, chase(3), {}, tmp_path / "chase.gif", most_frames=1)
-    with pytest.raises(ValueError, match=r"^an episode without a state cannot be drawn"):
-        animation.animate(CHASE, chase(0), {}, tmp_path / "chase.gif")
+        with pytest.raises(ValueError, match=message):
+            animation.animate(CHASE, chase(length), {}, tmp_path / name, **options)
 
 
 WALLS = {

@@ -65,22 +65,14 @@ def test_the_panels_of_skills_are_the_metrics_that_are_not_the_fitness(tmp_path,
     assert drawn(write(tmp_path, SKILLS, config)) == (label, averaged)
 
 
-def test_metrics_of_skills_without_a_configured_fitness(tmp_path):
+def test_the_name_of_the_fitness_without_a_configured_one_and_of_an_objective(tmp_path):
     label, panels = drawn(write(tmp_path, SKILLS, members=(0,)))
-    assert label == "mean return"
-    assert list(panels) == ["discriminator accuracy", "mean return"]
-
-
-def test_the_fitness_of_other_runs_is_the_mean_return(tmp_path):
+    assert (label, list(panels)) == ("mean return", ["discriminator accuracy", "mean return"])
     assert drawn(write(tmp_path, {})) == ("mean return", {})
-
-
-def test_the_fitness_is_named_by_its_objective_and_a_file_by_its_stem(tmp_path):
     config = {"kind": "sac", "learner": {"objective": "approach"}, "environment": {"env": "/a/b/mass.py:make"}}
-    record = open_run(write(tmp_path, {}, config))
-    figure = curves._figure(record)
+    figure = curves._figure(open_run(write(tmp_path, {}, config)))
     assert figure.axes[0].get_ylabel() == "mean approach"
-    assert figure.get_suptitle() == "sac on mass"
+    assert figure.get_suptitle() == "sac on mass", "a file is named by its stem"
 
 
 def test_equal_members_have_equal_ranks():
@@ -126,10 +118,6 @@ def test_the_picture_is_written_to_the_run_directory(tmp_path):
     path = curves.draw_curves(write(tmp_path, SKILLS, {"diayn": {"fitness": "accuracy"}}))
     assert path == tmp_path / "curves.png"
     assert path.read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_run_without_a_generation_is_an_error(tmp_path):
-    write(tmp_path, {})
     (tmp_path / "metrics.csv").write_text("generation,env_steps,best_fitness,median_fitness\n")
     with pytest.raises(ValueError, match="has no finished generation to report yet"):
         curves.draw_curves(tmp_path)

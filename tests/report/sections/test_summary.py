@@ -44,11 +44,7 @@ def metrics(**more):
         (TEAM, {}, "Returns: prey 10, predator -10.5"),
         ({"return/agent": 3.0}, {}, "Best fitness 2, median 1"),
         ({f"return/{i}": 0.0 for i in range(7)}, {}, "Best fitness 2, median 1"),
-        (
-            {"accuracy": 0.756},
-            {"skills": {"num_skills": 8}},
-            "Discriminator accuracy 76 % for 8 skills",
-        ),
+        ({"accuracy": 0.756}, {"skills": {"num_skills": 8}}, "Discriminator accuracy 76 % for 8 skills"),
         (
             {"accuracy": 0.756},
             {"skills": {"num_skills": 2, "skill_kind": "sphere"}},
@@ -106,44 +102,20 @@ def test_the_state_of_a_run(journal, goal, text, over):
     assert summary.state({"run": {"generations": goal}}, journal, metrics()) == {"text": text, "over": over}
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.0123, "0.0123 s"),
-        (59.4, "59.4 s"),
-        (59.6, "1 min 0 s"),
-        (200.2, "3 min 20 s"),
-        (3599.9, "1 h 0 min"),
-        (90_061, "25 h 1 min"),
-    ],
-)
-def test_durations(seconds, text):
-    assert duration(seconds) == text
+def test_durations_and_numbers():
+    durations = {0.0123: "0.0123 s", 59.4: "59.4 s", 59.6: "1 min 0 s", 200.2: "3 min 20 s", 3599.9: "1 h 0 min"}
+    durations |= {90_061: "25 h 1 min"}
+    assert {seconds: duration(seconds) for seconds in durations} == durations
+    numbers = {0.00012346: "0.0001235", 9999.4: "9999", 9999.5: "10,000", 12345.6: "12,346", -1e6: "-1,000,000"}
+    numbers |= {1e12: "1e+12", INF: "inf"}
+    assert {value: number(value) for value in numbers} == numbers
+    assert number(NAN) == "nan"
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.00012346, "0.0001235"),
-        (9999.4, "9999"),
-        (9999.5, "10,000"),
-        (12345.6, "12,346"),
-        (-1e6, "-1,000,000"),
-        (1e12, "1e+12"),
-        (NAN, "nan"),
-    ],
-)
-def test_numbers(value, text):
-    assert number(value) == text
-
-
-class TestTime:
-    def test_the_phases_of_a_generation_are_added(self):
-        result = metrics(seconds_tables=(0.5, 0.5, 0.0), seconds_checkpoint=(0.0, 1.0, 0.25))
-        assert summary.seconds(result).tolist() == [2.5, 4.5, 4.25]
-
-    def test_a_run_of_an_older_version_has_one_phase(self):
-        assert summary.seconds(metrics()).tolist() == [2.0, 3.0, 4.0]
+def test_the_phases_of_a_generation_are_added():
+    result = metrics(seconds_tables=(0.5, 0.5, 0.0), seconds_checkpoint=(0.0, 1.0, 0.25))
+    assert summary.seconds(result).tolist() == [2.5, 4.5, 4.25]
+    assert summary.seconds(metrics()).tolist() == [2.0, 3.0, 4.0], "a run of an older version has one phase"
 
 
 class TestFacts:
@@ -166,30 +138,19 @@ class TestFacts:
             ["started", "2026-01-02 03:04"],
         ]
 
-    def test_independent_members_have_steps_of_each(self):
-        result = dict(summary.facts({"population": 3}, {}, [], metrics(), seeds=3))
+    def test_independent_members_have_steps_of_each_and_an_accelerator_is_named_by_its_kind(self):
+        began = BEGAN | {"hardware": {"kind": "H100", "cpu": "Fast 9", "cores": 1}}
+        result = dict(summary.facts({"population": 3}, {}, [began], metrics(), seeds=3))
         assert result["independent members"] == "3"
         assert result["environment steps"] == "300, 100 each"
         assert "population" not in result
-
-    def test_an_accelerator_is_named_by_its_kind(self):
-        result = dict(
-            summary.facts({}, {}, [BEGAN | {"hardware": {"kind": "H100", "cpu": "Fast 9", "cores": 1}}], metrics())
-        )
         assert result["processor"] == "H100, 1 core"
 
     def test_missing_facts_are_left_out(self):
-        assert summary.facts({}, {}, [], metrics()) == [
-            ["environment steps", "300"],
-            ["time without compilation", "9 s"],
-        ]
-        odd = (
-            {"environment": "hopper", "run": 3, "space": [1, 2]},
-            {},
-            [{"event": "began", "hardware": None}],
-            metrics(),
-        )
-        assert dict(summary.facts(*odd)) == {"environment steps": "300", "time without compilation": "9 s"}
+        facts = [["environment steps", "300"], ["time without compilation", "9 s"]]
+        assert summary.facts({}, {}, [], metrics()) == facts
+        odd = {"environment": "hopper", "run": 3, "space": [1, 2]}
+        assert summary.facts(odd, {}, [{"event": "began", "hardware": None}], metrics()) == facts
 
 
 def counts(journal, **columns):
@@ -200,11 +161,9 @@ class TestProblems:
     def test_counts_are_summed_over_the_run_except_for_states(self):
         result = counts([], diverged=(1.0, NAN, 2.0), rejected=(0.0, 0.0, 0.0), below_offset=(5.0, 3.0, 1.0))
         assert result == {"diverged": 3, "rejected": 0, "below_offset": 1, "damaged": 0, "killed": 0}
-
-    def test_a_start_without_an_end_before_it_is_a_kill(self):
+        # A start without an end before it is a kill; after the last one, the run may be in progress.
         assert counts([BEGAN, BEGAN, ENDED, BEGAN, BEGAN])["killed"] == 2
-        assert counts([BEGAN, ENDED, BEGAN])["killed"] == 0
-        assert counts([BEGAN])["killed"] == 0, "the run may be in progress"
+        assert counts([BEGAN, ENDED, BEGAN])["killed"] == counts([BEGAN])["killed"] == 0
 
     def test_equal_warnings_are_listed_once_and_damaged_checkpoints_counted(self):
         damaged = {"event": "warned", "message": "The checkpoint of generation 3 is damaged and was passed over: x."}
@@ -247,39 +206,23 @@ class TestCommand:
         assert recorded(" ".join(arguments[1:])) == record
         assert len(line) < len(words) + 60, "defaults are left out"
 
-    def test_the_command_in_the_journal_takes_precedence(self):
+    def test_the_command_in_the_journal_takes_precedence_but_not_that_of_a_resume(self):
         words = ["rookery", "train", "sac", "--run-dir", "a b"]
         assert summary.command({"kind": "sac"}, [BEGAN | {"command": words}]) == "rookery train sac --run-dir 'a b'"
-
-    def test_the_command_of_a_resume_is_not_used(self):
         later = {**BEGAN, "generation": 4, "command": ["rookery", "resume", "run"]}
-        record = to_record(KINDS["sac"]())
-        assert summary.command(record, [later]) == "rookery train sac --env hopper"
-
-    def test_a_run_from_python_has_no_command(self):
-        assert summary.command({"kind": "python"}, [BEGAN]) == ""
-        assert summary.command({}, []) == ""
+        assert summary.command(to_record(KINDS["sac"]()), [later]) == "rookery train sac --env hopper"
+        assert summary.command({"kind": "python"}, [BEGAN]) == summary.command({}, []) == ""
 
 
 class TestSettings:
-    def test_only_settings_that_differ_from_the_defaults(self):
-        result = summary.differences(
-            recorded("pbt-sac --env point_room --population 4 --run-dir here --live --quiet --overwrite")
-        )
-        assert result == [
+    def test_only_settings_that_differ_from_the_defaults_and_all_of_an_unknown_kind(self):
+        words = "pbt-sac --env point_room --population 4 --run-dir here --live --quiet --overwrite"
+        assert summary.differences(recorded(words)) == [
             {"name": "population", "value": "4", "default": "8"},
             {"name": "environment.env", "value": "point_room", "default": "hopper"},
         ]
-
-    def test_all_settings_for_an_unknown_kind(self):
-        config = {
-            "kind": "python",
-            "a": {"b": [1, 2.5], "c": True, "d": None},
-            "run": {"run_dir": "x"},
-            "space": {"lr": 1},
-        }
-        result = summary.differences(config)
-        assert result == [
+        settings = {"a": {"b": [1, 2.5], "c": True, "d": None}, "run": {"run_dir": "x"}, "space": {"lr": 1}}
+        assert summary.differences({"kind": "python", **settings}) == [
             {"name": "a.b", "value": "1 2.5", "default": ""},
             {"name": "a.c", "value": "true", "default": ""},
         ]
@@ -293,20 +236,16 @@ class TestSettings:
             ["discount", "evolves in [0.9, 0.999]"],
         ]
         assert summary.space({"space": None}) == summary.space({}) == []
-
-    def test_it_says_how_the_values_are_chosen(self):
-        space = {"discount": [0.9, 0.999], "tau": 0.005}
+        seeds = {"kind": "sac", "draw_hyper": False}
         for settings, chosen in (
             ({"kind": "pbt-sac", "pbt": {"exploit": "truncation"}}, "evolves in [0.9, 0.999]"),
             ({"kind": "pbt-sac", "pbt": {"exploit": "none"}}, "is drawn once in [0.9, 0.999]"),
             ({"kind": "sac", "draw_hyper": True}, "is drawn once in [0.9, 0.999]"),
-            ({"kind": "sac", "draw_hyper": False}, "is 0.99"),
-            (
-                {"kind": "sac", "draw_hyper": False, "schedule": {"values": {"discount": [0.9]}}},
-                "follows the replayed schedule",
-            ),
+            (seeds, "is 0.99"),
+            ({**seeds, "schedule": {"values": {"discount": [0.9]}}}, "follows the replayed schedule"),
         ):
-            assert summary.space({**settings, "space": space}) == [["discount", chosen], ["tau", "is 0.005"]]
+            space = summary.space({**settings, "space": {"discount": [0.9, 0.999], "tau": 0.005}})
+            assert space == [["discount", chosen], ["tau", "is 0.005"]]
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_default_spaces_are_those_of_the_flags(self, kind):
