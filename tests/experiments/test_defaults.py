@@ -98,7 +98,7 @@ def test_me_pbt_replaces_no_member_before_the_first_update():
 )
 def test_a_replay_buffer_has_a_million_rows_or_as_many_as_fit_in_memory(memory, chosen, rows, monkeypatch):
     monkeypatch.setattr(build_parts, "available", lambda _: memory)
-    learner = OffPolicyConfig(num_envs=2, eval_episodes=2, start_states=2, buffer_size=chosen)
+    learner = OffPolicyConfig(num_envs=2, batch_size=4, eval_episodes=2, start_states=2, buffer_size=chosen)
     environment = EnvironmentConfig(env="point_room", devices=1)
     built = build.build(configure("pbt-sac", population=2, environment=environment, learner=learner))
     assert built.config is not None
