@@ -100,7 +100,7 @@ def test_goals_walls_and_bodies_without_heading(tmp_path: Path) -> None:
 
 def test_captions_show_the_step_and_each_return_and_an_invisible_body_has_a_cross_and_no_disc() -> None:
     figure, before = staged(8, 6)
-    assert [text.get_text() for text in figure.texts] == ["a chase", "step 6", "predator  -6", "prey  3"]
+    assert [text.get_text() for text in figure.texts] == ["a chase", "step 6", "predator  -6", "prey  3.0"]
     assert [text.get_color() for text in before.returns] == list(style.PALETTE[:2])
     _, after = staged(8, 7)
     assert [artists.discs[1].get_visible() for artists in (before, after)] == [True, False]
