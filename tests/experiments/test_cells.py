@@ -1,5 +1,7 @@
 """The cells of a repertoire: configured, computed once, and cached on a disk that may fail."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -91,10 +93,8 @@ class TestCells:
 
     def test_settings_with_effect(self):
         assert CellsConfig(cells=7).count == 7
-        for options, ranked in (
-            ({}, False),
-            ({"survival": "dominated-novelty", "novelty_neighbours": 5}, False),
-            ({"archive_learning_rate": 0.5}, True),
-        ):
+        novelty: Any = {"survival": "dominated-novelty", "novelty_neighbours": 5}
+        ranking: Any = {"archive_learning_rate": 0.5}
+        for options, ranked in (({}, False), (novelty, False), (ranking, True)):
             config = CellsConfig(cells=5, cvt_samples=50, **options)
             assert find_cells(config, limits(1), ranked=ranked).centroids.shape == (5, 1)

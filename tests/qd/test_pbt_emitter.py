@@ -232,11 +232,6 @@ class TestExploit:
             assert members.buffer[slot].tolist() == population.members.buffer[slot].tolist()
             assert members.env_state[slot].tolist() == population.members.env_state[slot].tolist()
 
-    def test_data_stays_with_a_slot_that_did_not_diverge(self, exploit, population, repertoire):
-        members, parents = exploit(with_fitness(population, (3.0, -9.0, 5.0, 1.0, 2.0)), repertoire, BANK, KEY)
-        assert parents.tolist() == [0, 2, 2, FROM_REPERTOIRE, FROM_REPERTOIRE]
-        tiny.assert_equal((members.env_state, members.buffer), population.members[3:])
-
     def test_new_members_draw_separate_elites_and_hyper_parameters(self, exploit, population, repertoire):
         drawn = set()
         for seed in range(12):
@@ -257,15 +252,17 @@ class TestExploit:
         for name in walks.SPACE.domains:
             assert len(set(getattr(members.hyper, name)[3:].tolist())) == 2
 
-    def test_the_data_of_a_diverged_member_is_discarded(self, exploit, population, repertoire):
+    def test_data_stays_with_a_slot_unless_its_member_diverged(self, exploit, population, repertoire):
+        members, parents = exploit(with_fitness(population, (3.0, -9.0, 5.0, 1.0, 2.0)), repertoire, BANK, KEY)
+        assert parents.tolist() == [0, 2, 2, FROM_REPERTOIRE, FROM_REPERTOIRE]
+        tiny.assert_equal((members.env_state, members.buffer), population.members[3:])
         members, parents = exploit(with_fitness(population, (NAN, INF, NAN, 1.0, 2.0)), repertoire, BANK, KEY)
         assert parents.tolist() == [FROM_REPERTOIRE, FROM_REPERTOIRE, 4, 3, 4]
         for slot in range(3):
             assert members.env_state[slot].tolist() == BANK[:2].tolist()
             assert not members.buffer[slot].any()
         tiny.assert_equal(trees.take(members, jnp.asarray([3, 4])), trees.take(population.members, jnp.asarray([3, 4])))
-
-    def test_a_member_that_broke_the_physics_is_replaced_and_keeps_its_data(self, exploit, population, repertoire):
+        # A member that broke the physics is replaced, and keeps its data.
         state = with_fitness(population, (NAN, NAN, 3.0, 1.0, 2.0), [True, False, False, False, False])
         members, parents = exploit(state, repertoire, BANK, KEY)
         assert (parents[:2] != jnp.arange(2)).all()

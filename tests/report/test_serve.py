@@ -175,13 +175,6 @@ class TestFollows:
         run.rename(run.with_name("elsewhere"))
         assert [request(port, path)[0] for path in ("/", "/version")] == [503, 503]
 
-    def test_several_runs_on_one_page(self, tmp_path, serving):
-        runs = [write(tmp_path / name, {"run": {"seed": seed}}) for seed, name in enumerate("ab")]
-        page = request(serving(runs))[1]
-        assert '"comparison":{' in page
-        assert '"name":"a"' in page
-        assert '"name":"b"' in page
-
     def test_simultaneous_requests_compose_the_page_once(self, run, serving, monkeypatch):
         composed = []
 

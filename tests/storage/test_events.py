@@ -106,9 +106,8 @@ def test_the_end_of_a_session_saves_the_run_unless_nohup_ignores_it(folder, hand
     assert Checkpointer(folder.checkpoints, read_only=True).latest() == ends[0][0]
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
+def test_an_exit_reason_is_one_line():
+    for error, reason in (
         (None, "finished"),
         (Interrupted(signal.SIGTERM, "stopped"), "interrupted by SIGTERM"),
         (KeyboardInterrupt(), "interrupted by SIGINT"),
@@ -116,10 +115,8 @@ def test_the_end_of_a_session_saves_the_run_unless_nohup_ignores_it(folder, hand
         (ValueError("a\n b"), "failed: ValueError: a b"),
         (MemoryError(), "failed: MemoryError"),
         (OSError("x" * 300), "failed: OSError: " + "x" * 183),
-    ],
-)
-def test_an_exit_reason_is_one_line(error, reason):
-    assert exit_reason(error) == reason
+    ):
+        assert exit_reason(error) == reason
 
 
 def test_warnings_about_checkpoints_are_recorded(folder):
