@@ -280,11 +280,13 @@ class TestChoose:
         assert made.domains["rate"] == Uniform(1e-4, 1e-2)
 
     def test_bounds_are_any_two_numbers_and_a_value_any_number(self) -> None:
-        for bounds in ([1e-4, 1e-2], np.asarray([1e-4, 1e-2]), (np.float64(1e-4), jnp.float32(1e-2))):
+        pairs: Any = ([1e-4, 1e-2], np.asarray([1e-4, 1e-2]), (np.float64(1e-4), jnp.float32(1e-2)))
+        for bounds in pairs:
             found = hyperparams.choose(DECLARED, rate=bounds).domains["rate"]
             np.testing.assert_allclose((found.low, found.high), (1e-4, 1e-2), rtol=1e-6)
             assert {type(found), type(found.low), type(found.high)} == {LogUniform, float}
-        for value in (np.float32(0.5), jnp.float32(0.5), np.asarray(0.5)):
+        values: Any = (np.float32(0.5), jnp.float32(0.5), np.asarray(0.5))
+        for value in values:
             made = hyperparams.choose(DECLARED, rate=value)
             assert (type(made.defaults.rate), made.defaults.rate, "rate" in made.domains) == (float, 0.5, False)
 

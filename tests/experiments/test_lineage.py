@@ -231,9 +231,8 @@ class TestScheduleRecord:
         single = bits[np.isfinite(bits)]
         double = np.resize([1 / 3, 5e-324, -0.0, 1e308, 2.0**53 + 2, 0.1], len(single))
         steps: Any = np.int64(12_800)
-        back = through_json(
-            Schedule({"z_single": single, "a_double": double, "jax": jnp.asarray(single)}, steps, "td3")
-        )
+        values: Any = {"z_single": single, "a_double": double, "jax": jnp.asarray(single)}
+        back = through_json(Schedule(values, steps, "td3"))
         assert back is not None
         assert list(back.values) == ["z_single", "a_double", "jax"]
         assert back.values["z_single"].astype(np.float32).tobytes() == single.tobytes()

@@ -1,7 +1,8 @@
 """The contract of emitters: batches, initial genotypes for an empty repertoire, keys, and rows of a mixture."""
 
+from collections.abc import Mapping
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -189,7 +190,7 @@ class TestIsoLine:
         assert 0.7 < float(jnp.mean(moved.any(axis=1))) < 0.9, "a fifth of the pairs are twins"
 
 
-def floats(metrics: dict) -> dict[str, float]:
+def floats(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items()}
 
 

@@ -367,11 +367,12 @@ class TestScoring:
         assert result.lengths.tolist() == [4, 4, 4]
 
     def test_invalid_settings_are_errors(self):
-        for options, message in (
+        cases: Any = (
             ({"eval_episodes": 0}, "eval_episodes must be at least 1, got 0"),
             ({"start_states": 3}, r"start_states must be at least eval_episodes \(10\), got 3"),
             ({"eval_descriptor": "mode"}, "eval_descriptor must be 'mean' or 'median', got 'mode'"),
-        ):
+        )
+        for options, message in cases:
             with pytest.raises(ValueError, match=message):
                 EvaluationConfig(**options)
         for lower, upper in (((), ()), ((0.0,), (1.0, 2.0)), ((0.0, 1.0), (1.0, 1.0))):

@@ -119,11 +119,11 @@ def repertoire_stages():
 
 
 def test_results_do_not_depend_on_the_length_of_the_calls(repertoire_stages):
-    results = []
+    results, (program, stages) = [], repertoire_stages
     for iterations in (1, 5, 12):
-        fixed = FixedCalls(*repertoire_stages, lambda: None, lambda *_: None)
+        fixed = FixedCalls(program, stages, lambda: None, lambda *_: None)
         fixed.count = iterations
-        results.append(run_three(repertoire_stages[0], fixed))
+        results.append(run_three(program, fixed))
     tiny.assert_equal(*results[:2])
     tiny.assert_equal(*results[1:])
 

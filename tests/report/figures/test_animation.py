@@ -178,12 +178,13 @@ def test_an_mp4_has_every_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_errors(tmp_path: Path) -> None:
-    for name, length, options, message in (
+    cases: Any = (
         ("chase.avi", 3, {}, r"^an animation is a \.gif or \.mp4 file, got '.*chase\.avi'; choose one of"),
         ("chase.gif", 3, {"frames_per_second": 0}, r"^frames_per_second must be at least 1, got 0\.$"),
         ("chase.gif", 3, {"most_frames": 1}, r"^most_frames must be at least 2, got 1\.$"),
         ("chase.gif", 0, {}, r"^an episode without a state cannot be drawn"),
-    ):
+    )
+    for name, length, options, message in cases:
         with pytest.raises(ValueError, match=message):
             animation.animate(CHASE, chase(length), {}, tmp_path / name, **options)
 
