@@ -56,8 +56,29 @@ LONGEST = (
 )
 
 
+# The files of `pytest -m quick`: no whole training is compiled for them.
+QUICK = {
+    "": "buffers distributions features gradients house hyperparams normalize release returns trees",
+    "agents": "metra ppo_losses sac smerl",
+    "cli": "help imports",
+    "compat/qdax": "names",
+    "envs": "custom gymnasium_spaces point_goal point_maze point_trap",
+    "experiments": "cells lineage",
+    "populations": "ratings selection",
+    "qd": "archives centroids repertoire variation",
+    "storage": "csv_log manifest",
+}
+
+
+@pytest.hookimpl(tryfirst=True)  # before those that `-m` leaves out are removed
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest files; all others stay in their order."""
+    """Mark the quick files, and begin with the longest; all others stay in their order."""
+    tests = Path(__file__).parent
+    quick = {tests / folder / f"test_{name}.py" for folder, names in QUICK.items() for name in names.split()}
+    assert not [path for path in quick if not path.exists()], "QUICK in tests/conftest.py names files that are gone"
+    for item in items:
+        if item.path in quick:
+            item.add_marker("quick")
     place = {f"test_{name}": number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(place)))
 

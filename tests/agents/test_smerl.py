@@ -90,6 +90,14 @@ def test_non_finite_returns_are_ignored() -> None:
     np.testing.assert_allclose(after.best, 3.4, rtol=1e-6)
 
 
+def test_returns_of_broken_episodes_are_ignored() -> None:
+    ended = steps([0, 1], [99.0, 3.0], [True, True])
+    after = record(smerl.init(FOUR), ended._replace(broken=jnp.arange(4) == 0))
+    assert after.mean.tolist() == [0.0, 3.0, 0.0, 0.0]
+    assert after.known.tolist() == [False, True, False, False]
+    assert float(after.best) == 3.0
+
+
 def test_the_initial_statistics_are_finite() -> None:
     # A member whose state is not finite has diverged, and would be replaced.
     unfinished = record(smerl.init(FOUR), steps([0, 1], [7.0, math.nan], [False, True]))

@@ -62,7 +62,8 @@ def _step(size: int, led: bool, state: jax.Array, action: jax.Array, key: jax.Ar
     termination, time = state[0], state[1] + 1.0
     over = time > termination  # a step after the end: nothing of it may count
     state = jnp.stack([termination, time])
-    observation = jnp.where(over, jnp.nan, state)
+    # Physics that breaks would hide its reward and its descriptor, so it breaks in the shortest episodes only.
+    observation = jnp.where(over, jnp.where(termination == TERMINATIONS[0], jnp.nan, -1e3), state)
     descriptor = jnp.where(over, 1e3, time * (action if led else jnp.asarray([1.0, 2.0])))[:size]
     return state, envs.next_step(observation, jnp.where(over, 1e3, 1.0), time >= termination, descriptor)
 
@@ -118,7 +119,7 @@ def _spy_explore(state: Diary, hyper: NoHyper, observation: Observation, key: ja
 
 
 def _spy_act(params: jax.Array, observation: Observation) -> jax.Array:
-    return jnp.where(jnp.isfinite(observation.features).all(), params, jnp.nan)
+    return jnp.where((observation.features >= 0.0).all(), params, jnp.nan)  # not finite after the end of an episode
 
 
 def _spy_noise(key: jax.Array, batch_size: int) -> jax.Array:

@@ -40,7 +40,7 @@ def evaluated(prepared: Setup, seed: int = 0, **patched: Any) -> Any:
 
 
 def test_returns_and_lengths_stop_with_the_episode(counted: Setup) -> None:
-    # Reward 1 per step until the termination or the clock; a later step would add 1000 and a NaN.
+    # Reward 1 per step until the termination or the clock; a later step would add 1000, or break the physics.
     terminations = np.asarray(counted.bank[1].observation.features[:6, 0])
     assert set(terminations) == set(TERMINATIONS)
     expected = np.minimum(terminations, LENGTH)

@@ -71,12 +71,13 @@ def test_skills_do_not_learn_from_a_step_in_which_the_physics_broke(method: str)
     assert all((rows > 5.0).all() for rows in descriptors)
 
 
-def test_an_evaluation_measures_no_distance_in_a_step_in_which_the_physics_broke() -> None:
+def test_an_evaluation_in_which_the_physics_broke_measures_no_distance_and_has_no_fitness() -> None:
     for breaks, moves in ((0.0, True), (1.0, False)):
         learner = with_skills("metra", breaks)
         member, bank = started(learner)
         found = jax.jit(learner.evaluate)(genotype(member), bank, jax.random.key(2))
         assert (np.asarray(found.episodes["phi_step"]) > 0.0).all() == moves
+        assert np.isfinite(float(found.fitness)) == moves
 
 
 @pytest.mark.parametrize("on_the_host", [False, True])

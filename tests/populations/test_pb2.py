@@ -379,6 +379,11 @@ class TestProposals:
             proposed = np.sort(fractions_of(propose_with(RISING, line([1.0] * SIZE), seed=seed)))
             assert np.diff(proposed).min() > 0.9 * pb2.MIN_DISTANCE  # the parent itself is among them
 
+    def test_of_equal_expectations_the_less_certain_is_proposed(self):
+        known = history_of(np.linspace(0.0, 0.2, 20), np.ones(20))
+        proposed = propose_with(known, line([0.1] * SIZE), np.arange(SIZE) == 0)
+        assert fractions_of(proposed)[0] > 0.5
+
     def test_survivors_and_fixed_hyper_parameters_are_unchanged_and_proposals_depend_on_the_key(self):
         hyper = line(np.linspace(0.05, 0.95, SIZE))
         is_child = np.arange(SIZE) % 3 == 1

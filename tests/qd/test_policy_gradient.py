@@ -71,7 +71,8 @@ def two_generations(emitter):
 
 @pytest.fixture(scope="module")
 def pga():
-    emitter = pga_me(SCORING, 8, PgaMeConfig(**SMALL), POLICY)
+    fast = PgaMeConfig(**SMALL, critic_lr=0.1)  # after four updates the critics differ from their targets
+    emitter = pga_me(SCORING, 8, fast, POLICY)
     return emitter, two_generations(emitter)
 
 

@@ -155,20 +155,20 @@ class Emitter:
         return jnp.array([1.0, 0.5]) * jax.random.uniform(key), {"emitted": 2}
 
     def state_update(self, state: Any, *arguments: Any) -> Any:
-        return state + arguments[2].shape[0] + arguments[4].get("emitted", 0)
+        return state + arguments[2].shape[0] + arguments[4].get("emitted", 0) + arguments[4]["scored"]
 
 
 @pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
 def test_map_elites_runs_with_a_user_defined_emitter(shape: tuple[int, ...]):
     def score(genotypes: jax.Array, key: jax.Array) -> tuple:
-        return -genotypes.reshape(shape), jnp.stack([genotypes, genotypes], axis=1), {}
+        return -genotypes.reshape(shape), jnp.stack([genotypes, genotypes], axis=1), {"scored": 1}
 
     search = MAPElites(score, Emitter(), partial(default_qd_metrics, qd_offset=1.0))
     repertoire, state, metrics = search.init(jnp.array([0.1, 0.8, 0.9]), GRID, jax.random.PRNGKey(0))
     np.testing.assert_allclose(repertoire.fitnesses[0::3], [[-0.1], [-0.8]])
-    assert (float(state), float(metrics["coverage"])) == (3.0, 50.0)
+    assert (float(state), float(metrics["coverage"])) == (4.0, 50.0)
     carry, metrics = jax.lax.scan(search.scan_update, (repertoire, state, jax.random.PRNGKey(1)), length=20)
-    assert float(carry[1]) == 3.0 + 20 * 4
+    assert float(carry[1]) == 4.0 + 20 * 5
     assert metrics["max_fitness"].shape == (20,)
     assert float(metrics["max_fitness"][-1]) > -0.1
 
