@@ -136,7 +136,9 @@ def test_an_encoder_of_ones_own_reads_the_features_alone() -> None:
     features, skill = np.asarray([1.0, 2.0, 3.0], np.float32), np.asarray([0.0, 1.0], np.float32)
     head = params.head["params"]["Dense_0"]
     expected = np.concatenate([features @ params.encoder, skill]) @ head["kernel"] + head["bias"]
-    np.testing.assert_allclose(jax.jit(network.apply)(params, Observation(features, skill)), expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        jax.jit(network.apply)(params, Observation(jnp.asarray(features), jnp.asarray(skill))), expected, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,8 +190,8 @@ def test_pixels_of_8_bits_are_read_as_numbers_in_the_unit_interval(name: str) ->
     for shape in ((10, 10, 1), None):
         init, act = act_of(name, EnvSpec("pixels", 100, 2, 10, observation_shape=shape), None)
         params, act = jax.jit(init)(jax.random.key(0)), jax.jit(act)
-        expected = act(params, Observation(pixels.astype(np.float32) / np.float32(255.0)))
-        np.testing.assert_allclose(act(params, Observation(pixels)), expected, rtol=1e-5)
+        expected = act(params, Observation(jnp.asarray(pixels.astype(np.float32) / np.float32(255.0))))
+        np.testing.assert_allclose(act(params, Observation(jnp.asarray(pixels))), expected, rtol=1e-5)
 
 
 def test_a_recurrent_policy_reads_images() -> None:

@@ -94,6 +94,7 @@ def test_a_schedule_is_replayed_by_one_new_agent(rookery_command, tmp_path):
     choices = "--space.policy-lr 1e-5 1e-2 --space.discount fixed --space.tau 0.01 --space.env.x-weight -1 1"
     flags = f"--env point_goal --objective approach --generations 3 --devices 1 {choices} {TINY}"
     built = build.build(rookery.cli.app.parse(["train", "pbt-td3", *flags.split()]).config)
+    assert built.config is not None
     record = to_record(with_space(built.config, built.space))
     space = json.loads(json.dumps(record["space"]))
     assert (space["policy_lr"], space["discount"], space["tau"]) == ([1e-5, 1e-2], 0.99, 0.01)

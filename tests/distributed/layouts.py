@@ -108,6 +108,7 @@ def traffic(step: jax.stages.Compiled) -> dict:
             found["moved" if "while/body" in line else "scalars"] += count
             found["floats_added"] += match[2] == "all-reduce" and any(kind == "f" for kind, _, _ in arrays)
     memory = step.memory_analysis()
+    assert memory is not None
     return {**found, "arguments": memory.argument_size_in_bytes, "temporary": memory.temp_size_in_bytes}
 
 

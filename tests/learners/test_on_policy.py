@@ -329,7 +329,7 @@ def test_agents_that_share_have_the_rows_of_all_for_minibatches_and_counts_are_a
         on_policy(multi_agent.independent(agent, ERRAND), errand(), config)
     for options in ({"num_envs": 0}, {"rollout_length": 0}, {"evaluate_every": 0}):
         with pytest.raises(ValueError, match=rf"^{next(iter(options))} must be at least 1, got 0\.$"):
-            OnPolicyConfig(**options)
+            dataclasses.replace(config, **options)
     with pytest.raises(ValueError, match=r"^start_states must be at least eval_episodes"):
         OnPolicyConfig(eval_episodes=5, start_states=4)
 

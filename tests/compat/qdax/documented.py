@@ -13,7 +13,7 @@ from rookery.envs import Environment, EnvSpec, first_step, guard_physics, limit_
 from rookery.envs.base import descriptor_spec
 
 T = 5  # steps of an episode
-NETS = {"policy_hidden_layer_size": (8,), "critic_hidden_layer_size": (8,)}
+NETS: dict[str, Any] = {"policy_hidden_layer_size": (8,), "critic_hidden_layer_size": (8,)}
 KINDS = {SAC: qdax.SacConfig, TD3: qdax.TD3Config, PBTSAC: qdax.PBTSacConfig, PBTTD3: qdax.PBTTD3Config}
 
 

@@ -48,9 +48,9 @@ def test_another_number_of_environments_is_rejected():
     state, env_state = jax.eval_shape(lambda key: (one.init(key, 2, 2), env.reset(key)), jax.random.key(0))
     held, play = ReplayBuffer.init(64, rows(1)), partial(one.play_step_fn, env=env)
     with pytest.raises(ValueError, match=r"env_batch_size is 10, but \(4,\) environments were stepped"):
-        jax.eval_shape(lambda *states: qdax.do_iteration_fn(*states, held, 10, 0.0, play, one.update), state, env_state)
+        jax.eval_shape(lambda a, b: qdax.do_iteration_fn(a, b, held, 10, 0.0, play, one.update), state, env_state)
     with pytest.raises(ValueError, match="env_batch_size is 2, but"):
-        jax.eval_shape(lambda *states: qdax.warmstart_buffer(held, *states, play, 8, 2), state, env_state)
+        jax.eval_shape(lambda a, b: qdax.warmstart_buffer(held, a, b, play, 8, 2), state, env_state)
     nested = jax.eval_shape(lambda tree: reshaped(tree, 2, 2), env_state)
     with pytest.raises(ValueError, match=r"map step with jax\.vmap"):
         jax.eval_shape(play, nested, state)
