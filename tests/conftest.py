@@ -59,7 +59,7 @@ LONGEST = (
 # The files of `pytest -m quick`: no whole training is compiled for them.
 QUICK = {
     "": "buffers distributions features gradients house hyperparams normalize release returns trees",
-    "agents": "metra ppo_losses sac smerl",
+    "agents": "metra sac",
     "cli": "help imports",
     "compat/qdax": "names",
     "envs": "custom gymnasium_spaces point_goal point_maze point_trap",
