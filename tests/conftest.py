@@ -64,8 +64,8 @@ QUICK = {
     "compat/qdax": "names",
     "envs": "custom gymnasium_spaces point_goal point_maze point_trap",
     "experiments": "cells lineage",
-    "populations": "ratings selection",
-    "qd": "archives centroids repertoire variation",
+    "populations": "selection",
+    "qd": "centroids repertoire variation",
     "storage": "csv_log manifest",
 }
 
