@@ -32,6 +32,8 @@ import jax
 import pytest
 from filelock import FileLock
 
+from rookery.distributed import device_memory
+
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 gc.set_threshold(50_000, 20, 50)  # tracing allocates so much that the collector took a tenth of the time
@@ -48,7 +50,6 @@ LONGEST = (
     "distributed",
     "guides",
     "cli",
-    "examples",
     "learning",
     "report_browser",
     "pbt",
@@ -88,16 +89,15 @@ def pytest_xdist_auto_num_workers() -> int | None:
     """A worker for each core, as far as there are 3 GB of memory for each."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None  # pytest-xdist reads it
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1, min(len(os.sched_getaffinity(0)), memory // 3_000_000_000))
+    affinity = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))  # macOS lacks it
+    return max(1, min(len(affinity(0)), (device_memory.machine() or 0) // 3_000_000_000))
 
 
 @pytest.fixture(autouse=True)
 def bounded_memory() -> Iterator[None]:
     """Drop all compiled programs when this process holds more than 1.5 GB; those in the cache are only read again."""
     yield
-    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    if resident > 1_500_000_000:
+    if (device_memory.resident("VmRSS") or 0) > 1_500_000_000:
         jax.clear_caches()
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what is freed, most of it by the compiler's threads

@@ -65,7 +65,7 @@ class Gauge:
 
     def __init__(self, over: Mesh):
         self._over = over
-        self._before = _resident("VmRSS")
+        self._before = resident("VmRSS")
         self._held = 0
         self._meaning = "peak growth of {}, with compilation"
 
@@ -77,7 +77,7 @@ class Gauge:
         """
         with contextlib.suppress(OSError):
             _RESET.write_text("5")
-            if (now := _resident("VmRSS")) is not None:
+            if (now := resident("VmRSS")) is not None:
                 self._before, self._held = now - held, held
                 self._meaning = "state and peak growth of {}"
 
@@ -85,7 +85,7 @@ class Gauge:
         """The peak usage; None where neither the devices nor the system report it."""
         if in_use := _counters(self._over, "peak_bytes_in_use"):
             return Used(max(in_use), "peak of one device")
-        peak = _resident("VmHWM")
+        peak = resident("VmHWM")
         if peak is None or self._before is None:
             return None
         count = len(self._over.local_devices)
@@ -108,7 +108,7 @@ def _statistics(device: Any) -> dict[str, int] | None:
     return None
 
 
-def _resident(name: str) -> int | None:
+def resident(name: str) -> int | None:
     """The process's resident memory in bytes, `VmRSS` (current) or `VmHWM` (peak); None where the system lacks it."""
     with contextlib.suppress(OSError):
         if found := re.search(rf"{name}:\s+(\d+) kB", _STATUS.read_text()):

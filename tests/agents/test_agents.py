@@ -241,11 +241,12 @@ def test_every_hyper_parameter_changes_the_update_or_the_action(agent_case: Comp
     def outcome(hyper: Any) -> np.ndarray:
         return numbers((learn(agent_case, hyper), explored(agent_case, hyper=hyper)))
 
+    agent_case.traces.clear()
     start = outcome(agent_case.hyper)
     for name, value in agent_case.hyper._asdict().items():
         changed = (outcome(agent_case.hyper._replace(**{name: value * 0.98})) != start).any()
         assert changed != (name in agent_case.case.inert), name
-    assert agent_case.traces["update"] == 1  # hyper-parameters are leaves: other values need no compilation
+    assert agent_case.traces["update"] <= 1  # hyper-parameters are leaves: other values need no compilation
 
 
 def test_the_space_contains_hyper_parameters_with_an_effect_and_their_defaults(agent_case: CompiledAgent) -> None:

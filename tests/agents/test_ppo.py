@@ -260,6 +260,7 @@ def test_every_hyper_parameter_changes_the_update(agent_case: CompiledAgent) -> 
         "max_grad_norm": (0.1, 0.09),
     }
     assert set(pairs) == set(PpoHyper._fields)
+    agent_case.traces.clear()
     of_critic = {"discount", "gae_lambda", "value_coefficient", "critic_lr", "max_grad_norm"}
     of_critic |= {"clip_epsilon"} if agent_case.case.config.clip_value else set()
     of_actor = set(pairs) - {"value_coefficient", "critic_lr"}
@@ -270,7 +271,7 @@ def test_every_hyper_parameter_changes_the_update(agent_case: CompiledAgent) -> 
             part: (numbers(getattr(one, part)) != numbers(getattr(other, part))).any() for part in ("policy", "critic")
         }
         assert changed == {"policy": name in of_actor, "critic": name in of_critic}, name
-    assert agent_case.traces["update"] == 1  # hyper-parameters are leaves: other values need no compilation
+    assert agent_case.traces["update"] <= 1  # hyper-parameters are leaves: other values need no compilation
 
 
 def test_updates_are_pure_clip_each_network_separately_and_keep_structure_and_types(agent_case: CompiledAgent) -> None:
