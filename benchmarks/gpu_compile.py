@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import described_gpu, harness, work
-from rookery.distributed.kernels import Count, Loop, collectives, count_kernels
+from benchmarks.kernels import Count, Loop, collectives, count_kernels
 
 UPDATES = 50
 ODD = 25  # updates per step with the default settings

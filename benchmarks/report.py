@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks import harness
-from rookery.deploy.episodes import FORMAT, Episodes, write_episodes
-from rookery.experiments.config_io import DESCRIPTOR, to_record
+from rookery.experiments.config_io import to_record
 from rookery.experiments.kinds import configure
 from rookery.report.page import write_report
 from rookery.storage import csv_log, run_dir
+from rookery.storage.played import FORMAT, Episodes, write_episodes
+from rookery.storage.record import DESCRIPTOR
 
 SAVED_EVERY = 5  # generations
 HYPER = ("policy_lr", "critic_lr", "alpha_lr", "discount", "tau", "reward_scale", "target_entropy", "noise")

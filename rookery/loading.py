@@ -15,22 +15,23 @@ from rookery.deploy import tournament as tournaments
 from rookery.deploy.episodes import add_episodes
 from rookery.deploy.export import Exported, export
 from rookery.deploy.policy import Cell, acting, choose
-from rookery.deploy.tournament import Tournament
 from rookery.distributed import mesh, programs
 from rookery.experiments import build, config_io, repertoire_io, warm_start
-from rookery.experiments.lineage import Lineage, schedule_of
 from rookery.experiments.settings import RecordedRun
 from rookery.experiments.warm_start import Origin
 from rookery.factories import user_path
 from rookery.populations.base import Program, ProgramState
 from rookery.qd.repertoire import Repertoire
-from rookery.report.figures.animation import draw_episode
 from rookery.report.page import write_report
 from rookery.report.readers import RunRecord, open_run
 from rookery.storage.best_checkpoint import find
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.island_files import best_of, check_is_no_island
+from rookery.storage.lineage import Lineage, schedule_of
+from rookery.storage.played import Tournament
+from rookery.storage.record import PYTHON
 from rookery.training import Callback, Required, loop
+from rookery.training.loop import RunOptions
 from rookery.training.start_point import has_checkpoint
 from rookery.types import Genotype
 
@@ -174,7 +175,7 @@ class LoadedRun:
         self._check_program("render")
         target = user_path(path) if path is not None else self.path / "episode.gif"
         played = rendering.render(self.path, member, skill, seed, checkpoint, self._program, cell)
-        return draw_episode(played, target)
+        return rendering.draw_episode(played, target)
 
     def goals(self, goals: int = 50, seed: int = 0, checkpoint: str | int = "last") -> dict[str, np.ndarray]:
         """Let the skills of the best member reach goals, without training; see `deploy.evaluate.evaluate_goals`."""
@@ -237,7 +238,7 @@ class LoadedRun:
         if not has_checkpoint(self.path):  # it begins again, from the run in `init_from` if there is one
             built = built._replace(program=warm_start.begin(config, built))
         record = {**self.config, "run": dataclasses.asdict(run)}
-        return running.train(built.program, run, built.mesh, resume=True, record=record, callbacks=callbacks)
+        return running.train(built.program, run, built.mesh, RunOptions(True, record, callbacks=callbacks))
 
     @cached_property
     def _checkpoints(self) -> Checkpointer:
@@ -262,7 +263,7 @@ class LoadedRun:
         return self._restored
 
     def _check_program(self, method: str) -> None:
-        if self._program is None and self.config.get("kind") == config_io.PYTHON:
+        if self._program is None and self.config.get("kind") == PYTHON:
             remedy = "give its program, rookery.load(run, program=program), or train it by `rookery train program`"
             raise ValueError(f"{self.path} was started from Python, so {method} cannot rebuild its parts; {remedy}.")
 

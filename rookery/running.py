@@ -13,18 +13,18 @@ from rookery.distributed import layout
 from rookery.distributed.mesh import Mesh, describe
 from rookery.distributed.signals import Interrupted
 from rookery.distributed.sync import is_first
-from rookery.experiments.config import RunConfig
-from rookery.experiments.config_io import PROGRAM, PYTHON
-from rookery.experiments.program_record import changes, method_of
 from rookery.experiments.programs import check_program
 from rookery.populations.base import Program
 from rookery.report import tables
 from rookery.report.figures import curves
 from rookery.report.figures.repertoire import draw_repertoire
 from rookery.report.page import write_report
+from rookery.storage.record import PROGRAM, PYTHON, method_of
 from rookery.storage.run_dir import OutputWarning, check_new, open_existing
 from rookery.training import Callback, Required, loop
-from rookery.training.loop import Result
+from rookery.training.config import RunConfig
+from rookery.training.loop import Result, RunOptions
+from rookery.training.program_record import changes
 from rookery.training.terminal import terminal
 
 
@@ -91,8 +91,7 @@ def run(
         if not (resume or config.overwrite) and jax.process_count() == 1:  # before the line says that it runs
             check_new(config.run_dir, from_python=True)
         show(config, f"{title(program, over)}, in {config.run_dir}")
-    options = {"resume": resume, "record": record, "command": command, "after_save": after_save}
-    return train(program, config, over, callbacks=callbacks, **options)
+    return train(program, config, over, RunOptions(resume, record, command, after_save, callbacks))
 
 
 def title(program: Program, over: Mesh) -> str:
@@ -117,7 +116,11 @@ def show(config: RunConfig, line: str) -> None:
 
 
 def train(
-    program: Program, config: RunConfig, over: Mesh, finished: Callable[[], object] | None = None, **options: Any
+    program: Program,
+    config: RunConfig,
+    over: Mesh,
+    options: RunOptions,
+    finished: Callable[[], object] | None = None,
 ) -> Result:
     """Run a program that is bound to its devices, then write the page and the pictures, and print a summary.
 
@@ -127,8 +130,8 @@ def train(
       program: the program.
       config: of the run; without a `run_dir` nothing is written.
       over: the devices.
+      options: how it is started.
       finished: called in every process when the run is saved, before the page is written.
-      **options: further arguments of `training.loop.run`.
     """
     untrained = program.learner.untrained_generations if program.learner else 0
     if untrained >= config.generations:
@@ -138,11 +141,12 @@ def train(
         first, last = program.timing.first, config.generations
         late = f"the run ends with generation {last}, before the first selection in generation {first}"
         show(config, f"note: {late}; give more generations, or a smaller exploit interval.")
-    if options.get("resume"):
+    if options.resume:
         _warn_of_changes(program, str(config.run_dir))
-    options["after_save"] = _both(options.get("after_save"), _write_live_report if config.live else None)
+    if config.live:
+        options = options._replace(after_save=_with_live_report(options.after_save))
     try:
-        result = loop.run(program, config, over, **options)
+        result = loop.result_of(loop.turns(program, config, over, options))
     except (Exception, Interrupted) as error:
         if config.run_dir is not None and is_first() and not isinstance(error, ValueError):  # before any progress
             with contextlib.suppress(Exception):
@@ -185,20 +189,15 @@ def _attempt(write: Callable[[Path], Path], run_dir: Path) -> Path | None:
         return None
 
 
-def _write_live_report(run_dir: Path) -> None:
-    """Write the report of a run in progress, which the browser reloads every 10 seconds."""
-    write_report([run_dir], refresh=10)
+def _with_live_report(after_save: Callable[[Path], None] | None) -> Callable[[Path], None]:
+    """Also write the report of the run in progress, which the browser reloads every 10 seconds."""
 
+    def write(run_dir: Path) -> None:
+        if after_save is not None:
+            after_save(run_dir)
+        write_report([run_dir], refresh=10)
 
-def _both(first: Callable[[Path], None] | None, second: Callable[[Path], None] | None) -> Callable[[Path], None] | None:
-    if first is None or second is None:
-        return first or second
-
-    def call_both(run_dir: Path) -> None:
-        first(run_dir)
-        second(run_dir)
-
-    return call_both
+    return write
 
 
 def _warn_of_changes(program: Program, run_dir: str) -> None:

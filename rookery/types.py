@@ -72,6 +72,9 @@ AnyHyperT = TypeVar("AnyHyperT", infer_variance=True)
 Metrics = Mapping[str, Array]
 """Metric name -> `[]` or `[P]`. Names that start with `hyper/` are hyper-parameters."""
 
+FROM_REPERTOIRE = -1
+"""The value of `parent` for a member that was replaced by an elite of the repertoire, or from another island."""
+
 
 class Observation(NamedTuple):
     """What an agent observes in one step. A part that an environment does not have is None."""

@@ -1,14 +1,12 @@
 """Programs compiled for a GPU that is described, not present, and the count of their kernels."""
 
 import collections
-import re
 
+import jax
 import pytest
 
-from benchmarks import described_gpu
-from rookery.distributed import described_gpu as gpus
-from rookery.distributed.kernels import Loop, collectives, count_kernels, custom_calls
-from tests.commandline import call
+from benchmarks import described_gpu, plan_gpu
+from benchmarks.kernels import Loop, collectives, count_kernels, custom_calls
 
 TINY = "--hidden-sizes 8 --num-envs 4 --eval-episodes 2"
 OFF_POLICY = f"--population 2 {TINY} --steps-per-generation 8 --batch-size 8 --buffer-size 64 --warmup-steps 4"
@@ -153,90 +151,21 @@ def test_the_kinds_of_an_empty_program_are_none():
     assert count_kernels(program()).kinds == collections.Counter()
 
 
-# --- `rookery train KIND --plan-gpu NAME`
-
-ARM = "map-elites --env arm --dimensions 3 --batch-size 16 --grid 6 5".split()
-
-
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [
-        ("h20", "did you mean h200 or h100"),
-        ("tpu", "use one of a100, a100-40gb, a6000, b200, h100, h100-pcie, h200."),
-    ],
-)
-def test_an_unknown_gpu_is_a_message_with_the_nearest_names(name: str, remedy: str):
-    code, out, err = call("train", *ARM, "--plan-gpu", name)
-    assert (code, out) == (1, "")
-    assert err.startswith(f"error: there is no description of a GPU {name!r}; {remedy}")
-
-
-def test_without_cuda_libraries_the_message_names_the_extra(monkeypatch):
-    monkeypatch.setattr(gpus, "_PLUGINS", ("jax_plugins.absent", "absent.absent"))
-    monkeypatch.setattr(gpus, "prepare", lambda: None)  # it changes settings of the process
-    code, out, err = call("train", *ARM, "--plan-gpu", "H100")
-    assert (code, out) == (1, "")
-    assert err == (
-        "error: compiling for a GPU needs JAX's CUDA libraries, but no driver and no GPU; "
-        'pip install "rookery[cuda13]"\n'
-    )
-
-
-def test_a_plan_for_a_gpu_takes_one_process():
-    code, _, err = call(
-        "train", *ARM, "--plan-gpu", "h200", *"--coordinator localhost:1 --num-processes 1 --process-id 0".split()
-    )
-    assert code == 1
-    assert "--plan-gpu plans for the GPUs of one machine, in one process" in err
-
-
-def test_the_flag_lists_every_described_gpu():
-    from rookery.cli.app import Train
-    from rookery.cli.options import explanation_of
-
-    assert explanation_of(Train, "plan_gpu").endswith(": " + ", ".join(gpus.GPUS) + ".")
-
-
 def test_jax_allocates_a_fraction_of_a_gpu(monkeypatch):
-    for name in gpus._FRACTIONS:
+    for name in described_gpu._FRACTIONS:
         monkeypatch.delenv(name, raising=False)
-    assert gpus.find("H100").available == int(0.75 * 84_942_979_072)
+    assert described_gpu.find("H100").available == int(0.75 * 84_942_979_072)
     monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.9")
-    assert gpus.find("h100_pcie").available == int(0.9 * 84_942_979_072)
+    assert described_gpu.find("h100_pcie").available == int(0.9 * 84_942_979_072)
 
 
-@pytest.mark.skipif(bool(gpus.missing()), reason=gpus.missing() or "")
-class TestPlan:
-    """Plans that really compile."""
-
-    @pytest.fixture(autouse=True)
-    def restored(self, monkeypatch):
-        import jax
-
-        monkeypatch.setattr(gpus, "prepare", lambda: None)
-        before = jax.config.values["jax_default_matmul_precision"]
-        yield
-        jax.config.update("jax_default_matmul_precision", before)
-
-    @pytest.mark.parametrize("kind", ["pbt-sac", "me-pbt-td3", "pbt-ippo"])
-    def test_a_plan_shows_memory_and_kernels(self, kind: str):
-        code, out, err = call("train", kind, *GENERATIONS[kind].split(), "--plan-gpu", "a100", "--devices", "2")
-        assert (code, err) == (0, ""), err
-        assert "on 2 gpu devices" in out
-        assert "that JAX may use of 85.1 GB" in out
-        assert "kernels  " in out
-        assert "compilation  " in out
-
-    def test_a_run_that_is_too_large_says_what_to_reduce(self):
-        words = ["pbt-sac", *GENERATIONS["pbt-sac"].split(), "--buffer-size", "2000000000"]
-        code, out, err = call("train", *words, "--plan-gpu", "h100")
-        assert code == 1
-        assert "does not fit" in out
-        assert "the largest part, replay buffers" in err
-        assert re.search(r"; a --buffer-size of 5\d{8} would fit\.$", err.strip())
-
-    def test_devices_must_divide_the_population(self):
-        words = ["pbt-sac", *GENERATIONS["pbt-sac"].split(), "--devices", "3"]
-        code, _, err = call("train", *words, "--plan-gpu", "h100")
-        assert code == 1
-        assert "cannot be divided evenly over 3 devices" in err
+@pytest.mark.skipif(bool(described_gpu.missing()), reason=described_gpu.missing() or "")
+def test_a_plan_shows_memory_and_kernels(capsys, monkeypatch):
+    before = jax.config.values["jax_default_matmul_precision"]
+    plan_gpu.main("a100", "pbt-sac", *GENERATIONS["pbt-sac"].split(), "--devices", "2")
+    jax.config.update("jax_default_matmul_precision", before)
+    out = capsys.readouterr().out
+    assert "that JAX may use of 85.1 GB" in out
+    assert "fits: " in out
+    assert "kernels  " in out
+    assert "compilation  " in out

@@ -17,14 +17,15 @@ import rookery
 from rookery.agents.ppo import PpoConfig
 from rookery.distributed import layout
 from rookery.distributed.mesh import make_mesh
-from rookery.experiments.config import RunConfig
-from rookery.experiments.program_record import changes, kind_label, program_record
 from rookery.populations.rebuild import rebuild, recipe_of
 from rookery.populations.sharding import ONE_DEVICE
 from rookery.populations.stages import change_init
 from rookery.report.run_groups import group_runs
 from rookery.running import ProgramWarning, title
+from rookery.storage.record import kind_label
 from rookery.training import loop, run_writer
+from rookery.training.config import RunConfig
+from rookery.training.program_record import changes, program_record
 from tests import tiny, walks, written_runs
 from tests.tiny import assert_equal
 

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import harness
-from rookery.experiments.lineage import lineage
 from rookery.report import statistics
 from rookery.report.compare import compare
 from rookery.storage.csv_log import read_csv
+from rookery.storage.lineage import lineage
 
 
 class Run(NamedTuple):

@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 
 from benchmarks import harness
 from benchmarks.learning.population import BUDGETS
-from rookery.experiments.lineage import lineage
+from rookery.storage.lineage import lineage
 
 LAST = 5
 

@@ -25,15 +25,17 @@ import numpy as np
 from benchmarks import harness
 from rookery.distributed import programs
 from rookery.experiments import build
-from rookery.experiments.config import EnvironmentConfig, RunConfig
+from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.config_io import to_record
-from rookery.experiments.kinds import KINDS, agent_of, with_space
+from rookery.experiments.kinds import KINDS, with_space
 from rookery.experiments.settings import AnyRun
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.populations.config import PbtConfig
 from rookery.report import compare, statistics
 from rookery.report.figures.comparison import draw_comparison
+from rookery.storage.record import agent_of
 from rookery.training import loop
+from rookery.training.config import RunConfig
 
 CONTENDERS: Mapping[str, PbtConfig | bool] = {
     "defaults": False,  # independent members, hyper-parameters not drawn

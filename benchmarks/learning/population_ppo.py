@@ -29,12 +29,12 @@ from benchmarks.learning.population import run_folder, summary, train
 from rookery.agents.ppo import PpoConfig
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.kinds import KINDS
-from rookery.experiments.lineage import lineage
 from rookery.experiments.settings import AnyRun
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.populations.config import PbtConfig
 from rookery.report import statistics
 from rookery.report.figures import style
+from rookery.storage.lineage import lineage
 
 POPULATION, FREQUENCIES = 32, (1, 10, 25, 50)
 EPISODES, FRESH_BLOCKS = 4, 32

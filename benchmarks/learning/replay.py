@@ -20,9 +20,9 @@ import numpy as np
 from benchmarks import harness
 from benchmarks.learning.population import BUDGETS, config_of, fresh_returns
 from rookery.experiments import build
-from rookery.experiments.config import RunConfig
-from rookery.experiments.lineage import lineage
+from rookery.storage.lineage import lineage
 from rookery.training import loop
+from rookery.training.config import RunConfig
 
 
 def main() -> None:

@@ -27,21 +27,23 @@ from rookery.distributed.signals import Interrupted
 from rookery.distributed.sync import check_alike, connect, is_first
 from rookery.envs.host.base import HostError, HostWarning
 from rookery.experiments import build, programs, warm_start, warm_start_settings
-from rookery.experiments.config_io import PYTHON, from_record, to_record
-from rookery.experiments.kinds import KINDS, with_space
-from rookery.experiments.lineage import Schedule, record_of, schedule_of
+from rookery.experiments.config_io import from_record, run_record, to_record
+from rookery.experiments.kinds import KINDS
 from rookery.experiments.settings import AnyRun, ProgramRun, RecordedRun
 from rookery.factories import place_of
 from rookery.islands import IslandError
 from rookery.storage import events
 from rookery.storage.checkpoint import CheckpointWarning
 from rookery.storage.csv_log import TableWarning
-from rookery.storage.exit_reasons import Diverged
+from rookery.storage.events import Diverged
 from rookery.storage.island_files import IslandWarning
+from rookery.storage.lineage import Schedule, record_of, schedule_of
+from rookery.storage.record import PYTHON
 from rookery.storage.run_dir import OutputWarning, check_new, open_existing
 from rookery.tracking import TrackingConfig, continued, trackers
 from rookery.training import CallbackWarning, run_writer
 from rookery.training.compilation import keep_compiled_programs
+from rookery.training.loop import RunOptions
 from rookery.training.start_point import has_checkpoint
 from rookery.training.terminal import unfailing_streams
 
@@ -58,9 +60,6 @@ class Train:
     """Print all settings as a TOML file for `--config`; train nothing."""
     plan: tyro.conf.CascadeSubcommandArgs[bool] = False
     """Print the memory that the run needs on each device, and whether it fits; train nothing."""
-    plan_gpu: tyro.conf.CascadeSubcommandArgs[str | None] = None
-    """Like `--plan`, for GPUs that this machine does not have, `--devices` of them: a100, a100-40gb, a6000, b200, h100,
-    h100-pcie, h200."""
     processes: tyro.conf.CascadeSubcommandArgs[ProcessesConfig] = field(default_factory=ProcessesConfig)
     tracking: tyro.conf.CascadeSubcommandArgs[TrackingConfig] = field(default_factory=TrackingConfig)
 
@@ -234,9 +233,6 @@ def _run_command(words: list[str]) -> None:
             print(config_file.to_toml(command.config, _default(command.config.kind, line.words)), end="")
             return
         keep_compiled_programs()
-        if isinstance(command, Train) and command.plan_gpu is not None:
-            planning.plan_gpu(str(command.plan_gpu), command.config, command.processes)
-            return
         group = _join(command)
         _execute(command, group)
         group.leave()
@@ -353,9 +349,9 @@ def _run(
     if isinstance(config, ProgramRun):
         record = programs.record_of(config, built.program)
     else:
-        record = to_record(with_space(built.config or config, built.space)) | record_of(schedule)
-    options = {"resume": resume, "record": record, "command": events.command_line(), "callbacks": callbacks}
-    running.train(built.program, config.run, built.mesh, group.finish, **options)
+        record = run_record(built.config or config, built.space) | record_of(schedule)
+    options = RunOptions(resume, record, events.command_line(), callbacks=callbacks)
+    running.train(built.program, config.run, built.mesh, options, group.finish)
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:

@@ -204,12 +204,10 @@ def _tournament(command: Evaluate) -> None:
 
 def render(command: Render) -> None:
     """`rookery render RUN`."""
-    from rookery.report.figures.animation import draw_episode
-
     path = command.picture or command.run / "episode.gif"
     chosen = command.member, command.skill, command.seed, command.checkpoint
     played = rendering.render(command.run, *chosen, cell=command.cell)
-    draw_episode(played, path)
+    rendering.draw_episode(played, path)
     returns = ", ".join(f"{name} {values[-1]:,.4g}" for name, values in played.returns.items())
     cell = f"cell {command.cell}" if command.cell not in (None, "best") else "the best"
     member = cell if played.member is None else f"member {played.member}"
@@ -222,7 +220,7 @@ def compare(command: Compare) -> None:
     """`rookery compare RUN RUN ...`."""
     from rookery.report import compare as comparing
 
-    fresh = None if command.fresh is None else comparing.Fresh(command.fresh, command.checkpoint, command.seed)
+    fresh = None if command.fresh is None else evaluate.fresh(command.fresh, command.seed, command.checkpoint)
     if fresh is None and (command.checkpoint, command.seed) != ("last", 0):
         raise ValueError("--checkpoint and --seed have an effect only with --fresh; give --fresh, or leave them out.")
     comparison = comparing.compare(command.runs, command.picture, command.resamples, score=command.score, fresh=fresh)

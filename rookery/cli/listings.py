@@ -8,7 +8,6 @@ from rich.text import Text
 
 from rookery.distributed.device_memory import size
 from rookery.report.formatting import Settings, limits_text
-from rookery.training.gpu_plan import GpuPlan
 from rookery.training.memory_plan import WORKING, Plan
 
 
@@ -62,7 +61,7 @@ def task_table(row: Settings) -> Table:
 
 def plan_table(planned: Plan) -> Table:
     """Predicted memory of a run by part, on all devices and on one, and its peak."""
-    count = planned.sizes.devices
+    count = planned.devices
     table = Table(title="memory", title_justify="left")
     for name in ("", *(["all devices"] if count > 1 else []), "one device"):
         table.add_column(name, justify="right" if name else "left")
@@ -79,19 +78,6 @@ def plan_table(planned: Plan) -> Table:
     add("peak", planned.peak)
     add("available", planned.available)
     return table
-
-
-def gpu_plan_lines(plan: GpuPlan, memory: int) -> list[str]:
-    """What else is known of a run that was compiled for GPUs with `memory` bytes each, one line for each fact."""
-    planned = plan.memory
-    left = f"; {plan.unknown} loops of unknown length count once" if plan.unknown else ""
-    share = f"{size(planned.peak)} of the {size(planned.available or 0)} that JAX may use of {size(memory)}"
-    return [
-        f"memory        {'fits' if planned.peak <= (planned.available or 0) else 'does not fit'}: {share}",
-        f"kernels       {plan.kernels:,} for each generation after the warm-up{left}",
-        f"collectives   {plan.collectives} in each generation",
-        f"compilation   {plan.seconds:.1f} s",
-    ]
 
 
 def _descriptor(row: Settings) -> str:

@@ -66,7 +66,7 @@ _OWNERS = {EvaluationConfig: "evaluation", TeamSettings: "agent", ProgramRun: "p
 IMPORTANT = (
     *("env", "population", "ga-population", "batch-size", "num-skills", "member", "seed", "generations"),
     *("steps-per-generation", "num-envs", "hidden-sizes", "devices", "init-from", "run-dir", "overwrite"),
-    *("config", "print-config", "plan", "plan-gpu"),
+    *("config", "print-config", "plan"),
 )
 """Options that the help shows first, where a kind of run has them."""
 

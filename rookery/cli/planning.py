@@ -4,19 +4,16 @@ import dataclasses
 from pathlib import Path
 
 from rookery import factories
-from rookery.agents import backend
 from rookery.cli import islands, listings
 from rookery.cli.titles import run_title
-from rookery.distributed import described_gpu
-from rookery.distributed.initialize import ProcessesConfig
 from rookery.distributed.sync import is_first
 from rookery.envs import custom
 from rookery.experiments import build, warm_start, warm_start_settings
-from rookery.experiments.kinds import agent_of
-from rookery.experiments.lineage import Schedule, check_agent, lineage
 from rookery.experiments.settings import ProgramRun, RecordedRun
 from rookery.populations import pb2
-from rookery.training import gpu_plan, loop
+from rookery.storage.lineage import Schedule, check_agent, lineage
+from rookery.storage.record import agent_of
+from rookery.training import loop
 from rookery.training.memory_plan import remedy
 from rookery.training.terminal import terminal
 
@@ -48,44 +45,13 @@ def plan(config: RecordedRun) -> None:
     """`rookery train KIND --plan`."""
     config, schedule = complete(config)
     config = islands.planned(config)
-    # `build` turns CPU cores into devices, so JAX must not be initialised before.
-    _show(config, build.build(config, schedule))
-
-
-def plan_gpu(name: str, config: RecordedRun, processes: ProcessesConfig) -> None:
-    """`rookery train KIND --plan-gpu NAME`."""
-    gpu, devices = described_gpu.find(name), config.environment.devices
-    if processes != ProcessesConfig():
-        raise ValueError("plan_gpu plans for the GPUs of one machine, in one process; leave the other processes out.")
-    described_gpu.prepare()
-    over = described_gpu.mesh(gpu, devices or 1)
-    config, schedule = complete(config)
-    config = islands.planned(config)
-    with backend.tracing_for("gpu"):
-        built = build.build(config, schedule, over)
-        if built.learner and built.learner.evaluator and built.learner.evaluator.environment.host:
-            raise ValueError(
-                f"plan_gpu cannot compile the calls to {built.learner.spec.name}, whose environments are on the host, "
-                "without a GPU; use --plan on a machine that has one."
-            )
-        _show(config, built, gpu)
-
-
-def _show(config: RecordedRun, built: build.Built, gpu: described_gpu.Gpu | None = None) -> None:
-    console = terminal(quiet=config.run.quiet or not is_first())
+    built = build.build(config, schedule)  # which turns CPU cores into devices, so JAX must not be initialised before
     built = built._replace(program=warm_start.begin(config, built))
+    console = terminal(quiet=config.run.quiet or not is_first())
     console.print_line(run_title(config, built))
-    if gpu is None:
-        console.print_line("compiling a generation, which train will find in the cache")
-        planned = loop.plan(built.program, config.run, built.mesh)
-        console.print(listings.plan_table(planned))
-    else:
-        console.print_line(f"compiling for the description of an {gpu.name}; nothing is run on a GPU")
-        found = gpu_plan.plan(built.program, config.run, built.mesh)
-        planned = found.memory
-        console.print(listings.plan_table(planned))
-        for line in listings.gpu_plan_lines(found, gpu.memory):
-            console.print_line(line)
+    console.print_line("compiling a generation, which train will find in the cache")
+    planned = loop.plan(built.program, config.run, built.mesh)
+    console.print(listings.plan_table(planned))
     if built.program.settings.get("pbt", {}).get("perturb") == "pb2":
         console.print_line(pb2.bounds(built.program.population_size))
     if message := remedy(planned):

@@ -1,27 +1,9 @@
-"""Recording of a run's episodes for playback in its report, and the file format that stores them.
+"""Recording of a run's episodes for playback in its report; `storage.played` describes their file."""
 
-`episodes.npz` has a JSON `header`, and arrays of N episodes of F frames each:
-
-- `step` `[N, F]` int32: environment step of each frame; `frames` `[N]` int32: number of frames of each episode, after
-  which its last frame is repeated;
-- `reward` `[N, F, names]` float32: cumulative returns;
-- kind "plane", B bodies as in `rendering.scene.Scene`: `position` `[N, F, B, 2]`, `heading` `[N, F, B]` float32,
-  `visible` `[N, F, B]` bool;
-- kind "bodies", B bodies in 3D as in `rendering.scene.Pose`: `position` `[N, F, B, 3]`, `rotation` `[N, F, B, 4]`
-  float32;
-- kind "film", a single episode: `film` uint8, the bytes of a `.gif`, in place of all other arrays.
-
-The header has `format`, `generation` (of the checkpoint), `seed` (of the start state, which all episodes share),
-`task`, `kind`, `seconds_per_step` (or null), `scenery` or `shapes` (as in `rendering.scene`), `names` of the returns,
-and `episodes`: for each its `episode_selection.Selection.descriptions`, `steps`, `ended` ("terminated", "cut by the
-clock" or "broken physics") and `returns`.
-"""
-
-import io
 import json
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -42,17 +24,15 @@ from rookery.envs.base import Environment, SkillSpec
 from rookery.envs.rendering.scene import Picture
 from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import warm_start
-from rookery.experiments.config_io import PYTHON
 from rookery.factories import check_counts
 from rookery.populations.base import Program
-from rookery.storage import array_files
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.island_files import best_of
-from rookery.storage.run_dir import open_existing, write_atomically
+from rookery.storage.played import FORMAT, Episodes, write_episodes
+from rookery.storage.record import PYTHON
+from rookery.storage.run_dir import open_existing
 from rookery.types import PyTree
 
-FORMAT = 1
-"""Version of the file format; incremented whenever an older reader would misread a newer file."""
 MOST_FRAMES = 250
 BUDGET = 4_000_000
 """Largest size of all frames in bytes, at two bytes per number, the encoding of the report page."""
@@ -61,16 +41,6 @@ BATCH_SIZE = 64
 
 
 _BROKEN = "broken physics"
-_COMMON = {"step", "frames", "reward", "position"}
-_ARRAYS = {"plane": _COMMON | {"heading", "visible"}, "bodies": _COMMON | {"rotation"}, "film": {"film"}}
-
-
-class Episodes(NamedTuple):
-    """Content of `episodes.npz`; see the module's docstring."""
-
-    header: Mapping[str, Any]
-    """JSON values."""
-    arrays: Mapping[str, np.ndarray]
 
 
 class _Recording(NamedTuple):
@@ -189,48 +159,6 @@ def play_all(
         "names": render.names_of(environment.spec),
     }
     return Episodes(json.loads(json.dumps({**header, **kind})), arrays)  # the same types as after reading the file
-
-
-def write_episodes(run_dir: str | Path, episodes: Episodes) -> Path:
-    """Write `episodes.npz` into a run directory, atomically.
-
-    Returns:
-      The file's path.
-
-    Raises:
-      RunFolderError: the folder is not a run.
-      OSError: the file cannot be written.
-    """
-    path = open_existing(run_dir).episodes_file
-    content = io.BytesIO()
-    arrays: dict[str, Any] = {**episodes.arrays, "header": np.asarray(json.dumps(episodes.header))}
-    np.savez_compressed(content, **arrays)
-    write_atomically(path, content.getvalue())
-    return path
-
-
-def read_episodes(run_dir: str | Path) -> Episodes | None:
-    """Read the file written by `write_episodes`; None where there is no file.
-
-    Raises:
-      RunFolderError: the folder is not a run.
-      ValueError: the file is damaged, or of another version.
-    """
-    try:
-        return array_files.read(open_existing(run_dir).episodes_file, FORMAT, _complete, _DAMAGED)
-    except FileNotFoundError:
-        return None
-
-
-def _complete(header: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Episodes:
-    """Check that the arrays required by the header's `kind` are present."""
-    missing = _ARRAYS[header["kind"]] - set(arrays)
-    if missing:
-        raise ValueError(f"no {', '.join(sorted(missing))}")
-    return Episodes(header, {name: arrays[name] for name in arrays if name != "header"})
-
-
-_DAMAGED = "{path} is damaged, or of another version of rookery ({error}); delete it, or record the episodes again."
 
 
 def _record_frames(

@@ -1,7 +1,7 @@
 """Evaluate the members or elites of a run on fresh start states."""
 
 import json
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from rookery.distributed import device_memory, programs
 from rookery.distributed.mesh import Mesh, here
 from rookery.envs.descriptors import visited_cells
 from rookery.envs.wrappers.skills import enumerate_skills
-from rookery.experiments import config_io, warm_start
+from rookery.experiments import warm_start
 from rookery.experiments.warm_start import Origin
 from rookery.factories import check_counts
 from rookery.learners.base import Bank, Learner, genotype
@@ -26,10 +26,13 @@ from rookery.populations.rebuild import rebuild
 from rookery.qd import repertoire as repertoires
 from rookery.qd import scoring
 from rookery.qd.map_elites import repertoire_of
+from rookery.report.runs import Fresh
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.csv_log import write_table
 from rookery.storage.island_files import best_of
+from rookery.storage.record import PYTHON, are_independent
 from rookery.storage.run_dir import RunFolder, open_existing
+from rookery.training.progress import bar
 from rookery.types import Genotype, Key
 
 
@@ -78,7 +81,7 @@ def evaluate(
     if spec is not None and spec.team is not None:
         metrics["agents"] = np.asarray(spec.team.names)
     if not (built.has_repertoire or built.has_separate_roles) and folder.lineage_file.is_file():
-        metrics["independent"] = np.asarray(config_io.are_independent(folder.config))
+        metrics["independent"] = np.asarray(are_independent(folder.config))
         metrics["best_member"] = np.asarray(warm_start.best_member(read))
     skill = spec.skill if spec else None
     if built.learner is not None and skill is not None and "best_member" in metrics:  # elites have no trajectories
@@ -179,7 +182,7 @@ def fresh_fitness(
         known[settings] = warm_start.opened_on(folder, here())[1].program
     read = open_with_episodes(folder, episodes, checkpoint, here(), known[settings])
     bank_key, members_key = jax.random.split(evaluation_key(seed))  # as `Program.evaluate` does
-    genotypes, keys = _scored(read, members_key, config_io.are_independent(folder.config))
+    genotypes, keys = _scored(read, members_key, are_independent(folder.config))
     problem = read.built.program.learner or read.built.program.scoring
     if problem is None:
         raise ValueError(f"the program of {folder.path} has no learner to run fresh episodes with; leave the run out.")
@@ -188,6 +191,32 @@ def fresh_fitness(
         evaluation = _evaluate_each(problem.evaluate, genotypes, bank, keys)
     fitness = np.asarray(jax.device_get(evaluation.fitness), np.float64)
     return read.generation, np.where(np.isfinite(fitness), fitness, np.nan)
+
+
+def fresh(episodes: int, seed: int = 0, checkpoint: str | int = "last") -> Fresh:
+    """How `rookery.report.compare.compare` scores runs on fresh episodes.
+
+    Args:
+      episodes: number of full deterministic episodes per scored policy, at least 1.
+      seed: seed of the start states.
+      checkpoint: as for `evaluate`; the same for every run.
+
+    Example:
+      >>> fresh = rookery.deploy.evaluate.fresh(100)
+      >>> comparison = rookery.report.compare.compare(["runs/a", "runs/b"], fresh=fresh)
+    """
+
+    def evaluate_all(paths: Sequence[Path]) -> dict[Path, tuple[int, np.ndarray]]:
+        for path in paths:
+            check_fresh(path)
+        results, known = {}, {}
+        with bar("evaluating runs", len(paths)) as advance:
+            for path in paths:
+                results[path] = fresh_fitness(path, episodes, seed, checkpoint, known)
+                advance(1)
+        return results
+
+    return Fresh(episodes, evaluate_all)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -208,7 +237,7 @@ def check_fresh(run_dir: str | Path) -> None:
       CheckpointError: the run has no checkpoint yet.
     """
     opened = open_existing(best_of(run_dir))
-    if opened.config.get("kind") == config_io.PYTHON:
+    if opened.config.get("kind") == PYTHON:
         raise ValueError(
             f"{opened.path} was started from Python, so that its program cannot be rebuilt and no fresh episodes can "
             "be run; leave it out, or compare the evaluations recorded in training."

@@ -17,6 +17,7 @@ from rookery.experiments import warm_start
 from rookery.factories import user_path
 from rookery.learners import rollout
 from rookery.populations.base import Program
+from rookery.report.figures.animation import animate
 from rookery.types import Array, Genotype, Key, Observation, PyTree
 
 
@@ -121,6 +122,15 @@ def film(episode: RenderedEpisode, path: str | Path) -> Path:
             f"{episode.title} is rendered by its suite, as .gif only, got {str(path)!r}; choose a path ending in .gif."
         )
     episode.picture.film(episode.states, jnp.asarray(episode.rewards), str(path))
+    return path
+
+
+def draw_episode(episode: RenderedEpisode, path: Path) -> Path:
+    """Write the film of an episode: its scenes in the plane, or the film of the environment's suite; returns `path`."""
+    scenery, scenes = episode.scenery, episode.scenes
+    if scenery is None or scenes is None:
+        return film(episode, path)
+    animate(scenery, scenes, episode.returns, path, title=episode.title)
     return path
 
 

@@ -2,7 +2,6 @@
 
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -14,24 +13,10 @@ from rookery.experiments.warm_start import Origin
 from rookery.learners.base import Learner, genotype
 from rookery.populations.base import Program
 from rookery.populations.ratings import check_roles, cross_play, played, rating_of
-from rookery.storage.csv_log import write_table
 from rookery.storage.island_files import best_of
+from rookery.storage.played import Tournament, write_tournament
 from rookery.storage.run_dir import open_existing
 from rookery.types import PyTree
-
-
-class Tournament(NamedTuple):
-    """The results of the P members of a run against Q opponents, which are the members of the same or another run."""
-
-    agents: tuple[str, ...]
-    """`[I]`, the names of the roles."""
-    returns: np.ndarray
-    """`[I, P, Q]` float64, the mean return of role i's member p in a team with the members of all other roles in slot
-    q; NaN where an action was not finite or the physics broke."""
-    ratings: np.ndarray
-    """`[I, P]`, the rating of role i's member p among the members of its role, see `rating_of`."""
-    generation: int
-    """The generation of the run's checkpoint."""
 
 
 def tournament(
@@ -84,16 +69,8 @@ def tournament(
         ratings=np.asarray(jax.jit(jax.vmap(rating_of))(found)),
         generation=read.generation,
     )
-    write_table(folder.tournament_file, _columns(result))
+    write_tournament(folder, result)
     return result
-
-
-def _columns(result: Tournament) -> dict[str, np.ndarray]:
-    """The columns of `tournament.csv`, with a row for each member and opponent."""
-    _, size, opponents = result.returns.shape
-    member, opponent = np.divmod(np.arange(size * opponents), opponents)
-    returns = {f"return/{name}": values.ravel() for name, values in zip(result.agents, result.returns, strict=True)}
-    return {"member": member, "opponent": opponent, **returns}
 
 
 def _learner(read: Origin) -> Learner:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from rookery.distributed import described_gpu
 from rookery.distributed.mesh import Mesh
 
 _CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -33,7 +32,7 @@ def available(over: Mesh) -> int | None:
 
 def device_limit(over: Mesh) -> int | None:
     """The smallest memory limit in bytes of this process's devices; None for devices without dedicated memory (CPU)."""
-    return min(_counters(over, "bytes_limit"), default=described_gpu.available(over))
+    return min(_counters(over, "bytes_limit"), default=None)
 
 
 def machine() -> int | None:
@@ -134,8 +133,8 @@ def named_errors() -> Iterator[None]:
             raise
         reason = str(error).partition("RESOURCE_EXHAUSTED: ")[2].splitlines()[0][:200].rstrip(".")
         raise MemoryError(
-            f"the device has too little memory for this run ({reason}); `--plan` prints what it needs and which "
-            "setting would fit, most often a smaller buffer_size or population."
+            f"the device has too little memory for this run ({reason}); `--plan` prints what it needs; most "
+            "often a smaller buffer_size or population helps."
         ) from error
 
 

@@ -20,7 +20,6 @@ from rookery.experiments.agents import DISCOVERIES
 from rookery.experiments.build_parts import learner_of, option_values, scoring
 from rookery.experiments.cells import CellsConfig, find_cells
 from rookery.experiments.config import EnvironmentConfig
-from rookery.experiments.lineage import Schedule, at_steps
 from rookery.experiments.settings import MapElitesRun, MePbtRun, PbtRun, ProgramRun, RecordedRun
 from rookery.hyperparams import Space
 from rookery.learners.base import Learner
@@ -40,6 +39,7 @@ from rookery.qd.me_pbt import me_pbt
 from rookery.qd.pbt_emitter import counts
 from rookery.qd.policy_gradient.factories import dcrl_me, gradient_count, pga_me
 from rookery.qd.scoring import descriptor_of
+from rookery.storage.lineage import Schedule, at_steps
 
 
 class Built(NamedTuple):

@@ -22,7 +22,6 @@ from rookery.envs.wrappers.teams import as_team, check_alone, identify
 from rookery.experiments.agents import AgentEntry
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.kinds import choices
-from rookery.experiments.lineage import Schedule
 from rookery.experiments.settings import MapElitesRun, TrainingRun
 from rookery.factories import check_names
 from rookery.features import has_image
@@ -34,6 +33,7 @@ from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.learners.rollout import PREFIX
 from rookery.qd.base import Scoring
 from rookery.qd.scoring import named_scoring, policy_scoring
+from rookery.storage.lineage import Schedule
 
 ConfigT = TypeVar("ConfigT", bound=TrainingRun)
 

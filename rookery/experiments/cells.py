@@ -1,13 +1,10 @@
-"""The cells of a repertoire: their number, their centroids, and a disk cache of CVT centroids."""
+"""The cells of a repertoire: their number, and their centroids, which are cached on disk."""
 
-import contextlib
 import hashlib
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 import jax
@@ -19,6 +16,7 @@ from rookery.envs.base import DescriptorSpec
 from rookery.factories import Within, check_counts, check_fields
 from rookery.qd import archives, centroids
 from rookery.qd.archives import Archive
+from rookery.storage import cache
 from rookery.types import Array
 
 _METHOD = 1
@@ -27,7 +25,6 @@ ANNEALED_RATE = 0.01
 """Archive learning rate of CMA-MAE by default."""
 _COORDINATE = 24
 """Bytes that each coordinate of a centroid, or of a sample, takes while the centroids are computed, at least."""
-_DIGEST_SIZE = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True)
@@ -136,41 +133,10 @@ def cvt(cells: int, lower: Sequence[float], upper: Sequence[float], num_samples:
     """
     arguments = [_METHOD, cells, list(map(float, lower)), list(map(float, upper)), num_samples, seed]
     digest = hashlib.sha256(json.dumps(arguments).encode()).hexdigest()[:16]
-    path = cache_folder() / f"cvt-{digest}"
-    shape = (cells, len(lower))
-    cached = _read(path, shape)
+    name = f"cvt-{digest}"
+    cached = cache.read(name, (cells, len(lower)))
     if cached is not None:
         return jnp.asarray(cached)
     found = centroids.cvt(jax.random.key(seed), cells, lower, upper, num_samples)
-    _write(path, np.asarray(found))
+    cache.write(name, np.asarray(found))
     return found
-
-
-def cache_folder() -> Path:
-    """The cache folder of rookery: CVT centroids and compiled programs, which can all be recomputed."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rookery"
-
-
-def _read(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
-    """Cached centroids `[C, D]`; None if the file is missing or damaged. It begins with the SHA-256 of its contents."""
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    digest, body = content[:_DIGEST_SIZE], content[_DIGEST_SIZE:]
-    if hashlib.sha256(body).digest() != digest or len(body) != 4 * math.prod(shape):
-        return None
-    return np.frombuffer(body, "<f4").reshape(shape)
-
-
-def _write(path: Path, found: np.ndarray) -> None:
-    """Write centroids to the cache atomically; a cache that cannot be written is no error."""
-    body = found.astype("<f4").tobytes()
-    temporary = path.with_suffix(f".{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(hashlib.sha256(body).digest() + body)
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()

@@ -1,4 +1,4 @@
-"""Settings that every kind of run shares (task, devices, length, checkpoints), and the flags of a search space."""
+"""Settings that every kind of run shares (task, devices, islands), and the flags of a search space."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypedDict
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from typing_extensions import Doc
 
 from rookery.distributed.mesh import Precision
-from rookery.factories import Within, check_fields, user_path
+from rookery.factories import Within, check_fields
 from rookery.hyperparams import Field, Space
 from rookery.learners.widths import NAME as WIDTH
 
@@ -52,44 +52,6 @@ class EnvironmentConfig:
     def __post_init__(self) -> None:
         """Check the ranges."""
         check_fields(self)
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """Seed, length, run directory and checkpoints of a run.
-
-    Raises:
-      ValueError: a count is below 1, or the seed is outside its range.
-      TypeError: a number is not whole.
-    """
-
-    seed: Annotated[int, Within(0, 2**32 - 1)] = 0
-    """Seed (0 to 2^32 - 1); the same seed, versions and devices give bit-identical results."""
-    generations: Annotated[int, Within(1)] = 50
-    """Number of generations to train (at least 1)."""
-    run_dir: str | None = None
-    """Run directory; by default runs/<kind>-<env>-<seed>."""
-    checkpoint_every: Annotated[int, Within(1)] = 5
-    """Generations between two checkpoints (at least 1); the last generation is always saved."""
-    keep: Annotated[int, Within(1)] = 3
-    """Number of most recent checkpoints to keep (at least 1); older ones are deleted."""
-    best_by: str | None = None
-    """Column of metrics.csv to maximise: whenever it reaches a new maximum, that generation is saved as the best
-    checkpoint and kept in addition to the most recent ones."""
-    patience: Annotated[int, Within(1)] = 100
-    """Generations for which a repertoire may be empty (at least 1)."""
-    overwrite: bool = False
-    """Replace a run that is already in the run directory; its files are deleted."""
-    quiet: bool = False
-    """Print nothing but errors."""
-    live: bool = False
-    """Rewrite report.html in the run directory with every checkpoint."""
-
-    def __post_init__(self) -> None:
-        """Check the counts."""
-        check_fields(self)
-        if self.run_dir is not None:
-            object.__setattr__(self, "run_dir", str(user_path(self.run_dir)))
 
 
 @dataclass(frozen=True)

@@ -6,93 +6,38 @@ from collections.abc import Mapping
 from dataclasses import MISSING
 from typing import Any
 
-from rookery.agents import backend
-from rookery.experiments.config import DevicesConfig, RunConfig
-from rookery.experiments.kinds import KINDS, as_flags, choices
+from rookery.experiments.config import DevicesConfig
+from rookery.experiments.kinds import KINDS, as_flags, choices, with_space
 from rookery.experiments.settings import ProgramRun, RecordedRun
-from rookery.factories import label
+from rookery.hyperparams import Space
 from rookery.storage.island_files import ISLAND
+from rookery.storage.record import DEFAULTS, DESCRIPTOR, INDEPENDENT, KEYS, PROGRAM, PYTHON, SCHEDULE
+from rookery.training.config import RunConfig
+from rookery.trees import flatten_mapping
 
-SCHEDULE = "schedule"
-"""Key of `config.json` for the schedule that a run replays; stored, so that the run directory is self-contained."""
-
-PYTHON = "python"
-"""Kind stored in `config.json` for a run started from Python, whose program the command line cannot rebuild."""
-
-PROGRAM = ProgramRun.kind
-"""Kind of a run of a program that a user-defined factory builds, which `config.json` names."""
-
-DESCRIPTOR = "descriptor"
-"""Key of `config.json` for the meaning and the limits of the descriptor, used to plot the repertoire."""
-
-INDEPENDENT = "independent"
-"""Key of `config.json` that is true if the members are independent runs: no member replaces another, and all have the
-same configuration. It is absent from runs that were recorded before this key existed."""
-
-KEYS = "keys"
-"""Key of `config.json` for the implementation of random keys; absent from older runs, which had JAX's own."""
-
-_PROGRAM_KEYS = (SCHEDULE, DESCRIPTOR, INDEPENDENT, KEYS, ISLAND)  # not fields of the config
-
-
-def key_implementation() -> str:
-    """The implementation of JAX's random keys: other ones give other random numbers."""
-    name = str(backend.switch("jax_default_prng_impl"))
-    return f"{name}, not partitionable" if "fry" in name and not backend.switch("jax_threefry_partitionable") else name
-
-
-def recorded_keys(record: Mapping[str, Any]) -> str:
-    """The implementation of random keys of a run.
-
-    Args:
-      record: the content of the run's `config.json`.
-    """
-    return str(record.get(KEYS, "threefry2x32"))
-
-
-def check_keys(record: Mapping[str, Any], run_dir: object) -> None:
-    """Check that a run can be repeated or continued with the random keys of this process.
-
-    Args:
-      record: the content of the run's `config.json`.
-      run_dir: of the run, for the message.
-
-    Raises:
-      ValueError: it was run with another implementation.
-    """
-    if (recorded := recorded_keys(record)) != key_implementation():
-        raise ValueError(
-            f"{run_dir} was run with the random keys {recorded}, but JAX now has {key_implementation()}, which draws "
-            "other numbers; set JAX_DEFAULT_PRNG_IMPL and JAX_THREEFRY_PARTITIONABLE as they were."
-        )
-
-
-def are_independent(record: Mapping[str, Any]) -> bool:
-    """Whether the members are independent runs, each with a separate score and separate environment steps.
-
-    Members with drawn hyper-parameters (`--draw-hyper`) are not: together they are one random search, whose result is
-    the best member.
-
-    Args:
-      record: the content of the run's `config.json`.
-    """
-    return bool(record.get(INDEPENDENT, record.get("draw_hyper") is False))
-
-
-def environment_label(record: Mapping[str, Any]) -> str:
-    """A short name of the run's environment for titles: a task, or `mass` for `path/mass.py:make`; "" if unknown.
-
-    Args:
-      record: the content of the run's `config.json`.
-    """
-    environment = record.get("environment")
-    return label(str(environment.get("env", ""))) if isinstance(environment, Mapping) else ""
+_PROGRAM_KEYS = (SCHEDULE, DESCRIPTOR, INDEPENDENT, KEYS, DEFAULTS, ISLAND)  # not fields of the config
 
 
 def to_record(config: RecordedRun) -> dict[str, Any]:
     """Convert a config to JSON values."""
     space = {} if isinstance(config, ProgramRun) or not config.trains_agents else {"space": choices(config)}
     return {"kind": config.kind, **dataclasses.asdict(config), **space}
+
+
+def run_record(config: RecordedRun, space: Space | None = None) -> dict[str, Any]:
+    """The entries of `config.json` of a run: its config, and the defaults from which that differs.
+
+    Args:
+      config: of the run.
+      space: its search space, which is recorded in full, so that later versions may change the defaults.
+    """
+    record = to_record(with_space(config, space))
+    kind = KINDS.get(config.kind)
+    if kind is None:
+        return record
+    usual, chosen = (flatten_mapping(part) for part in (to_record(kind()), to_record(config) | {"space": {}}))
+    differs = {name: usual.get(name) for name, value in chosen.items() if value != usual.get(name)}
+    return {**record, DEFAULTS: differs}
 
 
 def from_record(record: Mapping[str, Any]) -> RecordedRun:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 from rookery.experiments.agents import DISCOVERIES, OFF_POLICY, ON_POLICY, AgentEntry
-from rookery.experiments.config import FLAG, Chosen, RunConfig, space_flags
+from rookery.experiments.config import FLAG, Chosen, space_flags
 from rookery.experiments.settings import (
     AgentSettings,
     AnyRun,
@@ -37,6 +37,7 @@ from rookery.hyperparams import Space, describe
 from rookery.learners import widths
 from rookery.learners.rollout import PREFIX
 from rookery.populations.config import PbtConfig
+from rookery.training.config import RunConfig
 
 
 class Method(NamedTuple):
@@ -256,11 +257,6 @@ def configure(kind: str, **settings: Any) -> AnyRun:
         near = difflib.get_close_matches(kind, KINDS, n=3) or list(KINDS)
         raise ValueError(f"there is no kind of run {kind!r}; did you mean {' or '.join(near)}?")
     return KINDS[kind](**settings)
-
-
-def agent_of(kind: str) -> str:
-    """The name of the agent that a kind of run trains: `pbt-sac` -> `sac`, `pbt-diayn-td3` -> `diayn-td3`."""
-    return kind.removeprefix("me-").removeprefix("pbt-")
 
 
 def choices(config: AnyRun) -> dict[str, Chosen]:

@@ -6,12 +6,12 @@ from typing import Any
 from rookery.agents.base import Agent
 from rookery.envs.base import Environment
 from rookery.experiments.config_io import to_record
-from rookery.experiments.program_record import program_record
 from rookery.experiments.settings import ProgramRun
 from rookery.factories import OWN_PROGRAM, Product, call, is_reference, load, type_of
 from rookery.learners.base import Learner
 from rookery.populations.base import Program
 from rookery.qd.base import Scoring
+from rookery.training.program_record import program_record
 
 PRODUCT = Product("program", "a Program", "./mine.py:build", OWN_PROGRAM)
 _REMEDIES = (

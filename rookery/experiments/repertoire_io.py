@@ -21,6 +21,7 @@ from rookery.qd.repertoire import Repertoire, empty
 from rookery.storage import array_files, leaf_specs
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.island_files import best_of
+from rookery.storage.record import PYTHON
 from rookery.storage.run_dir import open_existing
 
 FORMAT = 1
@@ -48,7 +49,7 @@ def repertoire(run_dir: str | Path, program: Program | None = None) -> Repertoir
       >>> elite = rookery.qd.best(repertoire)
     """
     opened = open_existing(best_of(run_dir))
-    if program is None and opened.config.get("kind") == config_io.PYTHON:
+    if program is None and opened.config.get("kind") == PYTHON:
         raise ValueError(f"{opened.path} was started from Python; give its program: repertoire(run_dir, program).")
     if program is None:
         program = build.on_one_device(config_io.from_record(opened.config)).program

@@ -14,7 +14,7 @@ from rookery.agents.metra import LsdConfig, MetraConfig
 from rookery.envs.wrappers.skills import SkillsConfig
 from rookery.experiments.agents import DISCOVERIES, AgentEntry, Discovery
 from rookery.experiments.cells import ANNEALED_RATE, CellsConfig
-from rookery.experiments.config import Chosen, DevicesConfig, EnvironmentConfig, IslandsConfig, RunConfig
+from rookery.experiments.config import Chosen, DevicesConfig, EnvironmentConfig, IslandsConfig
 from rookery.factories import Within, check_fields, user_path
 from rookery.hyperparams import Space
 from rookery.learners.base import EvaluationConfig
@@ -26,6 +26,7 @@ from rookery.qd.pbt_emitter import MePbtConfig
 from rookery.qd.policy_gradient.config import DcrlMeConfig, PgaMeConfig
 from rookery.qd.scoring import PolicyConfig
 from rookery.qd.variation import VariationConfig
+from rookery.training.config import RunConfig
 
 LearnerConfig = OffPolicyConfig | OnPolicyConfig
 

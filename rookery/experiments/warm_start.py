@@ -15,7 +15,6 @@ from rookery.distributed.mesh import Mesh, here
 from rookery.experiments import build, config_io
 from rookery.experiments.build import Built
 from rookery.experiments.build_parts import base_agent
-from rookery.experiments.kinds import agent_of
 from rookery.experiments.settings import AnyRun, ProgramRun, RecordedRun
 from rookery.hyperparams import Space
 from rookery.learners.base import genotype, without_data
@@ -30,6 +29,7 @@ from rookery.storage.best_checkpoint import find
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv
 from rookery.storage.island_files import best_of
+from rookery.storage.record import PYTHON, agent_of
 from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.types import Genotype, Hyper
 
@@ -63,7 +63,7 @@ def open_origin(run_dir: str | Path, checkpoint: str | int = "last", program: Pr
       CheckpointError: the run has no such complete checkpoint.
     """
     opened = open_existing(best_of(run_dir))
-    if opened.config.get("kind") == config_io.PYTHON and program is None:
+    if opened.config.get("kind") == PYTHON and program is None:
         raise ValueError(
             f"{opened.path} was started from Python, and its program cannot be rebuilt from its record; in "
             "Python, rookery.load(run, program=program) opens it, and begin_as, begin_from or begin_with start from it."

@@ -5,8 +5,9 @@ import dataclasses
 from rookery.envs import custom
 from rookery.experiments.agents import DISCOVERIES
 from rookery.experiments.config import EnvironmentConfig
-from rookery.experiments.kinds import agent_of, choices, configure, parameter_flag
+from rookery.experiments.kinds import choices, configure, parameter_flag
 from rookery.experiments.settings import AnyRun, IndependentRun, PbtRun, ProgramRun, RecordedRun
+from rookery.storage.record import agent_of
 
 _GENOTYPE_SETTINGS = ("skills", *DISCOVERIES, "policy", "dimensions", "parameters", "identify")
 

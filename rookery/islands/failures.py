@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rookery.envs.host.base import HostError
 from rookery.storage import events
 from rookery.storage.checkpoint import CheckpointError, NoneComplete
-from rookery.storage.exit_reasons import Diverged
+from rookery.storage.events import Diverged
 from rookery.storage.island_files import island_dir, reached
 from rookery.storage.run_dir import RunFolder, RunFolderError, resume_command
 

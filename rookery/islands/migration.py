@@ -23,8 +23,7 @@ from rookery.populations.rebuild import recipe_of
 from rookery.populations.sharding import Placement
 from rookery.qd import repertoire as repertoires
 from rookery.qd.map_elites import limits_of, repertoire_of, with_repertoire
-from rookery.qd.pbt_emitter import FROM_REPERTOIRE
-from rookery.types import Array, Genotype, Key, PyTree
+from rookery.types import FROM_REPERTOIRE, Array, Genotype, Key, PyTree
 
 BATCH = 64
 """Elites that are added to a repertoire at once."""

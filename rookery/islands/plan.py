@@ -12,9 +12,7 @@ from rookery.distributed import programs
 from rookery.distributed.signals import Requests
 from rookery.experiments import build, warm_start
 from rookery.experiments.build import Built
-from rookery.experiments.config import RunConfig
-from rookery.experiments.config_io import from_record, to_record
-from rookery.experiments.kinds import with_space
+from rookery.experiments.config_io import from_record, run_record
 from rookery.experiments.settings import MePbtRun, PbtRun, RecordedRun
 from rookery.factories import divisors
 from rookery.islands.island import Island, Schedule
@@ -27,8 +25,9 @@ from rookery.storage.island_files import ISLAND, ImportJournal, island_dir
 from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.training.callbacks import Callback
 from rookery.training.compilation import Compiler
+from rookery.training.config import RunConfig
 from rookery.training.host_episodes import host_episodes
-from rookery.training.loop import Result, Sharing, result_of, turns
+from rookery.training.loop import Result, RunOptions, Sharing, result_of, turns
 from rookery.training.start_point import has_checkpoint
 
 IslandRun = PbtRun | MePbtRun
@@ -205,7 +204,7 @@ class Builder:
         environment = dataclasses.replace(config.environment, devices=built.mesh.devices.size)
         complete = dataclasses.replace(built.config or config, run=config.run, environment=environment)  # pyright: ignore[reportArgumentType]
         settings = {"number": number, **vars(self._config.islands)}
-        return {**to_record(with_space(complete, built.space)), ISLAND: settings}
+        return {**run_record(complete, built.space), ISLAND: settings}
 
     def exchange(self, number: int, journal: ImportJournal, replays: bool = False) -> Island:
         """The exchange of an island."""
@@ -225,10 +224,9 @@ class Builder:
         folder = RunFolder(str(config.run_dir))
         exchange = self.exchange(number, ImportJournal(folder.imports_file))
         sharing = Sharing(exchange, requests, self.compiler)
-        resume = folder.config_file.is_file()
-        program, record = self.built.program, self.record(number)
-        options = {"command": command, "callbacks": callbacks()}
-        return turns(program, config, self.built.mesh, resume, record, sharing, **options)
+        resume, record = folder.config_file.is_file(), self.record(number)
+        options = RunOptions(resume, record, command, callbacks=callbacks(), shared=sharing)
+        return turns(self.built.program, config, self.built.mesh, options)
 
     def replayed(self, number: int, run_dir: Path, generations: int, journal: ImportJournal) -> Result:
         """Run an island again from its seed, in another folder, with the exchanges of a journal.
@@ -243,8 +241,8 @@ class Builder:
         patience = self._config.run.patience
         config = RunConfig(seed, generations, str(run_dir), generations, 1, patience=patience, quiet=True)
         sharing = Sharing(self.exchange(number, journal, replays=True), Requests(), self.compiler)
-        program, record = self.built.program, self.record(number)
-        return result_of(turns(program, config, self.built.mesh, False, record, sharing))
+        options = RunOptions(record=self.record(number), shared=sharing)
+        return result_of(turns(self.built.program, config, self.built.mesh, options))
 
 
 def as_recorded(config: IslandRun, number: int, devices: int | None = None) -> IslandRun:

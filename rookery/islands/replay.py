@@ -12,12 +12,13 @@ import numpy as np
 from rookery import trees
 from rookery.distributed import programs
 from rookery.envs.host.base import HostState
-from rookery.experiments.config_io import check_keys, from_record
+from rookery.experiments.config_io import from_record
 from rookery.islands.plan import Builder, as_recorded, check
 from rookery.islands.store import StoreError
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv
 from rookery.storage.island_files import ImportJournal, island_dir, islands_of, read_exchanges
+from rookery.storage.record import check_keys
 from rookery.storage.run_dir import RunFolder, open_existing
 
 _TIMES = ("seconds", "steps_per_second")

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from rookery.distributed.signals import Interrupted, Requests
-from rookery.experiments.config_io import to_record
+from rookery.experiments.config_io import run_record
 from rookery.experiments.settings import RecordedRun
 from rookery.islands import ray_engine
 from rookery.islands.engine import take_turns
@@ -14,6 +14,7 @@ from rookery.islands.failures import IslandError, Outcome, record, sentences
 from rookery.islands.plan import Builder, CallbacksFn, IslandRun, as_recorded, check
 from rookery.islands.store import Store, StoreError
 from rookery.storage.island_files import island_dir, reached
+from rookery.storage.record import with_first_defaults
 from rookery.storage.run_dir import RunFolder, create, open_existing, resume_command
 from rookery.training.run_writer import AfterSave
 from rookery.training.terminal import terminal
@@ -65,7 +66,7 @@ def run_islands(
         ray_engine.check_installed()
     elif not resume:
         _ = builder.built  # whose errors come before there is a folder
-    settings = to_record(config)
+    settings = run_record(config)
     folder = open_existing(run_dir, write=True) if resume else create(run_dir, settings, config.run.overwrite)
     with folder:
         try:
@@ -78,7 +79,7 @@ def run_islands(
                 text = f"generation {least} is already reached by all islands; give a larger --generations to continue."
                 terminal(quiet=config.run.quiet).print_line(text)
                 return [Outcome(number) for number in range(config.islands.islands)]
-            folder.reconfigure(settings)
+            folder.reconfigure(with_first_defaults(settings, folder.config))
         shown = Follower(config, folder, after_exchange)
         with Requests() as requests:
             if ray_address is None:

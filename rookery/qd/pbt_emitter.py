@@ -33,10 +33,7 @@ from rookery.qd.base import Emitter, EmitterState, Scoring
 from rookery.qd.repertoire import Repertoire
 from rookery.qd.staged import StagedAsk
 from rookery.qd.variation import VariationConfig
-from rookery.types import Array, Evaluation, Key, Metrics, PyTree
-
-FROM_REPERTOIRE = -1
-"""The value of `parent` for a member that was replaced by an elite of the repertoire, or from another island."""
+from rookery.types import FROM_REPERTOIRE, Array, Evaluation, Key, Metrics, PyTree
 
 
 @dataclass(frozen=True)

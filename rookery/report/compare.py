@@ -21,10 +21,9 @@ from rookery.report.compare_notes import MIXED, notes
 from rookery.report.compare_records import Comparison, Pair, Row, Setting, ranked
 from rookery.report.figures.comparison import MOST_PAIRS, check_format, draw_comparison
 from rookery.report.formatting import significant, steps_text
-from rookery.report.fresh_scores import Fresh, evaluate_groups
 from rookery.report.readers import RunRecord
 from rookery.report.run_groups import Group, group_runs
-from rookery.report.runs import Run, worst_fitness
+from rookery.report.runs import Fresh, Run, Score, worst_fitness
 from rookery.report.statistics import (
     Estimate,
     estimate,
@@ -81,7 +80,7 @@ def compare(
         check_format(picture)
     found = group_runs(run_dirs, score)
     if fresh is not None:
-        found = evaluate_groups(found, fresh)
+        found = _evaluated(found, fresh)
     settings = {}
     for environment in dict.fromkeys(group.environment for group in found):
         runs = [run for group in found if group.environment == environment for run in group.runs]
@@ -96,6 +95,19 @@ def compare(
     if picture is None:
         return comparison
     return comparison._replace(picture=draw_comparison(comparison, picture))
+
+
+def _evaluated(groups: Sequence[Group], fresh: Fresh) -> list[Group]:
+    """The groups, with `Run.fresh` set in every run."""
+    if fresh.episodes < 1:
+        raise ValueError(f"fresh must be at least 1 episode, got {fresh.episodes}.")
+    results = fresh.evaluate(list(dict.fromkeys(run.path for group in groups for run in group.runs)))
+
+    def scored(run: Run) -> Run:
+        generation, fitness = results[run.path]
+        return run._replace(fresh=Score(float(run.env_steps[generation - 1]), float(fitness[run.member or 0])))
+
+    return [group._replace(runs=tuple(map(scored, group.runs))) for group in groups]
 
 
 def tables(comparison: Comparison) -> list[console.RenderableType]:

@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rookery.experiments.agents import DISCOVERIES
-from rookery.experiments.config_io import environment_label
-from rookery.experiments.program_record import kind_label
+from rookery.storage.record import SKILL_METHODS, environment_label, kind_label
 
 Settings = Mapping[str, Any]
 """JSON values by name, as in `config.json`."""
@@ -34,7 +32,7 @@ _FITNESS = {
 
 def fitness_metric(config: Settings) -> str | None:
     """The metric of skills that is the fitness of a run; None where its configuration names none."""
-    chosen = next((part(config, name)["fitness"] for name in DISCOVERIES if "fitness" in part(config, name)), None)
+    chosen = next((part(config, name)["fitness"] for name in SKILL_METHODS if "fitness" in part(config, name)), None)
     return _FITNESS.get(str(chosen))
 
 

@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rookery.deploy.episodes import Episodes, read_episodes
-from rookery.experiments.config_io import are_independent
-from rookery.experiments.lineage import Lineage, lineage_of
 from rookery.report.dimensions import Dimensions, dimensions
 from rookery.report.formatting import Settings, part
 from rookery.report.runs import Run, finite_or_nan
 from rookery.storage.csv_log import filled, lost_rows, read_csv
 from rookery.storage.events import read_journal
 from rookery.storage.island_files import ISLAND, islands_of
+from rookery.storage.lineage import Lineage, lineage_of
 from rookery.storage.manifest import generations
+from rookery.storage.played import Episodes, read_episodes
+from rookery.storage.record import are_independent
 from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing, user_path
 from rookery.trees import flatten_mapping
 

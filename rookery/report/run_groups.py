@@ -6,21 +6,22 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rookery.experiments.agents import DISCOVERIES
-from rookery.experiments.config_io import (
+from rookery.report.formatting import Settings
+from rookery.report.readers import RunRecord, open_run
+from rookery.report.runs import Run
+from rookery.storage.record import (
+    DEFAULTS,
     DESCRIPTOR,
     INDEPENDENT,
     KEYS,
     PROGRAM,
     PYTHON,
     SCHEDULE,
+    SKILL_METHODS,
     are_independent,
+    kind_label,
     recorded_keys,
 )
-from rookery.experiments.program_record import kind_label
-from rookery.report.formatting import Settings
-from rookery.report.readers import RunRecord, open_run
-from rookery.report.runs import Run
 from rookery.storage.run_dir import user_path
 from rookery.trees import flatten_mapping
 
@@ -30,7 +31,7 @@ _WITHOUT_EFFECT = {
     *("environment.devices", "environment.exact", "environment.precision"),
 }
 # What the fitness measures.
-_MEASURES = {"learner.objective", "learner.fitness", *(f"{name}.fitness" for name in DISCOVERIES)}
+_MEASURES = {"learner.objective", "learner.fitness", *(f"{name}.fitness" for name in SKILL_METHODS)}
 # Values that mean the same as the absence of the setting: older versions did not record it.
 _ABSENT = {
     "environment.frame_stack": 1,
@@ -124,7 +125,7 @@ def _settings(config: Settings) -> dict[str, Any]:
 
     A replayed schedule is represented by a digest of its values instead of its source.
     """
-    settings = {name: value for name, value in config.items() if name not in (DESCRIPTOR, INDEPENDENT, KEYS)}
+    settings = {name: value for name, value in config.items() if name not in (DEFAULTS, DESCRIPTOR, INDEPENDENT, KEYS)}
     if SCHEDULE in config:
         digest = hashlib.sha256(json.dumps(config[SCHEDULE], sort_keys=True).encode()).hexdigest()
         settings |= {SCHEDULE: digest[:6], "replay_schedule": None}

@@ -1,6 +1,6 @@
 """Learning curves of runs, their scores, and the mean curve of several runs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +19,16 @@ class Score(NamedTuple):
     """Environment steps of the scored generation."""
     fitness: float
     """NaN where no fitness was finite."""
+
+
+class Fresh(NamedTuple):
+    """How runs are scored on fresh episodes, which had no part in the selection of the scored policies."""
+
+    episodes: int
+    """Number of episodes per scored member, at least 1."""
+    evaluate: Callable[[Sequence[Path]], Mapping[Path, tuple[int, np.ndarray]]]
+    """Run directories -> the generation of the scored checkpoint, and the fitness `[N]` of its members, NaN where it is
+    not finite; see `deploy.evaluate.fresh`."""
 
 
 class Run(NamedTuple):

@@ -8,11 +8,11 @@ import numpy.typing as npt
 from rich import box
 from rich.table import Table
 
-from rookery.deploy.tournament import Tournament
 from rookery.report.formatting import counted, equal_decimals, number, signed
 from rookery.report.readers import open_run
 from rookery.report.runs import ranking_fitness, worst_fitness
 from rookery.report.statistics import interquartile_mean, over_runs
+from rookery.storage.played import Tournament
 
 Metrics = Mapping[str, np.ndarray]
 """Metrics of an evaluation, see `deploy.evaluate.evaluate`."""

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,6 @@ from rookery.distributed.device_memory import Usage
 from rookery.distributed.mesh import Mesh
 from rookery.storage.checkpoint import CheckpointWarning
 from rookery.storage.csv_log import TableWarning
-from rookery.storage.exit_reasons import exit_reason
 from rookery.storage.island_files import IslandWarning
 from rookery.storage.run_dir import OutputWarning, RunFolder, output_to
 from rookery.versions import versions
@@ -25,6 +25,10 @@ from rookery.versions import versions
 _RECORDED_WARNINGS = (CheckpointWarning, IslandWarning, OutputWarning, TableWarning)
 _ABSOLUTE_PATH = re.compile(r"(?<![\w./:~])/[^\s:;,'\"]*/([^\s:;,'\"/]*)")  # the group is the last component
 _PROCESSOR = Path("/proc/cpuinfo")
+
+
+class Diverged(ArithmeticError):  # noqa: N818 - an outcome of the run
+    """No member and no elite is finite any more; the message names the generation and the last good checkpoint."""
 
 
 class Journal:
@@ -247,3 +251,14 @@ def _now() -> str:
 def _memory_record(usage: Usage) -> dict[str, Any]:
     used = {"used": usage.used.size, "meaning": usage.used.meaning} if usage.used else {"used": None, "meaning": None}
     return {"planned": usage.held, "peak": usage.peak, **used}
+
+
+def exit_reason(error: BaseException | None) -> str:
+    """The reason for the end of a run as one line of at most 200 characters; `finished` without an error."""
+    if error is None:
+        return "finished"
+    if isinstance(error, KeyboardInterrupt):
+        return f"interrupted by {signal.Signals(getattr(error, 'signum', signal.SIGINT)).name}"
+    if isinstance(error, Diverged):
+        return "diverged"
+    return " ".join(f"failed: {type(error).__name__}: {error}".split())[:200].removesuffix(":")

@@ -12,9 +12,9 @@ from jax.stages import Lowered
 from rookery.distributed import programs
 from rookery.distributed.mesh import Mesh
 from rookery.distributed.programs import Stages
-from rookery.experiments.cells import cache_folder
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.stages import Work
+from rookery.storage.cache import cache_folder
 
 _COMPILERS = 2  # threads; XLA uses little more than one core per program, and more threads need more memory
 
@@ -76,7 +76,7 @@ class Compiler:
         identical = stages.first_states is stages.start_states
         left_out = {"first_states"} if identical or not creates else set()
         left_out |= set() if creates else {"create"}
-        platform = self._over.devices.flat[0].platform  # not always that of this process, see `described_gpu`
+        platform = self._over.devices.flat[0].platform  # not always that of this process
         with concurrent.futures.ThreadPoolExecutor(_COMPILERS) as pool:
             compiling = {
                 name: pool.submit(programs.compile_lowered, lower(), name not in ("advance", "finish"), platform)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Generator, Mapping
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import jax
@@ -10,11 +11,13 @@ import numpy as np
 from rookery.distributed import sync
 from rookery.distributed.signals import Interrupted, Requests
 from rookery.envs.host.base import HostError
-from rookery.experiments.config import RunConfig
 from rookery.populations.base import Program, ProgramState
 from rookery.storage.best_checkpoint import Best
-from rookery.storage.exit_reasons import Diverged, lost, stopped
+from rookery.storage.checkpoint import Checkpointer
+from rookery.storage.events import Diverged
+from rookery.storage.run_dir import resume_command
 from rookery.training.callbacks import Callbacks
+from rookery.training.config import RunConfig
 from rookery.training.generation import Generations, Pause
 from rookery.training.host_episodes import HostEpisodes
 from rookery.training.metrics import WallTimes, summarize
@@ -95,7 +98,7 @@ class Loop(NamedTuple):
             of_a_repertoire = self.program.table is not None
             patience = self.config.patience if of_a_repertoire else 1
             if _nothing_is_finite(metrics) and generation + 1 >= patience:
-                raise Diverged(lost(generation + 1, of_a_repertoire, self.writers.checkpoints, self.writers.run_dir))
+                raise Diverged(_lost(generation + 1, of_a_repertoire, self.writers.checkpoints, self.writers.run_dir))
             left = time.monotonic() if self.exchange else 0.0
             state = self.exchange(generation + 1, state) if self.exchange else state
             with self.writers.journal.suspended():
@@ -116,7 +119,7 @@ class Loop(NamedTuple):
         if pause.signum is None:
             assert self.host is not None
             return self.host.error(pause.state, generation, self.writers.run_dir, saved=True)
-        return Interrupted(pause.signum, stopped(generation, self.writers.run_dir, within=True))
+        return Interrupted(pause.signum, _stopped(generation, self.writers.run_dir, within=True))
 
     def save(self, generation: int, state: ProgramState, row: Mapping[str, float]) -> float:
         """Save after `generation` generations, if a checkpoint is due or a stop was requested.
@@ -137,7 +140,43 @@ class Loop(NamedTuple):
             episodes = self.host.save(state) if self.host and self.writers.checkpoints else None
             seconds = self.writers.save(generation, state, self.program.table, self.best.generation, episodes)
         if signum is not None and not last:
-            raise Interrupted(signum, stopped(generation, self.writers.run_dir))
+            raise Interrupted(signum, _stopped(generation, self.writers.run_dir))
         if failed:
             raise self.callbacks.error(generation, self.writers.run_dir)
         return seconds
+
+
+def _stopped(generation: int, run_dir: Path | None, within: bool = False) -> str:
+    """The message of a run that a signal stopped after `generation` generations, or `within` the next one."""
+    where = f"within generation {generation + 1}" if within else f"after generation {generation}"
+    if run_dir is None:
+        return f"stopped {where}; nothing was saved, since the run has no run_dir."
+    saved = "whose progress" if within else "which"
+    return f"stopped {where}, {saved} is saved; continue with: {resume_command(run_dir)}"
+
+
+def _lost(generation: int, of_a_repertoire: bool, checkpoints: Checkpointer | None, run_dir: Path | None) -> str:
+    """The message of a run that diverged; waits for the checkpoint in progress.
+
+    Args:
+      generation: the number of generations, of which the last had no finite member or elite.
+      of_a_repertoire: whether the program has a repertoire instead of members.
+      checkpoints: the run's checkpoints, or None.
+      run_dir: the run directory, or None.
+    """
+    if of_a_repertoire:
+        return (
+            f"nothing was finite in {generation} generations, and the repertoire is empty: every fitness, descriptor "
+            "or genotype contained a non-finite number; check the fitness and descriptor functions, or raise patience."
+        )
+    message = f"no member is finite any more in generation {generation}"
+    newest = None
+    if checkpoints is not None:
+        checkpoints.wait()
+        newest = checkpoints.latest()
+    if newest is None:
+        return (
+            f"{message}, and no checkpoint was saved before; lower the learning rates or the reward scale, and look "
+            "for rewards that are not finite: rookery.check_environment(environment)."
+        )
+    return f"{message}; the last good checkpoint is that of generation {newest}, in {run_dir}."

@@ -18,9 +18,6 @@ import numpy as np
 from rookery.distributed import device_memory, mesh, programs, sync
 from rookery.distributed.mesh import Mesh
 from rookery.distributed.signals import Requests
-from rookery.experiments.config import RunConfig
-from rookery.experiments.config_io import check_keys
-from rookery.experiments.program_record import record_of_new, record_of_resumed
 from rookery.factories import LARGEST_COUNT, ROW_NAMES, check_names, config_from
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.stages import StagedStep, staged_step
@@ -28,15 +25,18 @@ from rookery.storage.best_checkpoint import Best
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog
 from rookery.storage.events import Journal
+from rookery.storage.record import check_keys
 from rookery.storage.run_dir import RunFolder, create, open_existing
 from rookery.training import memory_plan as plans
 from rookery.training import terminal
 from rookery.training.callbacks import Callback, Callbacks, Required, Start, number_required
 from rookery.training.compilation import Compiler
+from rookery.training.config import RunConfig
 from rookery.training.generation import Generations
 from rookery.training.generation_loop import ExchangeFn, Loop
 from rookery.training.host_episodes import HostEpisodes, host_episodes
 from rookery.training.metrics import WallTimes, summarize
+from rookery.training.program_record import record_of_new, record_of_resumed
 from rookery.training.progress import Reporter
 from rookery.training.run_writer import AfterSave, RunWriters
 from rookery.training.start_point import StartPoint, restore
@@ -125,8 +125,7 @@ def run(
     """
     config = run_config(config, options, resume)
     over = over or mesh.make_mesh(jax.process_count())
-    given = {"record": record, "command": command, "after_save": after_save, "callbacks": callbacks}
-    return result_of(turns(program, config, over, resume, **given))
+    return result_of(turns(program, config, over, RunOptions(resume, record, command, after_save, callbacks)))
 
 
 class Sharing(NamedTuple):
@@ -139,6 +138,18 @@ class Sharing(NamedTuple):
     """Compiles the program of all these runs once."""
 
 
+class RunOptions(NamedTuple):
+    """How a run is started, besides its configuration; the fields are explained in `run`."""
+
+    resume: bool = False
+    record: Mapping[str, Any] | None = None
+    command: Sequence[str] | None = None
+    after_save: Callable[[Path], None] | None = None
+    callbacks: Sequence[Callback | Required] = ()
+    shared: Sharing | None = None
+    """What the run shares with others; by default it handles signals and compiles the program itself."""
+
+
 def result_of(running: Generator[int, None, Result]) -> Result:
     """Run all generations of `turns`; returns its result."""
     while True:
@@ -148,25 +159,14 @@ def result_of(running: Generator[int, None, Result]) -> Result:
             return stop.value
 
 
-def turns(
-    program: Program,
-    config: RunConfig,
-    over: Mesh,
-    resume: bool = False,
-    record: Mapping[str, Any] | None = None,
-    shared: Sharing | None = None,
-    **options: Any,
-) -> Generator[int, None, Result]:
+def turns(program: Program, config: RunConfig, over: Mesh, options: RunOptions) -> Generator[int, None, Result]:
     """`run`, one generation at a time: several runs of one process can take turns.
 
     Args:
       program: as for `run`.
       config: of the run.
       over: the mesh.
-      resume: as for `run`.
-      record: as for `run`.
-      shared: what it shares with other runs; by default it handles signals and compiles the program itself.
-      **options: `command`, `after_save` and `callbacks`, as for `run`.
+      options: how it is started, and what it shares with other runs.
 
     Yields:
       The number of finished generations, after each one, before its checkpoint; with `shared` also before the first
@@ -175,7 +175,7 @@ def turns(
     Returns:
       The result of `run`.
     """
-    after_save, callbacks = options.get("after_save"), options.get("callbacks", ())
+    resume, record, command, after_save, callbacks, shared = options
     if program.table is None and config.patience != RunConfig.patience:
         raise ValueError("patience has an effect only on a repertoire, which this run does not have; leave it out.")
     template, host = programs.template(program, over), host_episodes(program)
@@ -216,7 +216,7 @@ def turns(
             reporter.message(f"{config.run_dir} has no complete checkpoint, so the run starts from the beginning.")
         stack.enter_context(reporter)
         meter = plans.Meter(program, over, template)
-        writers.journal.begin(first, over, meter.read, options.get("command"), terminal.failures())
+        writers.journal.begin(first, over, meter.read, command, terminal.failures())
         called = stack.enter_context(Callbacks(callbacks, requests))
         recorded = writers.folder.config if writers.folder else record_of_new(program, config, record)
         called.begin(Start(recorded, writers.run_dir, first, config.generations))

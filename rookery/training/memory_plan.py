@@ -1,4 +1,4 @@
-"""Plans the memory of a run on each device, proposes settings that fit, and measures the memory in use.
+"""Plans the memory of a run on each device, and measures the memory in use.
 
 A plan follows from the shapes of the state and the memory analysis of a compiled generation; nothing is computed or
 allocated.
@@ -9,12 +9,10 @@ from typing import NamedTuple
 
 import jax
 
-from rookery.buffers import BufferState
 from rookery.distributed import device_memory, programs
 from rookery.distributed.device_memory import Gauge, Usage, size
 from rookery.distributed.mesh import Mesh
 from rookery.distributed.programs import Stages
-from rookery.factories import divisors
 from rookery.learners.base import Member
 from rookery.populations.base import Program, ProgramState
 from rookery.types import PyTree
@@ -35,28 +33,13 @@ class Part(NamedTuple):
     """Bytes on one device."""
 
 
-class Sizes(NamedTuple):
-    """The sizes that determine the memory of a state."""
-
-    devices: int
-    """Number of devices."""
-    population: int
-    """P; 0 without members."""
-    buffer_size: int
-    """Transitions in each member's replay buffer; 0 without one."""
-    cells: int
-    """C; 0 without a repertoire."""
-    divides_cells: bool
-    """Whether the cells are sharded over the devices, not replicated."""
-
-
 class Plan(NamedTuple):
     """The planned memory of a run, in bytes on one device unless stated otherwise."""
 
     parts: tuple[Part, ...]
     """The parts of the state that are not empty."""
-    sizes: Sizes
-    """The sizes that determine the memory of the state."""
+    devices: int
+    """Number of devices."""
     available: int | None
     """Available memory; None if the backend does not report it."""
     separate_memory: bool
@@ -95,18 +78,10 @@ def plan(program: Program, over: Mesh, template: ProgramState | None = None) -> 
     state = programs.template(program, over) if template is None else template
     shares = {name: sum(map(_share, jax.tree.leaves(tree))) for name, tree in _parts(state).items()}
     shares[_OPTIMISERS] -= shares[_PARAMETERS]
-    buffers = [member.buffer for member in _split_members(state)[0] if isinstance(member.buffer, BufferState)]
     count = over.devices.size
-    sizes = Sizes(
-        devices=count,
-        population=_length(state.members, 0),
-        buffer_size=max((_length(buffer.rows, 1) for buffer in buffers), default=0),
-        cells=_length(state.cells, 0),
-        divides_cells=program.divides_cells,
-    )
     parts = tuple(Part(name, share * count, share) for name, share in shares.items() if share)
     separate_memory = device_memory.device_limit(over) is not None
-    return Plan(parts, sizes, device_memory.available(over), separate_memory)
+    return Plan(parts, count, device_memory.available(over), separate_memory)
 
 
 def _share(leaf: jax.Array | jax.ShapeDtypeStruct) -> int:
@@ -134,11 +109,6 @@ def _split_members(state: ProgramState) -> tuple[list[Member], list[jax.Array]]:
     nodes = jax.tree.leaves(state.members, is_leaf=lambda node: isinstance(node, Member))
     members = [node for node in nodes if isinstance(node, Member)]
     return members, [node for node in nodes if not isinstance(node, Member)]
-
-
-def _length(tree: PyTree, axis: int) -> int:
-    leaves = jax.tree.leaves(tree)
-    return leaves[0].shape[axis] if leaves else 0
 
 
 def working_memory(stages: Stages, held: int) -> int | None:
@@ -176,7 +146,7 @@ def check_fits(planned: Plan, work: PyTree) -> None:
       work: shapes, dtypes and shardings of the work in progress.
 
     Raises:
-      MemoryError: they do not; the message names settings that fit.
+      MemoryError: they do not; the message names the largest part and its settings.
     """
     planned = planned._replace(working=sum(map(_share, jax.tree.leaves(work))))
     if planned.available is not None and planned.held + (planned.working or 0) > planned.available:
@@ -184,70 +154,23 @@ def check_fits(planned: Plan, work: PyTree) -> None:
 
 
 def remedy(planned: Plan) -> str | None:
-    """An error message with settings that would fit; None if the plan fits, or if the available memory is unknown.
-
-    The proposed settings follow from the bytes of a member, a transition and a cell; working memory is assumed to be
-    proportional to the members on a device.
-    """
+    """An error message with the settings that determine the largest part; None if the plan fits, or if the available
+    memory is unknown."""
     if planned.available is None or planned.peak <= planned.available:
         return None
-    costs, sizes = _costs(planned), planned.sizes
+    costs = {part.name: (1 + planned.copies) * part.share for part in planned.parts} | {WORKING: planned.working or 0}
     largest = max(costs, key=costs.__getitem__)
-    of_members = planned.peak - _fixed(planned)
-    found = [_fewer("a population of {}", planned, sizes.population, of_members, sizes.devices), _more_devices(planned)]
-    if largest == BUFFERS:
-        found.append(_fewer("a buffer_size of {}", planned, sizes.buffer_size, costs[BUFFERS]))
-    if largest == REPERTOIRE:
-        multiple = sizes.devices if sizes.divides_cells else 1
-        found.append(_fewer("a repertoire of {} cells", planned, sizes.cells, costs[REPERTOIRE], multiple))
-        found.append(_divided_cells(planned))
-    alternatives = " or ".join(text for text in found if text)
     return (
         f"the run needs {size(planned.peak)} on each device while it saves, but {size(planned.available)} are "
-        f"available; the largest part, {largest}, needs {size(costs[largest])}; "
-        f"{alternatives + ' would fit' if alternatives else 'reduce it, or use devices with more memory'}."
+        f"available; the largest part, {largest}, needs {size(costs[largest])}; {_REMEDIES.get(largest, _REMEDY)}."
     )
 
 
-def _costs(planned: Plan) -> dict[str, int]:
-    """Bytes of each part on a device at the peak, including its copies for a checkpoint."""
-    times = 1 + planned.copies
-    return {part.name: times * part.share for part in planned.parts} | {WORKING: planned.working or 0}
-
-
-def _fewer(text: str, planned: Plan, count: int, cost: int, multiple: int = 1) -> str | None:
-    """`text` with the number of items that fit, a multiple of `multiple`; None if that is 0.
-
-    The `count` items of the plan need `cost` bytes of the peak.
-    """
-    rest = max((planned.available or 0) - (planned.peak - cost), 0)
-    fit = rest * (count // multiple) // cost if count else 0
-    return text.format(fit * multiple) if fit else None
-
-
-def _fixed(planned: Plan) -> int:
-    """Bytes of the peak that do not depend on the number of members on a device."""
-    return sum(cost for name, cost in _costs(planned).items() if name in (REPERTOIRE, SHARED))
-
-
-def _more_devices(planned: Plan) -> str | None:
-    """The smallest sufficient number of devices that divides the members; None if devices share the memory."""
-    sizes, fixed = planned.sizes, _fixed(planned)
-    cells = _costs(planned).get(REPERTOIRE, 0) if sizes.divides_cells else 0
-    divided = (planned.peak - fixed + cells) * sizes.devices
-    for count in divisors(sizes.population) if planned.separate_memory and sizes.population else ():
-        divides = count > sizes.devices and not (cells and sizes.cells % count)
-        if divides and fixed - cells + -(-divided // count) <= (planned.available or 0):
-            return f"{count} devices"
-    return None
-
-
-def _divided_cells(planned: Plan) -> str | None:
-    sizes, cells = planned.sizes, _costs(planned)[REPERTOIRE]
-    if sizes.divides_cells or sizes.devices == 1 or sizes.cells % sizes.devices:
-        return None
-    fits = planned.peak - cells + cells // sizes.devices <= (planned.available or 0)
-    return "the same repertoire with shard_repertoire" if fits else None
+_REMEDY = "give a smaller population, or use devices with more memory"
+_REMEDIES = {
+    BUFFERS: "give a smaller buffer_size or population, or use devices with more memory",
+    REPERTOIRE: "give fewer cells, or shard_repertoire on several devices",
+}
 
 
 class Meter:

@@ -15,13 +15,14 @@ from rookery.agents.ppo import ppo
 from rookery.agents.ppo_settings import PpoConfig, resolve_defaults
 from rookery.experiments.build import Built, build
 from rookery.experiments.build_parts import with_annealing
-from rookery.experiments.config import EnvironmentConfig, RunConfig
+from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import configure, with_space
 from rookery.experiments.settings import AnyRun
 from rookery.hyperparams import choose, describe
 from rookery.learners.base import genotype
 from rookery.learners.on_policy import OnPolicyConfig
+from rookery.training.config import RunConfig
 from tests.agents.common import numbers
 
 CONTINUOUS, DISCRETE, TEAM = "point_room", "CartPole-v1", "pursuit_continuous"

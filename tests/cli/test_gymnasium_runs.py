@@ -10,7 +10,6 @@ import pytest
 from PIL import Image, ImageSequence
 
 import rookery
-from rookery.distributed import described_gpu
 from tests.commandline import call
 from tests.deploy.untrained_runs import run_script
 from tests.pixel_walk import ID, SIZE
@@ -89,10 +88,3 @@ def test_the_memory_plan_of_a_run_on_the_host(tmp_path: Path) -> None:
     assert (code, error) == (0, "")
     assert "working memory of a generation" in out
     assert not (tmp_path / "planned").exists()
-
-
-@pytest.mark.skipif(bool(described_gpu.missing()), reason=described_gpu.missing() or "")
-def test_a_gpu_that_is_not_here_is_not_planned_for() -> None:
-    code, _, error = call("train", "ppo", "--env", ID, *TINY.split(), "--plan-gpu", "h100")
-    assert code == 1
-    assert "--plan-gpu cannot compile the calls to gym:PixelWalk-v0, whose environments are on the host, " in error

@@ -12,9 +12,10 @@ from rookery.agents.smerl import SmerlConfig
 from rookery.cli.app import Resume, Train, parse
 from rookery.cli.commands import COMMANDS
 from rookery.cli.options import HEADINGS, IMPORTANT, MAIN, RUNS, Option, in_groups, metavar, options_of
-from rookery.experiments.config import Chosen, RunConfig
+from rookery.experiments.config import Chosen
 from rookery.experiments.config_io import to_record
 from rookery.experiments.kinds import KINDS
+from rookery.training.config import RunConfig
 from tests.commandline import call
 from tests.written_runs import write
 
@@ -49,7 +50,7 @@ def test_the_options_of_a_kind_are_grouped(kind):
     shown = sorted(flag for flags in found.values() for flag in flags)
     assert shown == sorted(option.flag for cls in (Train, KINDS[kind]) for option in options_of(cls))
     assert found[MAIN][0] == "--env"
-    assert found[MAIN][-4:] == ["--config", "--print-config", "--plan", "--plan-gpu"]
+    assert found[MAIN][-3:] == ["--config", "--print-config", "--plan"]
     assert {"--seed", "--generations", "--run-dir", "--overwrite", "--devices", "--init-from"} <= {*found[MAIN]}
     guide = Path(__file__).parents[2] / text.splitlines()[-1].removeprefix("guide: ")
     assert guide.parent.name == "guides"

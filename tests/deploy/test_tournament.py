@@ -15,18 +15,19 @@ from rookery.agents.ppo import PpoConfig
 from rookery.deploy import policy
 from rookery.deploy import tournament as tournaments
 from rookery.deploy.evaluate import evaluation_key, open_with_episodes
-from rookery.deploy.tournament import Tournament, tournament
+from rookery.deploy.tournament import tournament
 from rookery.distributed.mesh import here
 from rookery.experiments import warm_start
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.kinds import configure
-from rookery.experiments.lineage import lineage
 from rookery.learners.base import genotype
 from rookery.populations.base import ProgramState
 from rookery.populations.ratings import rating_of
 from rookery.report import tables
 from rookery.report.figures.tournament import draw_tournament, members_by_rating, opponents_by_strength
 from rookery.storage.csv_log import read_csv
+from rookery.storage.lineage import lineage
+from rookery.storage.played import Tournament
 from rookery.storage.run_dir import open_existing
 from rookery.types import Genotype
 from tests.deploy.untrained_runs import ROLES_RUN, TEAM_LEARNER, save_run, unchanged

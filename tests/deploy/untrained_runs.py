@@ -21,7 +21,7 @@ from rookery.agents.sac import SacConfig
 from rookery.envs.wrappers.skills import SkillsConfig
 from rookery.experiments import build, warm_start
 from rookery.experiments.cells import CellsConfig
-from rookery.experiments.config import EnvironmentConfig, RunConfig
+from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.config_io import to_record
 from rookery.experiments.kinds import configure
 from rookery.learners.base import EvaluationConfig
@@ -32,6 +32,7 @@ from rookery.qd.scoring import PolicyConfig
 from rookery.storage import run_dir
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog
+from rookery.training.config import RunConfig
 
 ENVIRONMENT = EnvironmentConfig(env="point_room", episode_length=6, devices=1)
 LEARNER = OffPolicyConfig(

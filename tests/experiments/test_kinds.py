@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import json
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ from rookery.cli.flags import flags_of
 from rookery.cli.options import options_of
 from rookery.envs.base import EnvSpec
 from rookery.experiments import agents, kinds, settings
-from rookery.experiments.agents import AgentEntry
-from rookery.experiments.config import RunConfig
+from rookery.experiments.agents import DISCOVERIES, AgentEntry
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import KINDS, configure, default_space, generate
 from rookery.hyperparams import LogUniform
+from rookery.learners import widths
 from rookery.storage.csv_log import read_csv
+from rookery.storage.record import SKILL_METHODS
+from rookery.training.config import RunConfig
 from rookery.trees import flatten_mapping
 from tests.commandline import call
 
@@ -47,6 +50,17 @@ def flag_table() -> str:
 
 def test_the_flags_and_defaults_of_every_kind_are_unchanged():
     assert flag_table().splitlines() == FLAGS.read_text().splitlines()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_default_spaces_are_those_of_the_flags(name: str):
+    flags = typing.get_type_hints(KINDS[name]).get("space")
+    names = {flag.removeprefix("space.") for flag in flags.__annotations__} if flags else set()
+    assert set(default_space(name)) == names - {widths.NAME}  # which is in a space only if it is chosen
+
+
+def test_every_skill_method_has_its_key_of_config_json():
+    assert set(SKILL_METHODS) == set(DISCOVERIES)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.experiments.lineage import Lineage, Schedule, at_steps, check_agent, lineage, record_of, schedule_of
 from rookery.storage import run_dir as folders
 from rookery.storage.csv_log import RunLog
+from rookery.storage.lineage import Lineage, Schedule, at_steps, check_agent, lineage, record_of, schedule_of
 
 NAN, INF = np.nan, np.inf
 

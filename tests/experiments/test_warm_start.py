@@ -20,7 +20,7 @@ from rookery.deploy.evaluate import evaluate
 from rookery.envs.wrappers.skills import SkillsConfig, enumerate_skills
 from rookery.experiments import build, warm_start
 from rookery.experiments.cells import CellsConfig
-from rookery.experiments.config import EnvironmentConfig, RunConfig
+from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.config_io import to_record
 from rookery.experiments.kinds import KINDS, configure
 from rookery.experiments.settings import AnyRun
@@ -32,6 +32,7 @@ from rookery.qd.pbt_emitter import MePbtConfig
 from rookery.storage import run_dir
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog, read_csv
+from rookery.training.config import RunConfig
 from rookery.types import Observation
 from tests.tiny import assert_equal
 

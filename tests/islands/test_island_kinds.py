@@ -8,7 +8,7 @@ import pytest
 from rookery import trees
 from rookery.distributed.mesh import make_mesh
 from rookery.envs.host.base import HostError
-from rookery.experiments.config import EnvironmentConfig, IslandsConfig, RunConfig
+from rookery.experiments.config import EnvironmentConfig, IslandsConfig
 from rookery.experiments.kinds import configure
 from rookery.islands import engine, plan, replay_island
 from rookery.islands.failures import Outcome, failed
@@ -17,8 +17,9 @@ from rookery.learners.base import genotype
 from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import pbt
 from rookery.storage.checkpoint import CheckpointError, NoneComplete
-from rookery.storage.exit_reasons import Diverged
+from rookery.storage.events import Diverged
 from rookery.storage.run_dir import RunFolderError
+from rookery.training.config import RunConfig
 from tests import tiny
 from tests.commandline import call
 from tests.islands.runs import PBT, content, train

@@ -14,7 +14,6 @@ from rookery.envs import base as envs
 from rookery.envs import registry
 from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.wrappers import auto_reset, time_limit
-from rookery.experiments.lineage import lineage
 from rookery.learners import evaluation
 from rookery.learners.base import EvaluationConfig
 from rookery.qd import centroids, scoring
@@ -24,12 +23,13 @@ from rookery.qd.cma.config import CmaMaeConfig
 from rookery.qd.cma.emitter import cma_mae
 from rookery.qd.emitters import iso_line, mix
 from rookery.qd.map_elites import map_elites, repertoire_of
-from rookery.qd.pbt_emitter import FROM_REPERTOIRE, MePbtConfig, pbt_emitter
+from rookery.qd.pbt_emitter import MePbtConfig, pbt_emitter
 from rookery.qd.scoring import PolicyConfig, function_scoring, host_scoring, learner_scoring, policy_scoring
 from rookery.qd.variation import VariationConfig
 from rookery.storage.csv_log import read_csv
-from rookery.storage.exit_reasons import Diverged
-from rookery.types import Array, Genotype, Observation
+from rookery.storage.events import Diverged
+from rookery.storage.lineage import lineage
+from rookery.types import FROM_REPERTOIRE, Array, Genotype, Observation
 from tests import tiny, walks
 
 NAN = np.nan

@@ -18,22 +18,12 @@ from rookery.qd import repertoire as repertoires
 from rookery.qd.base import EmitterState
 from rookery.qd.centroids import grid
 from rookery.qd.emitters import iso_line
-from rookery.qd.pbt_emitter import (
-    FROM_REPERTOIRE,
-    Counts,
-    MePbtConfig,
-    PbtEmitterBindings,
-    counts,
-    init,
-    origins,
-    pbt_emitter,
-    tell,
-)
+from rookery.qd.pbt_emitter import Counts, MePbtConfig, PbtEmitterBindings, counts, init, origins, pbt_emitter, tell
 from rookery.qd.pbt_emitter import ask as pbt_emitter_ask
 from rookery.qd.pbt_emitter import exploit as pbt_emitter_exploit
 from rookery.qd.repertoire import Repertoire
 from rookery.qd.scoring import learner_scoring
-from rookery.types import Evaluation, Genotype
+from rookery.types import FROM_REPERTOIRE, Evaluation, Genotype
 from tests import tiny, walks
 
 NAN, INF = np.nan, np.inf

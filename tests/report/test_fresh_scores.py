@@ -13,19 +13,20 @@ import numpy as np
 import pytest
 
 from rookery.agents.sac import SacConfig
-from rookery.deploy.evaluate import evaluate, evaluation_key, fresh_fitness
+from rookery.deploy.evaluate import evaluate, evaluation_key, fresh, fresh_fitness
 from rookery.experiments import build
 from rookery.experiments.cells import CellsConfig
-from rookery.experiments.config import EnvironmentConfig, RunConfig
+from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.config_io import to_record
 from rookery.experiments.kinds import configure
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.qd.map_elites import repertoire_of
-from rookery.report.compare import Fresh, compare
+from rookery.report.compare import compare
 from rookery.storage import run_dir
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.csv_log import RunLog
+from rookery.training.config import RunConfig
 from tests.commandline import call
 
 LEARNER = OffPolicyConfig(num_envs=4, steps_per_generation=40, batch_size=8, buffer_size=64, warmup_steps=8)
@@ -138,7 +139,7 @@ class TestScoredMember:
 
 class TestComparison:
     def test_fresh_scores_replace_the_recorded_ones(self, runs, tmp_path):
-        found = compare([runs["seeds"], runs["pbt"]], tmp_path / "a.png", 50, fresh=Fresh(3, seed=2))
+        found = compare([runs["seeds"], runs["pbt"]], tmp_path / "a.png", 50, fresh=fresh(3, seed=2))
         seeds, pbt = found.rows
         np.testing.assert_array_equal(seeds.scores, fresh_fitness(runs["seeds"], 3, 2)[1])
         np.testing.assert_array_equal(pbt.scores, fresh_fitness(runs["pbt"], 3, 2)[1])
@@ -163,7 +164,7 @@ class TestErrors:
         path = write(tmp_path / "young", configure("sac", population=3, **PARTS), save=False)
         monkeypatch.setattr("rookery.deploy.evaluate.open_with_episodes", None)  # any evaluation would fail by this
         with pytest.raises(CheckpointError, match=r"young has no checkpoint yet, so that no fresh episodes [^\n]*\.$"):
-            compare([runs["seeds"], path], fresh=Fresh(2))
+            compare([runs["seeds"], path], fresh=fresh(2))
         content = json.loads((path / "config.json").read_text())
         content["config"]["kind"] = "python"
         (path / "config.json").write_text(json.dumps(content))
@@ -183,11 +184,11 @@ class TestErrors:
 
     def test_what_fresh_episodes_cannot_score(self, runs):
         with pytest.raises(ValueError, match=r"was trained without best_by; train with --best-by"):
-            compare([runs["seeds"]], fresh=Fresh(2, "best"))
+            compare([runs["seeds"]], fresh=fresh(2, checkpoint="best"))
         with pytest.raises(ValueError, match=r"^fresh episodes give a fitness and no coverage; leave out --fresh or"):
-            compare([runs["pbt"]], score="coverage", fresh=Fresh(2))
+            compare([runs["pbt"]], score="coverage", fresh=fresh(2))
         with pytest.raises(ValueError, match=r"^fresh must be at least 1 episode, got 0\.$"):
-            compare([runs["pbt"]], fresh=Fresh(0))
+            compare([runs["pbt"]], fresh=fresh(0))
 
 
 @pytest.fixture

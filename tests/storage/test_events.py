@@ -16,8 +16,7 @@ from rookery.distributed import device_memory, mesh
 from rookery.distributed.device_memory import Usage
 from rookery.distributed.signals import Interrupted
 from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
-from rookery.storage.events import Journal, command_line, read_journal
-from rookery.storage.exit_reasons import Diverged, exit_reason
+from rookery.storage.events import Diverged, Journal, command_line, exit_reason, read_journal
 from rookery.storage.run_dir import OutputWarning, RunFolder
 from rookery.training.loop import run
 from tests.training.test_loop import walks

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rookery.experiments.lineage import lineage
 from rookery.populations.base import Program
 from rookery.populations.pbt import pbt
 from rookery.storage.csv_log import read_csv
+from rookery.storage.lineage import lineage
 from rookery.storage.run_dir import open_existing
 from rookery.tracking import (
     MlflowTracker,

@@ -13,8 +13,7 @@ import pytest
 import rookery
 from rookery.distributed.signals import Interrupted
 from rookery.storage.csv_log import read_csv
-from rookery.storage.events import read_journal
-from rookery.storage.exit_reasons import Diverged
+from rookery.storage.events import Diverged, read_journal
 from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.training import CallbackError, CallbackWarning, Required, callbacks, generation_loop
 from rookery.training.loop import run

@@ -16,14 +16,14 @@ import pytest
 import rookery
 from rookery.distributed import mesh
 from rookery.experiments import config_io
-from rookery.experiments.config import RunConfig
 from rookery.populations.base import Program, ProgramState
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.csv_log import read_csv
-from rookery.storage.events import Journal
-from rookery.storage.exit_reasons import Diverged
+from rookery.storage.events import Diverged, Journal
+from rookery.storage.record import key_implementation
 from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.training import generation_loop, loop, run_writer
+from rookery.training.config import RunConfig
 from rookery.training.loop import run
 from rookery.training.metrics import WallTimes, summarize
 from rookery.training.progress import clock
@@ -136,7 +136,7 @@ def test_a_run_continues_with_its_own_implementation_of_random_keys(tmp_path, mo
     assert open_existing(tmp_path / "run").config["keys"] == "threefry2x32"
     message = "was run with the random keys threefry2x32, but JAX now has "
     with jax.threefry_partitionable(False):
-        assert config_io.key_implementation() == "threefry2x32, not partitionable"
+        assert key_implementation() == "threefry2x32, not partitionable"
         with pytest.raises(ValueError, match=message + "threefry2x32, not"):
             run(walks(), generations=2, resume=True, **options)
     monkeypatch.setattr(config_io, "key_implementation", lambda: "rbg")

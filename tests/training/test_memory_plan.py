@@ -1,4 +1,4 @@
-"""Planned memory, settings that fit, and measured memory; the expected sizes are calculated here."""
+"""Planned memory, and measured memory; the expected sizes are calculated here."""
 
 import dataclasses
 import mmap
@@ -19,7 +19,6 @@ from jax import monitoring
 from jax.experimental.compilation_cache import compilation_cache
 
 from rookery.distributed import device_memory, layout, mesh, programs
-from rookery.experiments.config import RunConfig
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.pbt import pbt
 from rookery.qd.centroids import grid
@@ -30,7 +29,8 @@ from rookery.qd.scoring import learner_scoring
 from rookery.storage import leaf_specs
 from rookery.training import loop, memory_plan
 from rookery.training.compilation import Compiler
-from rookery.training.memory_plan import Part, Plan, Sizes
+from rookery.training.config import RunConfig
+from rookery.training.memory_plan import Part, Plan
 from tests import tiny, walks
 from tests.commandline import call
 
@@ -65,7 +65,7 @@ def test_every_part_has_the_calculated_size():
         "shared by all": SHARED_4,
     }
     assert (PARAMETERS, BUFFER, planned.held) == (636, 1864, 17_156)
-    assert planned.sizes == Sizes(devices=1, population=4, buffer_size=64, cells=0, divides_cells=False)
+    assert planned.devices == 1
     assert planned.working is None
 
 
@@ -94,7 +94,6 @@ def test_a_repertoire_is_replicated_or_divided():
         planned = memory_plan.plan(program, over)
         assert planned.parts[0] == Part("repertoire", total=2 * share, share=share)
         assert shares(planned) == {"repertoire": share, "shared by all": 16 * 4 * (1 + 2 + 2)}
-        assert (planned.sizes.cells, planned.sizes.population, planned.sizes.divides_cells) == (16, 0, divided)
 
 
 def test_me_pbt_has_members_and_a_repertoire():
@@ -105,7 +104,6 @@ def test_me_pbt_has_members_and_a_repertoire():
     assert shares(planned)["optimisers and targets"] == 10 * 4 * 3
     assert shares(planned)["replay buffers"] == 10 * 4 * 5
     assert shares(planned)["repertoire"] == 16 * 4 * (3 + 4)
-    assert planned.sizes.buffer_size == 0, "only a ring buffer has a size"
 
 
 class UserMembers(NamedTuple):
@@ -224,55 +222,28 @@ class TestCompiled:
         assert usage.used.size >= 2 * planned.held
 
 
-def example(available: int | None, separate_memory: bool = True, **sizes: Any) -> Plan:
+def example(available: int | None, separate_memory: bool = True) -> Plan:
     """Two devices: 400 bytes of parameters, 4000 of buffers, 10 of the shared part, 100 of working memory on each."""
     parts = (Part("parameters", 800, 400), Part("replay buffers", 8_000, 4_000), Part("shared by all", 20, 10))
-    all_sizes = {"devices": 2, "population": 8, "buffer_size": 50, "cells": 0, "divides_cells": False, **sizes}
-    return Plan(parts, Sizes(**all_sizes), available, separate_memory, working=100)
+    return Plan(parts, 2, available, separate_memory, working=100)
 
 
-def remedy(planned: Plan) -> str:
-    """The sentence for a plan that does not fit."""
-    message = memory_plan.remedy(planned)
-    assert message is not None
-    return message
-
-
-def test_the_remedy_names_settings_that_fit():
+def test_the_message_of_a_plan_that_does_not_fit_names_the_largest_part():
     planned = example(available=5_000)
     assert planned.peak == 2 * 4_410 + 100
-    # A member takes 2 * 1100 + 25; a row of all buffers of a device 2 * 80; on four devices 20 + 8900 / 2 are needed.
-    assert remedy(planned) == (
+    assert memory_plan.remedy(planned) == (
         "the run needs 8.92 kB on each device while it saves, but 5 kB are available; the largest part, replay "
-        "buffers, needs 8 kB; a population of 4 or 4 devices or a buffer_size of 25 would fit."
+        "buffers, needs 8 kB; give a smaller buffer_size or population, or use devices with more memory."
     )
     assert memory_plan.remedy(example(available=8_920)) is None
     assert memory_plan.remedy(example(available=None)) is None
     assert memory_plan.remedy(example(available=8_919)) is not None
-    found = remedy(example(available=4_469))
-    assert "a population of 2 or 8 devices or a buffer_size of 22 would fit" in found
-    found = remedy(example(available=200))
-    assert found.endswith("replay buffers, needs 8 kB; reduce it, or use devices with more memory.")
-    # Devices with common memory are not proposed, and hold the serialised copy.
+    # Devices with common memory hold the serialised copy.
     planned = example(available=5_000, separate_memory=False)
     assert planned.peak == 3 * 4_410 + 100
-    assert remedy(planned).endswith("replay buffers, needs 12 kB; a population of 2 or a buffer_size of 15 would fit.")
-
-
-def test_a_repertoire_that_does_not_fit_can_be_smaller_or_divided():
-    parts = (Part("repertoire", 16_000, 8_000), Part("shared by all", 200, 100))
-    replicated = Plan(parts, Sizes(2, 0, 0, 80, False), available=9_000, separate_memory=True, working=300)
-    assert remedy(replicated).endswith(
-        "repertoire, needs 16 kB; a repertoire of 42 cells or the same repertoire with shard_repertoire would fit."
-    )  # 8500 bytes are left for cells of 200 bytes each; half of the cells are 8000
-    divided = replicated._replace(sizes=Sizes(2, 0, 0, 80, True), available=8_000)
-    assert remedy(divided).endswith("a repertoire of 36 cells would fit.")  # 18 of the 40 that each device has
-
-
-def test_the_proposed_population_fits_and_a_larger_one_does_not(monkeypatch):
-    monkeypatch.setattr(device_memory, "available", lambda _: 3 * (3 * MEMBER) + 3 * MEMBER // 2 + 3 * 68)
-    assert "a population of 6 or a buffer_size of" in remedy(memory_plan.plan(*pbt_on(2, population=8)))
-    assert memory_plan.remedy(memory_plan.plan(*pbt_on(2, population=6))) is None
+    assert "replay buffers, needs 12 kB" in str(memory_plan.remedy(planned))
+    repertoire = Plan((Part("repertoire", 16_000, 8_000),), 2, 9_000, True, working=300)
+    assert "repertoire, needs 16 kB; give fewer cells" in str(memory_plan.remedy(repertoire))
 
 
 def accelerators(*counters: dict | None, platform: str = "gpu") -> Any:

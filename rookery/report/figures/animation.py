@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rookery.deploy.render import RenderedEpisode, film
 from rookery.report.figures.style import INK, PALETTE, QUIET, colour_of
 from rookery.storage.run_dir import user_path
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.text import Text
     from PIL.Image import Image as PaletteImage
 
-    from rookery.deploy.render import Scene, Scenery
+    from rookery.envs.rendering.scene import Scene, Scenery
 
 _WALL, _GOAL, _GROUND = "#a9b6be", PALETTE[4], "#f5f7f8"
 _DOTS_PER_INCH = 100
@@ -56,15 +55,6 @@ class _Return(NamedTuple):
     values: np.ndarray
     """Cumulative, `[T]`."""
     colour: str
-
-
-def draw_episode(episode: RenderedEpisode, path: Path) -> Path:
-    """Write the film of an episode: its scenes in the plane, or the film of the environment's suite; returns `path`."""
-    scenery, scenes = episode.scenery, episode.scenes
-    if scenery is None or scenes is None:
-        return film(episode, path)
-    animate(scenery, scenes, episode.returns, path, title=episode.title)
-    return path
 
 
 def animate(

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rookery.experiments.lineage import Lineage
 from rookery.report.figures.style import (
     INK,
     PALETTE,
@@ -31,6 +30,7 @@ from rookery.report.formatting import (
 )
 from rookery.report.readers import RunRecord, Table, open_run
 from rookery.report.runs import Run, curve, ranking_fitness, worst_fitness
+from rookery.storage.lineage import Lineage
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rookery.deploy.tournament import Tournament
 from rookery.report.figures.style import INK, colour_bar, label_axes, new_figure, save_figure, title_axes
 from rookery.report.formatting import number, signed
+from rookery.storage.played import Tournament
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

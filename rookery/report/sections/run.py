@@ -5,8 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rookery.deploy.episodes import Episodes
-from rookery.experiments.lineage import Lineage
 from rookery.report.figures.skills import view_of
 from rookery.report.formatting import AGENT_PREFIX, REPERTOIRE_METRICS, SKILL_METRICS, fitness_metric
 from rookery.report.page_json import JsonObject, packed, packed_fields, rounded
@@ -15,6 +13,8 @@ from rookery.report.runs import Run, curve, finite_or_nan, worst_fitness
 from rookery.report.sections.islands import islands_chapter
 from rookery.report.sections.repertoire import repertoire_chapter
 from rookery.report.sections.summary import head, seconds
+from rookery.storage.lineage import Lineage
+from rookery.storage.played import Episodes
 
 _LONGEST = 400  # points of a trajectory in the page
 _ROUNDED = {"position", "rotation", "heading"}  # arrays of episodes that are stored as int16

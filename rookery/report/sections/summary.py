@@ -1,27 +1,35 @@
 """Summary section of a report: the run's result, state, settings, hardware and problems, as text."""
 
-import dataclasses
 import itertools
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
-from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, KEYS, SCHEDULE, environment_label, to_record
-from rookery.experiments.kinds import KINDS, default_space, parameter_flag
-from rookery.experiments.program_record import kind_label
 from rookery.report.formatting import AGENT_PREFIX, Settings, counted, duration, number, part, steps_text
 from rookery.report.page_json import JsonObject
 from rookery.report.readers import Event, RunRecord, Table
 from rookery.report.runs import Run, worst_fitness
 from rookery.report.statistics import over_runs
 from rookery.storage.island_files import ISLAND
+from rookery.storage.record import (
+    DEFAULTS,
+    DESCRIPTOR,
+    INDEPENDENT,
+    KEYS,
+    PROGRAM,
+    PYTHON,
+    SCHEDULE,
+    environment_label,
+    kind_label,
+)
 from rookery.trees import flatten_mapping
 
 PHASES = ("seconds", "seconds_tables", "seconds_checkpoint")
 """Columns of `metrics.csv` that add up to the wall time of a generation; older runs have only the first."""
-_SHOWN_ELSEWHERE = {"kind", "space", SCHEDULE, DESCRIPTOR, INDEPENDENT, KEYS, ISLAND}
+_SHOWN_ELSEWHERE = {"kind", "space", DEFAULTS, SCHEDULE, DESCRIPTOR, INDEPENDENT, KEYS, ISLAND}
 _WITHOUT_EFFECT = {"run.run_dir", "run.overwrite", "run.quiet", "run.live"}  # no effect on results
 _ENDS = ("ended", "failed")
 """Events after which a run does not go on by itself."""
@@ -48,9 +56,10 @@ def head(record: RunRecord) -> JsonObject:
         "env": environment_label(config),
         "result": result(config, metrics, seeds),
         "state": _state_of_islands(record) if record.islands else state(config, journal, metrics),
-        "command": command(config, journal),
+        "command": command(journal),
         "settings": differences(config),
-        "space": space(config),
+        "settings_title": _settings_title(config),
+        "space": space(config, record.lineage.hyper if record.has_members else {}),
         "facts": facts(config, record.folder.versions, journal, metrics, len(seeds)),
         "events": [_event(event) for event in journal],
         "wrongs": problems(metrics, [*journal, *({"event": "warned", "message": loss} for loss in record.losses)]),
@@ -60,29 +69,36 @@ def head(record: RunRecord) -> JsonObject:
 
 
 def differences(config: Settings) -> list[dict[str, str]]:
-    """Settings that differ from the defaults of the run's kind: `name`, `value` and `default` as text.
+    """The settings that differed from the defaults when the run started: `name`, `value` and `default` as text.
 
-    For an unknown kind, all settings.
+    All settings of a run that did not record its defaults.
     """
-    return [{"name": name, "value": _text(value), "default": _text(usual)} for name, value, usual in _changed(config)]
-
-
-def _changed(config: Settings) -> list[tuple[str, object, object]]:
-    """Name, value and default of the settings that differ from the defaults of the run's kind."""
-    kind = KINDS.get(str(config.get("kind")))
-    defaults = flatten_mapping(to_record(kind())) if kind is not None and dataclasses.is_dataclass(kind) else {}
+    defaults = config.get(DEFAULTS)
     hidden = {name for name in flatten_mapping(config) if name.split(".")[0] in _SHOWN_ELSEWHERE} | _WITHOUT_EFFECT
     return [
-        (name, value, defaults.get(name))
+        {"name": name, "value": _text(value), "default": _text((defaults or {}).get(name))}
         for name, value in flatten_mapping(config).items()
-        if name not in hidden and _text(value) != _text(defaults.get(name))
+        if name not in hidden
+        and (_text(value) if defaults is None else _text(value) != _text(defaults.get(name, value)))
     ]
 
 
-def space(config: Settings) -> list[list[str]]:
-    """Each hyper-parameter, and its value or how the values of the members are chosen."""
-    kind, scheduled = KINDS.get(str(config.get("kind"))), part(part(config, SCHEDULE), "values")
-    usual = kind.default_space.defaults if kind is not None and kind.default_space is not None else ()
+def _settings_title(config: Settings) -> str:
+    if DEFAULTS in config:
+        return "Settings that differ from the defaults"
+    if config.get("kind") in (PYTHON, PROGRAM):
+        return "Settings of the program"
+    return "All settings, since an older version did not record which differ from the defaults"
+
+
+def space(config: Settings, hyper: Mapping[str, np.ndarray] = MappingProxyType({})) -> list[list[str]]:
+    """Each hyper-parameter, and its value or how the values of the members are chosen.
+
+    Args:
+      config: of the run.
+      hyper: name -> the hyper-parameters of the members in each generation, `[G, P]`.
+    """
+    scheduled = part(part(config, SCHEDULE), "values")
     selects = "draw_hyper" not in config and part(config, "pbt").get("exploit") != "none"
 
     def describe(name: str, choice: object) -> str:
@@ -92,36 +108,19 @@ def space(config: Settings) -> list[list[str]]:
             return "follows the replayed schedule"
         if not (isinstance(bounds, list) and len(bounds) == 2):
             return f"is {_text(choice)}"
-        if config.get("draw_hyper") is False and hasattr(usual, name):
-            return f"is {_text(float(getattr(usual, name)))}"
+        if config.get("draw_hyper") is False and name in hyper:
+            return f"is {_text(float(hyper[name][0, 0]))}"
         return f"{'evolves' if selects else 'is drawn once'} in [{', '.join(map(_text, bounds))}]"
 
     return [[name, describe(name, choice)] for name, choice in part(config, "space").items()]
 
 
-def command(config: Settings, journal: Sequence[Event]) -> str:
-    """The command line that started the run; an equivalent one where the journal did not record it."""
+def command(journal: Sequence[Event]) -> str:
+    """The command line that started the run; "" where the journal does not record it, as of a run from Python."""
     for event in journal:
         if event.get("event") == "began" and event.get("command") and not event.get("generation"):
             return shlex.join(map(str, event["command"]))
-    if config.get("kind") not in KINDS:
-        return ""
-    kind, defaults = str(config["kind"]), default_space(str(config["kind"]))
-    space = part(config, "space").items()
-    changed = {name: value for name, value in space if _text(value) != _text(defaults.get(name))}
-    words = ["rookery", "train", kind, "--env", str(part(config, "environment").get("env", ""))]
-    for name, value, _ in _changed(config):
-        words += _flag(name.rpartition(".")[2].replace("_", "-"), value) if name != "environment.env" else []
-    for name, value in changed.items():
-        words += _flag(parameter_flag(name).removeprefix("--"), value)
-    return shlex.join(words)
-
-
-def _flag(name: str, value: object) -> list[str]:
-    """The words of the command line that set a flag, with numbers in full precision."""
-    if isinstance(value, bool):
-        return [f"--{name}" if value else f"--no-{name}"]
-    return [f"--{name}", *map(str, value if isinstance(value, list | tuple) else [value])]
+    return ""
 
 
 def result(config: Settings, metrics: Table, seeds: Sequence[Run] = ()) -> str:

@@ -98,7 +98,7 @@ function howItRan(run) {
   };
   const copy = navigator.clipboard ? el("button", { type: "button", class: "csv", onclick: toClipboard }, "copy") : "";
   const parts = [run.command ? el("div", { class: "command" }, el("code", {}, run.command), copy) : null];
-  if (rows.length) parts.push(table([{ label: "setting" }, { label: "value" }, { label: "default" }], rows, "Settings that differ from the defaults"));
+  if (rows.length) parts.push(table([{ label: "setting" }, { label: "value" }, { label: "default" }], rows, run.settings_title));
   if (run.space.length) parts.push(table([{ label: "hyper-parameter" }, { label: "" }], run.space, "Search space"));
   return el("details", { class: "how" }, el("summary", {}, "How it was run"), el("div", { class: "how-body" }, ...parts.filter(Boolean)));
 }

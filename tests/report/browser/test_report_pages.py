@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from rookery.deploy.episodes import read_episodes, write_episodes
 from rookery.report.page import write_report
 from rookery.report.serve import server
 from rookery.storage.csv_log import read_csv
+from rookery.storage.played import read_episodes, write_episodes
 from tests.commandline import call
 from tests.report.browser import chromium as browsing
 from tests.report.browser.chromium import draw_everything, opened, picture, shown

@@ -6,12 +6,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from rookery.deploy.episodes import FORMAT, Episodes, write_episodes
 from rookery.report.readers import open_run
 from rookery.report.sections.comparison import comparison_chapter
 from rookery.report.sections.repertoire import repertoire_chapter
 from rookery.report.sections.run import chapters
 from rookery.storage.csv_log import write_table
+from rookery.storage.played import FORMAT, Episodes, write_episodes
 from tests.report.test_page_json import unpacked
 from tests.written_runs import MEMBERS, METRICS, SQUARE, write, write_repertoire
 

@@ -1,21 +1,18 @@
 """The head of a page: result, progress, facts, problems, command and settings of a run."""
 
 import json
-import shlex
-import typing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rookery.cli.app import parse
-from rookery.experiments.config_io import to_record
-from rookery.experiments.kinds import KINDS, default_space
-from rookery.learners import widths
+from rookery.experiments.config_io import run_record
 from rookery.report.formatting import duration, number
 from rookery.report.readers import open_run
 from rookery.report.runs import Run
 from rookery.report.sections import summary
+from rookery.storage.record import DEFAULTS, with_first_defaults
 from tests.written_runs import METRICS, write
 
 NAN, INF = float("nan"), float("inf")
@@ -177,55 +174,33 @@ class TestProblems:
         ]
 
 
-def recorded(words):
-    """The content of `config.json` of a run with this command line."""
-    config = parse(["train", *words.split()]).config
-    space = default_space(words.split()[0]) | to_record(config).get("space", {})
-    record = to_record(config)
-    return json.loads(json.dumps(record | ({"space": space} if "space" in record else {})))
-
-
-COMMANDS = [
-    "map-elites --env arm --dimensions 3 --grid 3 4 --seed 5",
-    "sac --env point_room --seeds 3 --draw-hyper --fix-alpha --hidden-sizes 8 16 --best-by best_fitness",
-    "pbt-td3 --env hopper --backend mjx --space.discount 0.9 0.995 --space.tau 0.123456789012345 --exploit none",
-    "ppo --env point_room --best-by None --episode-length 12",
-    "pbt-ippo --env pursuit_discrete --member agent --parameters shared --no-identify --option predator_speed=3 a=4",
-    "diayn --smerl --space.discriminator-lr 1e-3",
-    "me-pbt-sac --generations 7 --shard-repertoire",
-]
-
-
 class TestCommand:
-    @pytest.mark.parametrize("words", COMMANDS)
-    def test_without_a_recorded_command_an_equivalent_one(self, words):
-        record = recorded(words)
-        line = summary.command(record, [])
-        program, *arguments = shlex.split(line)
-        assert program == "rookery"
-        assert recorded(" ".join(arguments[1:])) == record
-        assert len(line) < len(words) + 60, "defaults are left out"
-
-    def test_the_command_in_the_journal_takes_precedence_but_not_that_of_a_resume(self):
+    def test_the_command_is_that_of_the_start_not_of_a_resume(self):
         words = ["rookery", "train", "sac", "--run-dir", "a b"]
-        assert summary.command({"kind": "sac"}, [BEGAN | {"command": words}]) == "rookery train sac --run-dir 'a b'"
         later = {**BEGAN, "generation": 4, "command": ["rookery", "resume", "run"]}
-        assert summary.command(to_record(KINDS["sac"]()), [later]) == "rookery train sac --env hopper"
-        assert summary.command({"kind": "python"}, [BEGAN]) == summary.command({}, []) == ""
+        assert summary.command([BEGAN | {"command": words}, later]) == "rookery train sac --run-dir 'a b'"
+        assert summary.command([later]) == summary.command([BEGAN]) == summary.command([]) == ""
 
 
 class TestSettings:
-    def test_only_settings_that_differ_from_the_defaults_and_all_of_an_unknown_kind(self):
+    def test_only_settings_that_differ_from_the_defaults_that_the_run_recorded(self):
         words = "pbt-sac --env point_room --population 4 --run-dir here --live --quiet --overwrite"
-        assert summary.differences(recorded(words)) == [
+        record = json.loads(json.dumps(run_record(parse(["train", *words.split()]).config)))
+        assert summary.differences(record) == [
             {"name": "population", "value": "4", "default": "8"},
             {"name": "environment.env", "value": "point_room", "default": "hopper"},
         ]
+        continued = with_first_defaults(record | {DEFAULTS: {"population": 16, "run.generations": 10}}, record)
+        assert continued[DEFAULTS] == record[DEFAULTS] | {"run.generations": 10}
+
+    def test_all_settings_where_the_defaults_are_not_recorded(self):
         settings = {"a": {"b": [1, 2.5], "c": True, "d": None}, "run": {"run_dir": "x"}, "space": {"lr": 1}}
-        assert summary.differences({"kind": "python", **settings}) == [
-            {"name": "a.b", "value": "1 2.5", "default": ""},
-            {"name": "a.c", "value": "true", "default": ""},
-        ]
+        for kind in ("python", "pbt-sac"):
+            assert summary.differences({"kind": kind, **settings}) == [
+                {"name": "a.b", "value": "1 2.5", "default": ""},
+                {"name": "a.c", "value": "true", "default": ""},
+            ]
+            assert DEFAULTS not in with_first_defaults({DEFAULTS: {"a.c": False}}, {"kind": kind, **settings})
 
     def test_the_text_of_a_search_space(self):
         python = {"lr": {"scale": "LogUniform", "low": 1e-5, "high": 0.01}, "tau": 0.005, "discount": [0.9, 0.999]}
@@ -236,7 +211,7 @@ class TestSettings:
             ["discount", "evolves in [0.9, 0.999]"],
         ]
         assert summary.space({"space": None}) == summary.space({}) == []
-        seeds = {"kind": "sac", "draw_hyper": False}
+        seeds, hyper = {"kind": "sac", "draw_hyper": False}, {"discount": np.full((2, 3), 0.99)}
         for settings, chosen in (
             ({"kind": "pbt-sac", "pbt": {"exploit": "truncation"}}, "evolves in [0.9, 0.999]"),
             ({"kind": "pbt-sac", "pbt": {"exploit": "none"}}, "is drawn once in [0.9, 0.999]"),
@@ -244,14 +219,8 @@ class TestSettings:
             (seeds, "is 0.99"),
             ({**seeds, "schedule": {"values": {"discount": [0.9]}}}, "follows the replayed schedule"),
         ):
-            space = summary.space({**settings, "space": {"discount": [0.9, 0.999], "tau": 0.005}})
+            space = summary.space({**settings, "space": {"discount": [0.9, 0.999], "tau": 0.005}}, hyper)
             assert space == [["discount", chosen], ["tau", "is 0.005"]]
-
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_default_spaces_are_those_of_the_flags(self, kind):
-        flags = typing.get_type_hints(KINDS[kind]).get("space")
-        names = {name.removeprefix("space.") for name in flags.__annotations__} if flags else set()
-        assert set(default_space(kind)) == names - {widths.NAME}  # which is in a space only if it is chosen
 
 
 def test_a_head_of_a_run_of_an_older_version(tmp_path):

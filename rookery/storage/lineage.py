@@ -14,13 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rookery.experiments.config_io import PROGRAM, PYTHON, SCHEDULE
-from rookery.experiments.kinds import agent_of
-from rookery.experiments.program_record import agent_name
-from rookery.qd.pbt_emitter import FROM_REPERTOIRE
 from rookery.storage.csv_log import read_csv
 from rookery.storage.island_files import ISLAND, Exchange, ancestors, best_of, islands_of, read_exchanges
+from rookery.storage.record import PROGRAM, PYTHON, SCHEDULE, agent_name, agent_of
 from rookery.storage.run_dir import RunFolder, open_existing
+from rookery.types import FROM_REPERTOIRE
 
 _KNOWN_COLUMNS = ("generation", "member", "parent", "fitness")
 _RATING = "rating"

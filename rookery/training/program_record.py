@@ -10,11 +10,10 @@ import jax
 import numpy as np
 
 from rookery import hyperparams
-from rookery.experiments.agents import DISCOVERIES
-from rookery.experiments.config import RunConfig
-from rookery.experiments.config_io import DESCRIPTOR, INDEPENDENT, KEYS, PYTHON, key_implementation
 from rookery.factories import type_of
 from rookery.populations.base import Program
+from rookery.storage.record import DESCRIPTOR, INDEPENDENT, KEYS, PYTHON, key_implementation, with_first_defaults
+from rookery.training.config import RunConfig
 from rookery.trees import flatten_mapping
 
 
@@ -45,35 +44,13 @@ def record_of_resumed(
 ) -> dict[str, Any]:
     """The entries of `config.json` that replace those of `before` when a run continues."""
     kept = {**before, **program_record(program)} if before.get("kind") == PYTHON else before
-    return {**(record or {**kept, **_run(config)}), **_described(program)}
+    return with_first_defaults({**(record or {**kept, **_run(config)}), **_described(program)}, before)
 
 
 def changes(recorded: Mapping[str, Any], program: Program) -> list[str]:
     """The settings of a program that differ from those that a run recorded, such as `population is 8, was 4`."""
     before, now = (_flat(record) for record in (recorded, program_record(program)))
     return [f"{name} is {value}, was {before[name]}" for name, value in now.items() if before.get(name, value) != value]
-
-
-def method_of(record: Mapping[str, Any]) -> str:
-    """The population method and the agent of a run that was started from Python, such as `pbt-sac`; "" if unknown."""
-    parts = record.get("population_method"), agent_name(record)
-    return "-".join(str(part) for part in parts if part)
-
-
-def agent_name(record: Mapping[str, Any]) -> str | None:
-    """The agent of a run that was started from Python, named as `kinds.agent_of` does; None if it is unknown."""
-    agent = record.get("agent")
-    name = agent.get("name") if isinstance(agent, Mapping) else None
-    discovery = next((known for known in DISCOVERIES if record.get(known)), None)
-    if name is None or not (discovery or record.get("parameters")):
-        return name
-    return f"{discovery}-{name}".removesuffix("-sac") if discovery else f"i{name}"
-
-
-def kind_label(record: Mapping[str, Any]) -> str:
-    """The kind of a run for titles: `pbt-sac`, or `python pbt-sac` for a run that was started from Python."""
-    kind, method = str(record.get("kind", "run")), method_of(record)
-    return f"{kind} {method}" if method else kind
 
 
 def _run(config: RunConfig) -> dict[str, Any]:

@@ -1,0 +1,125 @@
+"""The keys of a run's `config.json`, and the labels that follow from its content."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rookery.agents import backend
+from rookery.factories import label
+
+SCHEDULE = "schedule"
+"""Key of `config.json` for the schedule that a run replays; stored, so that the run directory is self-contained."""
+
+PYTHON = "python"
+"""Kind stored in `config.json` for a run started from Python, whose program the command line cannot rebuild."""
+
+PROGRAM = "program"
+"""Kind of a run of a program that a user-defined factory builds, which `config.json` names."""
+
+DESCRIPTOR = "descriptor"
+"""Key of `config.json` for the meaning and the limits of the descriptor, used to plot the repertoire."""
+
+INDEPENDENT = "independent"
+"""Key of `config.json` that is true if the members are independent runs: no member replaces another, and all have the
+same configuration. It is absent from runs that were recorded before this key existed."""
+
+DEFAULTS = "defaults"
+"""Key of `config.json` for the settings that differed from the defaults when the run started: dotted name -> default.
+Later versions may have other defaults. It is absent from older runs, and from runs of user-defined programs."""
+
+SKILL_METHODS = ("diayn", "metra", "lsd")
+"""Keys of `config.json` for the settings of the method of skill discovery, of which a run has one at most."""
+
+KEYS = "keys"
+"""Key of `config.json` for the implementation of random keys; absent from older runs, which had JAX's own."""
+
+
+def key_implementation() -> str:
+    """The implementation of JAX's random keys: other ones give other random numbers."""
+    name = str(backend.switch("jax_default_prng_impl"))
+    return f"{name}, not partitionable" if "fry" in name and not backend.switch("jax_threefry_partitionable") else name
+
+
+def recorded_keys(record: Mapping[str, Any]) -> str:
+    """The implementation of random keys of a run.
+
+    Args:
+      record: the content of the run's `config.json`.
+    """
+    return str(record.get(KEYS, "threefry2x32"))
+
+
+def check_keys(record: Mapping[str, Any], run_dir: object) -> None:
+    """Check that a run can be repeated or continued with the random keys of this process.
+
+    Args:
+      record: the content of the run's `config.json`.
+      run_dir: of the run, for the message.
+
+    Raises:
+      ValueError: it was run with another implementation.
+    """
+    if (recorded := recorded_keys(record)) != key_implementation():
+        raise ValueError(
+            f"{run_dir} was run with the random keys {recorded}, but JAX now has {key_implementation()}, which draws "
+            "other numbers; set JAX_DEFAULT_PRNG_IMPL and JAX_THREEFRY_PARTITIONABLE as they were."
+        )
+
+
+def are_independent(record: Mapping[str, Any]) -> bool:
+    """Whether the members are independent runs, each with a separate score and separate environment steps.
+
+    Members with drawn hyper-parameters (`--draw-hyper`) are not: together they are one random search, whose result is
+    the best member.
+
+    Args:
+      record: the content of the run's `config.json`.
+    """
+    return bool(record.get(INDEPENDENT, record.get("draw_hyper") is False))
+
+
+def with_first_defaults(record: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of a run that is continued, with the defaults that it had at its start.
+
+    Args:
+      record: the new settings.
+      before: the content of the run's `config.json`.
+    """
+    others = {name: value for name, value in record.items() if name != DEFAULTS}
+    return others | ({DEFAULTS: {**record.get(DEFAULTS, {}), **before[DEFAULTS]}} if DEFAULTS in before else {})
+
+
+def environment_label(record: Mapping[str, Any]) -> str:
+    """A short name of the run's environment for titles: a task, or `mass` for `path/mass.py:make`; "" if unknown.
+
+    Args:
+      record: the content of the run's `config.json`.
+    """
+    environment = record.get("environment")
+    return label(str(environment.get("env", ""))) if isinstance(environment, Mapping) else ""
+
+
+def agent_of(kind: str) -> str:
+    """The name of the agent that a kind of run trains: `pbt-sac` -> `sac`, `pbt-diayn-td3` -> `diayn-td3`."""
+    return kind.removeprefix("me-").removeprefix("pbt-")
+
+
+def method_of(record: Mapping[str, Any]) -> str:
+    """The population method and the agent of a run that was started from Python, such as `pbt-sac`; "" if unknown."""
+    parts = record.get("population_method"), agent_name(record)
+    return "-".join(str(part) for part in parts if part)
+
+
+def agent_name(record: Mapping[str, Any]) -> str | None:
+    """The agent of a run that was started from Python, named as `kinds.agent_of` does; None if it is unknown."""
+    agent = record.get("agent")
+    name = agent.get("name") if isinstance(agent, Mapping) else None
+    discovery = next((known for known in SKILL_METHODS if record.get(known)), None)
+    if name is None or not (discovery or record.get("parameters")):
+        return name
+    return f"{discovery}-{name}".removesuffix("-sac") if discovery else f"i{name}"
+
+
+def kind_label(record: Mapping[str, Any]) -> str:
+    """The kind of a run for titles: `pbt-sac`, or `python pbt-sac` for a run that was started from Python."""
+    kind, method = str(record.get("kind", "run")), method_of(record)
+    return f"{kind} {method}" if method else kind
