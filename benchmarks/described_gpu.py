@@ -171,7 +171,7 @@ def compile_generation(words: Sequence[str], devices: int = 1) -> harness.Compil
     over = mesh(devices)
     command = app.parse(["train", *words])
     with backend.tracing_for("gpu"):
-        program = build.build(command.config, over=over).program
+        program = build.build(command.spec, over=over).program
         step: Any = programs.compile_program(program, over).step
         arguments = programs.template(program, over), jax.eval_shape(lambda: jax.random.key(0))
         started = time.perf_counter()

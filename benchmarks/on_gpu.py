@@ -193,6 +193,7 @@ def training_of(kind: str, task: str, settings: dict[str, Any], options: argpars
         settings = {**settings, "num_envs": 8, **({"steps_per_generation": 64} if kind == "pbt-sac" else {})}
     config = kinds.configure(kind, population=2 if options.quick else ROBOT_POPULATION)
     environment = dataclasses.replace(config.environment, env=task, devices=1)
+    assert config.learner is not None
     learner = dataclasses.replace(config.learner, eval_episodes=2, **settings)
     program = build.build(dataclasses.replace(config, environment=environment, learner=learner)).program
     started = time.perf_counter()

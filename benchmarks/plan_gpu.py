@@ -29,12 +29,12 @@ def main(name: str, *words: str) -> None:
       *words: a kind of run and its flags.
     """
     gpu, console = described_gpu.find(name), terminal()
-    config, schedule = planning.complete(app.parse(["train", *words]).config)
-    over = described_gpu.mesh(config.environment.devices or 1, gpu)
+    spec, schedule = planning.complete(app.parse(["train", *words]).spec)
+    over = described_gpu.mesh(spec.environment.devices or 1, gpu)
     started = time.monotonic()
     with backend.tracing_for("gpu"), mock.patch.object(device_memory, "device_limit", return_value=gpu.available):
-        built = build.build(config, schedule, over)
-        planned, stages = loop.compile_plan(built.program, config.run, over)
+        built = build.build(spec, schedule, over)
+        planned, stages = loop.compile_plan(built.program, spec.run, over)
     seconds = time.monotonic() - started
     console.print(listings.plan_table(planned))
     launched, unknown, collectives = _count(stages, staged_step(built.program.step).iterations)

@@ -213,6 +213,19 @@ def check_counts(least: int = 1, **numbers: Any) -> None:
         _checked(name, int, value, Within(least))
 
 
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The remedy for a name that does not exist: similar names, or all if none is similar."""
+    near = difflib.get_close_matches(name.lower(), known := [*known], cutoff=0.5)
+    return f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(known)}."
+
+
+def expand_paths(config: Any, *names: str) -> None:
+    """Expand `~` in the paths among a config's fields that are not None."""
+    for name in names:
+        if (path := getattr(config, name)) is not None:
+            object.__setattr__(config, name, str(user_path(path)))
+
+
 def divisors(number: int) -> list[int]:
     """All divisors of a number above 0, in ascending order, found by trying those up to its square root."""
     small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]

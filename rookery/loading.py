@@ -17,7 +17,7 @@ from rookery.deploy.export import Exported, export
 from rookery.deploy.policy import Cell, acting, choose
 from rookery.distributed import mesh, programs
 from rookery.experiments import build, config_io, repertoire_io, warm_start
-from rookery.experiments.settings import RecordedRun
+from rookery.experiments.spec import RunSpec
 from rookery.experiments.warm_start import Origin
 from rookery.factories import user_path
 from rookery.populations.base import Program, ProgramState
@@ -231,21 +231,20 @@ class LoadedRun:
             options |= {"run_dir": str(self.path), "generations": generations}
             return running.run(self._program, resume=True, callbacks=callbacks, **options)
         self._check_program("resume")
-        config = config_io.from_record(self.config)
-        run = dataclasses.replace(config.run, generations=generations, run_dir=str(self.path), **options)
-        config = dataclasses.replace(config, run=run)
-        built = build.build(config, schedule_of(self.config))
+        spec = config_io.from_record(self.config)
+        spec = spec.with_run(generations=generations, run_dir=str(self.path), **options)
+        built = build.build(spec, schedule_of(self.config))
         if not has_checkpoint(self.path):  # it begins again, from the run in `init_from` if there is one
-            built = built._replace(program=warm_start.begin(config, built))
-        record = {**self.config, "run": dataclasses.asdict(run)}
-        return running.train(built.program, run, built.mesh, RunOptions(True, record, callbacks=callbacks))
+            built = built._replace(program=warm_start.begin(spec, built))
+        record = {**self.config, "run": dataclasses.asdict(spec.run)}
+        return running.train(built.program, spec.run, built.mesh, RunOptions(True, record, callbacks=callbacks))
 
     @cached_property
     def _checkpoints(self) -> Checkpointer:
         return Checkpointer(self._record.folder.checkpoints, read_only=True)
 
     @cached_property
-    def _parts(self) -> tuple[RecordedRun, build.Built]:
+    def _parts(self) -> tuple[RunSpec, build.Built]:
         return warm_start.opened_on(self._record.folder, mesh.here(), self._program)
 
     @cached_property
@@ -256,10 +255,10 @@ class LoadedRun:
     def _origin(self, checkpoint: str | int) -> Origin:
         """The run at a checkpoint, which is not read again while no other is asked for."""
         self._check_program("policy")
-        folder, (config, built) = self._record.folder, self._parts
-        wanted = find(folder, self._checkpoints, checkpoint, config.run.best_by) or self._checkpoints.latest()
+        folder, (spec, built) = self._record.folder, self._parts
+        wanted = find(folder, self._checkpoints, checkpoint, spec.run.best_by) or self._checkpoints.latest()
         if self._restored is None or self._restored.generation != wanted:
-            self._restored = warm_start.restore(folder, config, built, checkpoint, self._checkpoints)
+            self._restored = warm_start.restore(folder, spec, built, checkpoint, self._checkpoints)
         return self._restored
 
     def _check_program(self, method: str) -> None:

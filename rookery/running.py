@@ -13,7 +13,7 @@ from rookery.distributed import layout
 from rookery.distributed.mesh import Mesh, describe
 from rookery.distributed.signals import Interrupted
 from rookery.distributed.sync import is_first
-from rookery.experiments.programs import check_program
+from rookery.experiments.methods.program import check_program
 from rookery.populations.base import Program
 from rookery.report import tables
 from rookery.report.figures import curves

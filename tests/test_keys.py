@@ -14,7 +14,7 @@ from rookery.envs.wrappers.skills import SkillsConfig
 from rookery.experiments import build
 from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config import EnvironmentConfig
-from rookery.experiments.kinds import KINDS
+from rookery.experiments.kinds import configure
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.populations.base import Program
 from rookery.populations.pbt import pbt
@@ -37,7 +37,7 @@ PREDATOR = dataclasses.replace(ON_POLICY, fitness="predator")
 
 def config_of(kind: str, **options: Any) -> Any:
     """The config of a minimal run of this kind."""
-    config = KINDS[kind]()
+    config = configure(kind)
     teams = "ippo" in kind
     tiny = {
         "environment": EnvironmentConfig(
@@ -50,12 +50,11 @@ def config_of(kind: str, **options: Any) -> Any:
         "cells": CellsConfig(grid=(2, 2)),
         "skills": SkillsConfig(2),
     }
-    agent: Any = getattr(config, "agent", None)
+    agent: Any = config.agent
     if agent is not None:
         few = {"minibatches": 2} if "ppo" in kind else {}
         tiny["agent"] = dataclasses.replace(agent, hidden_sizes=(2,), **few)
-    known = {field.name for field in dataclasses.fields(config)}
-    return dataclasses.replace(config, **{name: value for name, value in {**tiny, **options}.items() if name in known})
+    return config.replace(**{name: value for name, value in {**tiny, **options}.items() if name in config.flat})
 
 
 def built(kind: str, **options: Any) -> Program:

@@ -241,7 +241,7 @@ def test_a_changed_program_is_reported_at_resume(tmp_path: Path) -> None:
 def test_a_run_that_ends_before_its_first_selection_says_so(monkeypatch, capsys) -> None:
     late = rookery.pbt(tiny.learner(), population_size=4, exploit_interval=10_000)
     assert late.timing is not None
-    monkeypatch.setattr(loop, "run", lambda *_, **__: pytest.fail("it begins"))
+    monkeypatch.setattr(loop, "turns", lambda *_, **__: pytest.fail("it begins"))
     with pytest.raises(pytest.fail.Exception, match="it begins"):
         rookery.run(late, generations=1)
     note = f"note: the run ends with generation 1, before the first selection in generation {late.timing.first}; give"
@@ -250,7 +250,7 @@ def test_a_run_that_ends_before_its_first_selection_says_so(monkeypatch, capsys)
 
 def test_a_warm_up_that_fills_the_run_is_a_warning_before_it_compiles(monkeypatch) -> None:
     config = dataclasses.replace(tiny.CONFIG, warmup_steps=80)
-    monkeypatch.setattr(loop, "run", lambda *_, **__: pytest.fail("it ran before the warning"))
+    monkeypatch.setattr(loop, "turns", lambda *_, **__: pytest.fail("it ran before the warning"))
     with pytest.raises(
         ProgramWarning, match=r"^the warm-up lasts 2 generations, so that a run of 2 makes no update; give"
     ):

@@ -27,8 +27,8 @@ from rookery.distributed import programs
 from rookery.experiments import build
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.config_io import to_record
-from rookery.experiments.kinds import KINDS, with_space
-from rookery.experiments.settings import AnyRun
+from rookery.experiments.kinds import configure, with_space
+from rookery.experiments.spec import Built, RunSpec
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.populations.config import PbtConfig
 from rookery.report import compare, statistics
@@ -96,12 +96,12 @@ def main() -> None:
     report(options)
 
 
-def config_of(agent: str, env: str, contender: str, generations: int) -> AnyRun:
+def config_of(agent: str, env: str, contender: str, generations: int) -> RunSpec:
     """Configuration of the run, as the command line would create it with these settings."""
     choice, budget = CONTENDERS[contender], BUDGETS[env]
     parts: dict[str, Any] = {"draw_hyper": choice} if isinstance(choice, bool) else {"pbt": choice}
-    kind = KINDS[agent if isinstance(choice, bool) else f"pbt-{agent}"]
-    agent_config = type(kind().agent)(hidden_sizes=HIDDEN)
+    kind = agent if isinstance(choice, bool) else f"pbt-{agent}"
+    agent_config = type(configure(kind).agent)(hidden_sizes=HIDDEN)
     learner_config = OffPolicyConfig(
         num_envs=10,
         steps_per_generation=budget.steps_per_generation,
@@ -112,11 +112,12 @@ def config_of(agent: str, env: str, contender: str, generations: int) -> AnyRun:
         start_states=32,
     )
     env_config = EnvironmentConfig(env=env, episode_length=budget.episode_length, devices=1)
-    return kind(population=POPULATION, environment=env_config, learner=learner_config, agent=agent_config, **parts)
+    parts |= {"environment": env_config, "learner": learner_config, "agent": agent_config}
+    return configure(kind, population=POPULATION, **parts)
 
 
 def train(
-    runs: Path, config: AnyRun, contender: str, generations: int, seeds: Iterable[int], blocks: int = FRESH_BLOCKS
+    runs: Path, config: RunSpec, contender: str, generations: int, seeds: Iterable[int], blocks: int = FRESH_BLOCKS
 ) -> None:
     """Train the missing runs of one contender, and score each; the program is traced once.
 
@@ -128,14 +129,14 @@ def train(
       seeds: of the runs.
       blocks: blocks of evaluation episodes for the score.
     """
-    agent, env, built = agent_of(config.kind), config.environment.env, None
+    agent, env, built = agent_of(config.kind.name), config.environment.env, None
     for seed in seeds:
         folder = run_folder(runs, config, contender, seed)
         if (folder / "score.json").exists():
             continue
         built = built or build.build(dataclasses.replace(config, run=RunConfig(seed, generations)))
         run = RunConfig(seed, generations, str(folder), checkpoint_every=10_000, keep=1, overwrite=True)
-        record = to_record(with_space(dataclasses.replace(built.config or config, run=run), built.space))
+        record = to_record(with_space(dataclasses.replace(built.spec or config, run=run), built.space))
         result = loop.run(built.program, dataclasses.replace(run, quiet=True), built.mesh, record=record)
         scored = evaluator(built, result, seed, blocks)
         row = {"contender": contender, "agent": agent, "env": env, "seed": seed, **scored}
@@ -143,13 +144,13 @@ def train(
         print(row, flush=True)
 
 
-def run_folder(runs: Path, config: AnyRun, contender: str, seed: int) -> Path:
+def run_folder(runs: Path, config: RunSpec, contender: str, seed: int) -> Path:
     """The run directory of a contender and a seed."""
-    names = contender.replace(" ", "-").lower(), agent_of(config.kind), config.environment.env
+    names = contender.replace(" ", "-").lower(), agent_of(config.kind.name), config.environment.env
     return runs / "-".join((*names, str(seed)))
 
 
-def evaluator(built: build.Built, result: loop.Result, seed: int, blocks: int) -> dict[str, Any]:
+def evaluator(built: Built, result: loop.Result, seed: int, blocks: int) -> dict[str, Any]:
     """Mean returns over new episodes of the best member and of all, and the fitness by which the best was selected."""
     fitness = result.history[-1]["fitness"]
     best = int(np.nanargmax(np.where(np.isfinite(fitness), fitness, -np.inf)))
@@ -159,13 +160,13 @@ def evaluator(built: build.Built, result: loop.Result, seed: int, blocks: int) -
     return {"score": score, "members": returns.tolist(), "seemed": float(fitness[best]), "env_steps": steps}
 
 
-def fresh_returns(built: build.Built, result: loop.Result, seed: int, blocks: int = FRESH_BLOCKS) -> np.ndarray:
+def fresh_returns(built: Built, result: loop.Result, seed: int, blocks: int = FRESH_BLOCKS) -> np.ndarray:
     """Returns `[P, N]` of every member over new episodes, which are the same for all runs of a seed.
 
     In a team they are those of the agent whose return is the fitness.
     """
     evaluate = programs.compile_program(built.program, built.mesh).evaluate
-    agent = getattr(built.config and built.config.learner, "fitness", None)
+    agent = getattr(built.spec and built.spec.learner, "fitness", None)
     name = f"return/{agent}" if agent else "returns"
     keys = jax.random.split(jax.random.key(10_000 + seed), blocks)
     return np.concatenate([jax.device_get(evaluate(result.state, key))[name] for key in keys], axis=1)

@@ -28,8 +28,8 @@ from benchmarks import harness
 from benchmarks.learning.population import run_folder, summary, train
 from rookery.agents.ppo import PpoConfig
 from rookery.experiments.config import EnvironmentConfig
-from rookery.experiments.kinds import KINDS
-from rookery.experiments.settings import AnyRun
+from rookery.experiments.kinds import configure
+from rookery.experiments.spec import RunSpec
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.populations.config import PbtConfig
 from rookery.report import statistics
@@ -107,12 +107,12 @@ def main() -> None:
     report(options, kept, load)
 
 
-def config_of(env: str, contender: str, budget: Budget) -> AnyRun:
+def config_of(env: str, contender: str, budget: Budget) -> RunSpec:
     """Configuration of the run, as the command line would create it with these settings."""
     choice = {**CONTENDERS, **REMEDIES}[contender]
     parts: dict[str, Any] = {"draw_hyper": choice} if isinstance(choice, bool) else {"pbt": choice}
     team = "i" if env in FITNESS else ""
-    kind = KINDS[f"{team}ppo" if isinstance(choice, bool) else f"pbt-{team}ppo"]
+    kind = f"{team}ppo" if isinstance(choice, bool) else f"pbt-{team}ppo"
     learner = OnPolicyConfig(
         num_envs=budget.num_envs,
         rollout_length=budget.rollout_length,
@@ -128,7 +128,8 @@ def config_of(env: str, contender: str, budget: Budget) -> AnyRun:
         minibatches=budget.minibatches,
         anneal_updates=anneal,
     )
-    return kind(population=POPULATION, environment=EnvironmentConfig(env=env), learner=learner, agent=agent, **parts)
+    parts |= {"environment": EnvironmentConfig(env=env), "learner": learner, "agent": agent}
+    return configure(kind, population=POPULATION, **parts)
 
 
 def summary_of(folder: Path) -> dict[str, Any]:

@@ -5,13 +5,11 @@ for invalid flags.
 """
 
 import dataclasses
-import functools
 import importlib.metadata
-import operator
 import re
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,17 +17,16 @@ from typing import Annotated, Any
 import tyro
 
 from rookery import running
-from rookery.cli import commands, config_file, effects, flags, help, islands, parameters, planning
-from rookery.cli.options import RUNS, ProgramCommand
-from rookery.cli.titles import run_title
+from rookery.cli import commands, config_file, flags, help, islands, parameters, planning
+from rookery.cli.options import FLAG, settings_class
 from rookery.distributed.initialize import ProcessesConfig, ProcessGroup, join
 from rookery.distributed.signals import Interrupted
 from rookery.distributed.sync import check_alike, connect, is_first
 from rookery.envs.host.base import HostError, HostWarning
-from rookery.experiments import build, programs, warm_start, warm_start_settings
+from rookery.experiments import build, warm_start, warm_start_settings
 from rookery.experiments.config_io import from_record, run_record, to_record
-from rookery.experiments.kinds import KINDS
-from rookery.experiments.settings import AnyRun, ProgramRun, RecordedRun
+from rookery.experiments.kinds import check_effects, kinds
+from rookery.experiments.spec import Kind, RunSpec
 from rookery.factories import place_of
 from rookery.islands import IslandError
 from rookery.storage import events
@@ -52,16 +49,16 @@ from rookery.training.terminal import unfailing_streams
 class Train:
     """Train a population; all results are written to one run directory."""
 
-    config: RecordedRun
-    """The kind of run."""
-    config_file: tyro.conf.CascadeSubcommandArgs[Annotated[Path | None, tyro.conf.arg(name="config")]] = None
+    spec: RunSpec
+    """The run."""
+    config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
     """TOML or YAML file with settings, named like the flags without their dashes; typed flags take precedence."""
-    print_config: tyro.conf.CascadeSubcommandArgs[bool] = False
+    print_config: bool = False
     """Print all settings as a TOML file for `--config`; train nothing."""
-    plan: tyro.conf.CascadeSubcommandArgs[bool] = False
+    plan: bool = False
     """Print the memory that the run needs on each device, and whether it fits; train nothing."""
-    processes: tyro.conf.CascadeSubcommandArgs[ProcessesConfig] = field(default_factory=ProcessesConfig)
-    tracking: tyro.conf.CascadeSubcommandArgs[TrackingConfig] = field(default_factory=TrackingConfig)
+    processes: ProcessesConfig = field(default_factory=ProcessesConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
 
 @dataclass(frozen=True)
@@ -91,27 +88,11 @@ _COMMANDS = {"train": Train, "resume": Resume} | {name: command for name, (comma
 _ABOUT = "Train populations of reinforcement-learning agents; evaluate, render, compare, report and export their runs."
 
 
-def _command(defaults: Callable[[type[AnyRun]], AnyRun]) -> Any:
-    """The union type of all commands, from which tyro derives the parser.
+def _default(kind: Kind, arguments: Sequence[str]) -> RunSpec:
+    """The defaults of a kind of run in a command line.
 
-    Args:
-      defaults: gives the default config of a kind of run.
-    """
-    kinds = [Annotated[kind, tyro.conf.subcommand(name, default=defaults(kind))] for name, kind in KINDS.items()]
-    kinds.append(Annotated[RUNS[ProgramRun.kind], tyro.conf.subcommand(ProgramRun.kind)])
-    train = dataclasses.make_dataclass(
-        "Train", [("config", functools.reduce(operator.or_, kinds))], bases=(Train,), frozen=True
-    )
-    train.__doc__ = Train.__doc__
-    named = [Annotated[command, tyro.conf.subcommand(name)] for name, command in {**_COMMANDS, "train": train}.items()]
-    return functools.reduce(operator.or_, named)
-
-
-def _defaults(arguments: Sequence[str]) -> Callable[[type[AnyRun]], AnyRun]:
-    """The function that gives the default config of a kind of run.
-
-    With `--replay-schedule` or `--init-from`, the defaults include settings of the run that the flag names, if that run
-    was started from the command line.
+    With `--replay-schedule` or `--init-from`, they include settings of the run that the flag names, if that run was
+    started from the command line.
     """
     words = [word for argument in arguments for word in argument.split("=", 1 if argument.startswith("--") else 0)]
     flags = [word.replace("_", "-") if word.startswith("--") else word for word in words]
@@ -121,20 +102,21 @@ def _defaults(arguments: Sequence[str]) -> Callable[[type[AnyRun]], AnyRun]:
             record = open_existing(words[place]).config
             run = from_record(record) if record.get("kind", PYTHON) != PYTHON else None
             env = words[flags.index("--env") + 1] if "--env" in flags[:-1] else None
-            return functools.partial(defaults, warm_start_settings.on_task(run, env))
-    return lambda kind: kind()
+            return defaults(warm_start_settings.on_task(run, env), kind)
+    return kind.default()
 
 
-def _default(kind: str, arguments: Sequence[str]) -> RecordedRun:
-    """The default config of a kind of run in a command line."""
-    return _defaults(arguments)(KINDS[kind]) if kind in KINDS else ProgramCommand("")
+def _kind_in(words: Sequence[str]) -> Kind | None:
+    """The kind of run in the command line of `rookery train`; None if there is none."""
+    known = kinds()
+    return next((known[word] for word in words[1:] if word in known), None) if words[:1] == ["train"] else None
 
 
 def _command_and_flags(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """The command in a command line, such as `rookery train sac`, and its flags; {} if the command is incomplete."""
-    name = "".join(words[:1])
-    if name == "train" and (kind := next((word for word in words if word in RUNS), "")):
-        return f"rookery train {kind}", flags.flags_of(Train) | flags.flags_of(RUNS[kind])
+    name, kind = "".join(words[:1]), _kind_in(words)
+    if kind is not None:
+        return f"rookery train {kind.name}", flags.flags_of(Train) | flags.flags_of(kind)
     if name == "train":
         return "rookery train", {}
     return (f"rookery {name}", flags.flags_of(_COMMANDS[name])) if name in _COMMANDS else ("rookery", {})
@@ -156,8 +138,8 @@ def _as_typed(message: str, line: config_file.CommandLine | None) -> str:
 
 def _without_alias(arguments: Sequence[str]) -> list[str]:
     """Replace `--seeds`, the alias of `--population` in runs of independent members."""
-    kind = KINDS.get("".join(arguments[1:2])) if arguments[:1] == ["train"] else None
-    independent = kind is not None and kind.has_independent_members
+    kind = _kind_in(arguments[:2])
+    independent = kind is not None and kind.method.is_independent
     return [re.sub("^--seeds(?==|$)", "--population", word) if independent else word for word in arguments]
 
 
@@ -172,29 +154,59 @@ def parse(arguments: Sequence[str]) -> Any:
 
 
 def _parse(arguments: Sequence[str]) -> Any:
-    markers = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.ConsolidateSubcommandArgs)
     words, chosen = parameters.taken(_without_alias(arguments))
     command, found = _command_and_flags(words)
-    for place, label, known in ((0, "command", [*_COMMANDS]), (1, "kind of run", [*RUNS])):
+    for place, label, known in ((0, "command", [*_COMMANDS]), (1, "kind of run", [*kinds()])):
         if words[place : place + 1] and not words[place].startswith("-") and (place == 0 or words[0] == "train"):
             flags.check_name(label, words[place], known)
     if {"-h", "--help"} & {*words}:
         _print_help(words)
-    elif found:
-        flags.check(words, command, found)
+    if words[:1] in ([], ["train"]) and _kind_in(words) is None:
+        unknown = next((word for word in words if word.startswith("-")), "")
+        if unknown:
+            raise flags.FlagError(flags.unknown_flag(unknown, words, command, found))
+        raise flags.FlagError(f"{command} needs one of {', '.join(kinds() if words else _COMMANDS)}.")
+    flags.check(words, command, found)
+    typed, kind = flags.with_values(words, found)[1:], _kind_in(words)
     with flags.parse_errors(words, command, found):
-        typed = flags.with_values(words, found)
-        parsed = tyro.cli(_command(_defaults(words)), args=typed, prog="rookery", description=_ABOUT, config=markers)
-    return parameters.with_choices(parsed, chosen)
+        if kind is not None:
+            typed.remove(kind.name)
+            return _parse_train(kind, _default(kind, words), typed, chosen)
+        return _parse_as(_COMMANDS[words[0]], typed)
+
+
+def _parse_as(command: type, words: Sequence[str]) -> Any:
+    return tyro.cli(command, args=words, prog="rookery", description="", config=(tyro.conf.OmitArgPrefixes,))
+
+
+def _parse_train(kind: Kind, usual: RunSpec, words: Sequence[str], chosen: Mapping[str, Any]) -> Train:
+    """Parse the flags of `rookery train KIND`.
+
+    Args:
+      kind: of run.
+      usual: the run with the defaults.
+      words: after the kind.
+      chosen: choices for parameters of the environment, in the search space.
+    """
+    fields = [("spec", settings_class(kind, usual))]
+    parsed = _parse_as(dataclasses.make_dataclass("Train", fields, bases=(Train,), frozen=True), words)
+    settings = vars(parsed.spec)
+    if "space" in settings:
+        settings["space"] = {name.removeprefix(FLAG): one for name, one in settings["space"].items()} | dict(chosen)
+    try:
+        spec = usual.replace(**settings)
+    except (TypeError, ValueError) as error:
+        raise flags.FlagError(str(error)) from error
+    return Train(**{**vars(parsed), "spec": spec})
 
 
 def _print_help(words: Sequence[str]) -> None:
     """Print the help of a command or of a kind of run, and exit."""
-    kind = next((word for word in words if word in RUNS), None)
-    if words[0] == "train" and kind is not None:
-        help.print_kind(Train(_default(kind, words)))
+    if (kind := _kind_in(words)) is not None:
+        usual = _default(kind, words)
+        help.print_kind(Train(usual), usual)
     elif words[0] == "train":
-        help.print_kinds(Train(KINDS["sac"]()))
+        help.print_kinds(Train(kinds()["sac"].default()))
     elif words[0] in _COMMANDS:
         help.print_command(words[0], _COMMANDS[words[0]])
     else:
@@ -230,7 +242,7 @@ def _run_command(words: list[str]) -> None:
         line = config_file.expand(words, flags.flags_of(Train))
         command = _parse(line.words)
         if isinstance(command, Train) and command.print_config:
-            print(config_file.to_toml(command.config, _default(command.config.kind, line.words)), end="")
+            print(config_file.to_toml(command.spec, _default(command.spec.kind, line.words)), end="")
             return
         keep_compiled_programs()
         group = _join(command)
@@ -275,8 +287,8 @@ def _sentence(error: Exception) -> str:
 
 def _join(command: Any) -> ProcessGroup:
     if isinstance(command, Train):  # before anything connects
-        effects.check(command.config)
-        islands.has_islands(command.config, command.processes)
+        check_effects(command.spec)
+        islands.has_islands(command.spec, command.processes)
     elif isinstance(command, Resume) and command.processes.wanted:
         islands.check_resumed(command.run, command.processes)
     return join(getattr(command, "processes", ProcessesConfig()))
@@ -300,15 +312,15 @@ def _execute(command: Any, group: ProcessGroup) -> None:
 
 def train(command: Train, group: ProcessGroup) -> None:
     """`rookery train KIND`."""
-    divided = islands.has_islands(command.config, command.processes)
+    divided = islands.has_islands(command.spec, command.processes)
     if command.plan:
-        planning.plan(command.config)
+        planning.plan(command.spec)
         return
-    config, schedule = planning.complete(command.config)
+    spec, schedule = planning.complete(command.spec)
     if divided:
-        islands.train(config, command.processes, command.tracking)
+        islands.train(spec, command.processes, command.tracking)
     else:
-        _run(config, schedule, group, command.tracking)
+        _run(spec, schedule, group, command.tracking)
 
 
 def resume(command: Resume, group: ProcessGroup) -> None:
@@ -319,39 +331,33 @@ def resume(command: Resume, group: ProcessGroup) -> None:
     if islands.resume(command.run, command.islands, command.devices, command.processes, command.tracking, **changed):
         return
     record = open_existing(command.run).config
-    config = from_record(record)
-    changed["run_dir"] = str(command.run)
-    config = dataclasses.replace(config, run=dataclasses.replace(config.run, **changed))
+    spec = from_record(record).with_run(run_dir=str(command.run), **changed)
     if command.devices is not None:
-        config = dataclasses.replace(
-            config, environment=dataclasses.replace(config.environment, devices=command.devices)
-        )
-    _run(config, schedule_of(record), group, command.tracking, resume=True)
+        spec = spec.with_environment(devices=command.devices)
+    _run(spec, schedule_of(record), group, command.tracking, resume=True)
 
 
 def _run(
-    config: RecordedRun,
+    spec: RunSpec,
     schedule: Schedule | None,
     group: ProcessGroup,
     tracking: TrackingConfig,
     resume: bool = False,
 ) -> None:
-    group.set_run_dir(str(config.run.run_dir))
-    callbacks = trackers(continued(tracking, str(config.run.run_dir)) if resume else tracking, config.run.quiet)
-    check_alike({**to_record(config), **record_of(schedule), "resume": resume})
-    if not (resume or config.run.overwrite) and group.alone:  # before anything is built
-        check_new(str(config.run.run_dir))
-    built = build.build(config, schedule)
+    run_dir = str(spec.run.run_dir)
+    group.set_run_dir(run_dir)
+    callbacks = trackers(continued(tracking, run_dir) if resume else tracking, spec.run.quiet)
+    check_alike({**to_record(spec), **record_of(schedule), "resume": resume})
+    if not (resume or spec.run.overwrite) and group.alone:  # before anything is built
+        check_new(run_dir)
+    built = build.build(spec, schedule)
     connect(built.mesh)
-    if not (resume and has_checkpoint(str(config.run.run_dir))):  # else the run in `init_from` is not needed any more
-        built = built._replace(program=warm_start.begin(config, built))
-    running.show(config.run, f"{run_title(config, built)}, in {config.run.run_dir}")
-    if isinstance(config, ProgramRun):
-        record = programs.record_of(config, built.program)
-    else:
-        record = run_record(built.config or config, built.space) | record_of(schedule)
+    if not (resume and has_checkpoint(run_dir)):  # else the run in `init_from` is not needed any more
+        built = built._replace(program=warm_start.begin(spec, built))
+    running.show(spec.run, f"{planning.run_title(spec, built)}, in {run_dir}")
+    record = run_record(built.spec or spec, built.space, built.program) | record_of(schedule)
     options = RunOptions(resume, record, events.command_line(), callbacks=callbacks)
-    running.train(built.program, config.run, built.mesh, options, group.finish)
+    running.train(built.program, spec.run, built.mesh, options, group.finish)
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import yaml
 
 from rookery.cli import flags, parameters
-from rookery.cli.options import HEADINGS, RUNS, flag_of, in_groups, metavar, options_of
-from rookery.experiments.config import FLAG
-from rookery.experiments.settings import ProgramRun, RecordedRun
+from rookery.cli.options import FLAG, HEADINGS, flag_of, in_groups, metavar, options_of_kind
+from rookery.experiments.kinds import kinds
+from rookery.experiments.spec import RunSpec
 from rookery.factories import user_path
+from rookery.storage.record import PROGRAM
 
 SUFFIXES = (".toml", ".yaml", ".yml")
 _NOT_IN_A_FILE = ("--config", "--print-config")
@@ -64,7 +65,7 @@ def expand(arguments: Sequence[str], train_flags: flags.Flags) -> CommandLine:
     settings = read(file)
     index = _kind_index(arguments, train_flags)
     typed_kind = arguments[index].replace("_", "-") if index else None
-    if typed_kind not in (None, *RUNS):
+    if typed_kind not in (None, *kinds()):
         # the parser reports a kind that does not exist
         return CommandLine([*arguments] if index == 1 else ["train", typed_kind])
     kind = _kind(file, settings.pop("kind", None), typed_kind)
@@ -72,12 +73,12 @@ def expand(arguments: Sequence[str], train_flags: flags.Flags) -> CommandLine:
     rest = [word for i, word in enumerate(arguments) if i not in (0, *places)]
     recorded = _factory(file, kind, settings)
     positional = [arguments[i] for i in places[1:]] or recorded
-    known = {**train_flags, **flags.flags_of(RUNS[kind])}
+    known = {**train_flags, **flags.flags_of(kinds()[kind])}
     known = {flag: hint for flag, hint in known.items() if flag not in _NOT_IN_A_FILE}
     if parameters.kind_of(["train", kind]):
         named = (flag_of(name) for name, _ in _flat(file, settings))
         known |= {flag: parameters.Choice for flag in named if parameters.is_flag(flag)}
-    alias = {"--seeds": "--population"} if RUNS[kind].has_independent_members else {}
+    alias = {"--seeds": "--population"} if kinds()[kind].method.is_independent else {}
     given = _given(file, kind, settings, (known, alias))
     typed = {_plain(word.partition("=")[0], known, alias) for word in rest if word.startswith("--")}
     words = {flag: _words(file, name, value, (flag, known[flag])) for flag, (name, value) in given.items()}
@@ -88,13 +89,13 @@ def expand(arguments: Sequence[str], train_flags: flags.Flags) -> CommandLine:
 
 def _positional(arguments: Sequence[str], index: int, kind: str | None) -> list[int]:
     """The indices of the kind of run and, after `program`, of its function; [] if no kind was typed."""
-    has_function = kind == ProgramRun.kind and "".join(arguments[index + 1 : index + 2])[:1] not in ("", "-")
+    has_function = kind == PROGRAM and "".join(arguments[index + 1 : index + 2])[:1] not in ("", "-")
     return [index, index + 1][: 1 + has_function] if index else []
 
 
 def _factory(file: str, kind: str, settings: dict[str, Any]) -> list[str]:
     """The function of a user-defined program in a file, which has no flag; it is taken out of the settings."""
-    if kind != ProgramRun.kind or "factory" not in settings:
+    if kind != PROGRAM or "factory" not in settings:
         return []
     factory = settings.pop("factory")
     if not isinstance(factory, str):
@@ -109,7 +110,7 @@ def _kind_index(arguments: Sequence[str], train_flags: flags.Flags) -> int:
         is_value = before.startswith("--") and "=" not in before and train_flags.get(before) is not bool
         if index > 0 and not word.startswith("-") and not is_value:
             after_file = "--config" in (arguments[index - 2], before.partition("=")[0])
-            if word.replace("_", "-") in RUNS or index == 1 or after_file:
+            if word.replace("_", "-") in kinds() or index == 1 or after_file:
                 return index
     return 0
 
@@ -166,7 +167,7 @@ def _kind(file: str, kind: Any, typed: str | None) -> str:
     if kind is None:
         return str(typed)
     try:
-        flags.check_name("kind of run", str(kind), [*RUNS])
+        flags.check_name("kind of run", str(kind), [*kinds()])
     except flags.FlagError as error:
         raise flags.FlagError(f"{file}: {error}") from None
     kind = str(kind).replace("_", "-")
@@ -303,24 +304,25 @@ def _check_names(file: str, node: Any) -> None:
         _check_names(file, value)
 
 
-def to_toml(config: RecordedRun, default: RecordedRun) -> str:
+def to_toml(spec: RunSpec, default: RunSpec) -> str:
     """All settings of a run as TOML, from which `expand` makes the same config.
 
     Settings without a value (None) are named in comments; where the default has a value, they are written as "None".
 
     Args:
-      config: of the run.
-      default: the config without any flag, apart from `--init-from` and `--replay-schedule`.
+      spec: the run.
+      default: the run without any flag, apart from `--init-from` and `--replay-schedule`.
     """
+    kind, settings, usual = spec.kind, spec.flat, default.flat
     lines = ["# `rookery train --config FILE` trains with these settings;"]
-    lines += [f"# `rookery train {config.kind} --help` describes them.", f'kind = "{config.kind}"']
-    lines += [f"factory = {_literal(config.factory)}"] if isinstance(config, ProgramRun) else []
-    for heading, options in in_groups([*options_of(type(config))]).items():
-        values = {option.name: option.value(config) for option in options}
-        unset = [option.name for option in options if option.value(config) is option.value(default) is None]
+    lines += [f"# `rookery train {kind.name} --help` describes them.", f'kind = "{kind.name}"']
+    lines += [f"factory = {_literal(settings['factory'])}"] if "factory" in settings else []
+    for heading, options in in_groups([*options_of_kind(kind)]).items():
+        values = {option.name: option.value(settings) for option in options}
+        unset = [option.name for option in options if option.value(settings) is option.value(usual) is None]
         lines += ["", f"# {heading}"]
         if heading == HEADINGS["space"]:
-            values |= parameters.chosen_in(config.space)
+            values |= parameters.chosen_in(spec.space)
         lines += [f"{name} = {_literal(value)}" for name, value in values.items() if name not in unset]
         lines += _comment(f"without a value: {', '.join(unset)}") if unset else []
     return "\n".join(lines) + "\n"

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rookery.cli.options import options_of
-from rookery.factories import LARGEST_COUNT
+from rookery.cli.options import options_of, options_of_kind
+from rookery.experiments.spec import Kind
+from rookery.factories import LARGEST_COUNT, suggestion
 
 try:  # not part of tyro's stable interface; without it, tyro's own messages are shown
     from tyro._errors import on_parse_error
@@ -27,13 +28,14 @@ class FlagError(ValueError):
     """An invalid word in a command line; the message is one sentence that names the flag or the word."""
 
 
-def flags_of(config: type) -> dict[str, Any]:
+def flags_of(command: type | Kind) -> dict[str, Any]:
     """The flags of a command or of a kind of run, from its dataclass fields; fields without a default have no flag.
 
     Returns:
       Flag, such as `--num-envs` -> the type of its value.
     """
-    return {option.flag: option.hint for option in options_of(config)}
+    options = options_of_kind(command) if isinstance(command, Kind) else options_of(command)
+    return {option.flag: option.hint for option in options}
 
 
 def with_values(words: Sequence[str], flags: Flags) -> list[str]:
@@ -129,9 +131,7 @@ def check_name(label: str, word: str, known: Sequence[str]) -> None:
       FlagError: it does not exist; the message lists similar names, or all names if none is similar.
     """
     if word.replace("_", "-") not in known:
-        near = difflib.get_close_matches(word.lower(), known, cutoff=0.5)
-        remedy = f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(known)}."
-        raise FlagError(f"there is no {label} {word!r}; {remedy}")
+        raise FlagError(f"there is no {label} {word!r}; {suggestion(word, known)}")
 
 
 @contextlib.contextmanager

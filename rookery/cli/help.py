@@ -8,22 +8,19 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from rookery.cli.options import MAIN, RUNS, Option, arguments_of, explanation_of, in_groups, options_of
-from rookery.experiments.settings import AgentSettings, ProgramRun, RecordedRun
-from rookery.factories import GUIDES, OWN_PROGRAM
+from rookery.cli.options import FACTORY, MAIN, Option, arguments_of, in_groups, options_of, options_of_kind
+from rookery.experiments.kinds import kinds
+from rookery.experiments.spec import Kind, RunSpec
+from rookery.factories import GUIDES
 
 _WIDEST = 100
 _COLUMN = 26
 """Columns before an explanation."""
-_GUIDES = {
-    "independent agents": f"{GUIDES}/single_agents.md",
-    "population based training (PBT)": f"{GUIDES}/pbt.md",
-    "quality diversity": f"{GUIDES}/repertoires.md",
-    "skills": f"{GUIDES}/skills.md",
-    "teams": f"{GUIDES}/teams.md",
-    "user-defined programs": OWN_PROGRAM,
-}
-"""Subject of a kind of run, a heading of `rookery train --help` -> its guide."""
+_SPACE = (
+    "Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its "
+    "default, keeps it constant. `--space.env.NAME` chooses a parameter of the task (`rookery envs TASK`), which is "
+    "fixed by default; `evolve` is its declared domain."
+)
 
 
 class _Page(NamedTuple):
@@ -107,30 +104,35 @@ def print_kinds(command: Any) -> None:
     page = _Page(Text(), _width())
     page.paragraphs(f"usage: rookery train KIND [OPTIONS]\n\n{type(command).__doc__}")
     page.paragraphs("`rookery train KIND --help` describes a kind of run and all its options.")
-    column = max(map(len, RUNS)) + 4
-    for heading, kinds in _by_subject().items():
+    subjects: dict[str, list[Kind]] = {}
+    for kind in kinds().values():
+        subjects.setdefault(kind.subject, []).append(kind)
+    column = max(map(len, kinds())) + 4
+    for heading, found in subjects.items():
         page.heading(heading)
-        for kind in kinds:
-            page.row(kind.kind, "", _summary(kind, page.width - column), column)
+        for kind in found:
+            page.row(kind.name, "", _summary(kind.title, page.width - column), column)
         page.text.append("\n")
     options = {option: command for option in options_of(type(command))}
     _add_options(page, in_groups([*options]), options)
     page.show()
 
 
-def print_kind(command: Any) -> None:
+def print_kind(command: Any, usual: RunSpec) -> None:
     """Print the help of `rookery train KIND`: the important options first, then all others by subject.
 
     Args:
-      command: an instance of the command's class, with the kind of run in `config`, and the defaults.
+      command: an instance of the command's class, with the defaults.
+      usual: the run with the defaults.
     """
-    page, config = _Page(Text(), _width()), command.config
-    arguments = "".join(f" {place}" for place, _ in arguments_of(type(config)).values())
-    page.paragraphs(f"usage: rookery train {config.kind}{arguments} [OPTIONS]\n\n{type(config).__doc__}")
-    options = {option: config for option in options_of(type(config))}
+    page, kind = _Page(Text(), _width()), usual.kind
+    argument = "" if kind.method.has_task else f" {FACTORY}"
+    page.paragraphs(f"usage: rookery train {kind.name}{argument} [OPTIONS]\n\n{kind.title}")
+    page.paragraphs(kind.sources)
+    options: dict[Option, Any] = {option: usual.flat for option in options_of_kind(kind)}
     options |= {option: command for option in options_of(type(command))}
     _add_options(page, in_groups([*options]), options)
-    page.paragraphs(f"guide: {_GUIDES[_subject(type(config))]}")
+    page.paragraphs(f"guide: {GUIDES}/{kind.guide}.md")
     page.show()
 
 
@@ -138,27 +140,9 @@ def _width() -> int:
     return min(Console().width, _WIDEST)
 
 
-def _by_subject() -> dict[str, list[type[RecordedRun]]]:
-    """The kinds of run by what they are for."""
-    subjects: dict[str, list[type[RecordedRun]]] = {}
-    for kind in RUNS.values():
-        subjects.setdefault(_subject(kind), []).append(kind)
-    return subjects
-
-
-def _subject(kind: type[RecordedRun]) -> str:
-    if kind is RUNS[ProgramRun.kind]:
-        return "user-defined programs"
-    if kind.has_repertoire:
-        return "quality diversity"
-    if kind.has_skills or kind.has_team:
-        return "skills" if kind.has_skills else "teams"
-    return "independent agents" if kind.has_independent_members else "population based training (PBT)"
-
-
-def _summary(kind: type[RecordedRun], width: int) -> str:
-    """The first sentence about a kind of run, cut at a colon or comma if it is too long for a line."""
-    text = (kind.__doc__ or "").partition("\n\n")[0].replace("Population Based Training", "PBT").rstrip(".")
+def _summary(title: str, width: int) -> str:
+    """The sentence about a kind of run, cut at a colon or comma if it is too long for a line."""
+    text = title.partition(". ")[0].replace("Population Based Training", "PBT").rstrip(".")
     ends = [len(text), *(found.start() for found in re.finditer("[:,] ", text))]
     return text[: max((end for end in ends if end <= width), default=width)]
 
@@ -176,7 +160,7 @@ def _add_options(page: _Page, groups: Mapping[str, Sequence[Option]], defaults: 
     for heading, members in groups.items():
         page.heading(heading)
         if heading == "search space":
-            page.paragraphs(explanation_of(AgentSettings, "space"), indent=2)
+            page.paragraphs(_SPACE, indent=2)
         for option in members:
             explained = names.sub(lambda found: f"`{flags[found[0]]}`", option.explanation())
             page.row(option.flag, option.metavar, explained + _default(option, option.value(defaults[option])))

@@ -9,7 +9,7 @@ import tyro
 
 from rookery import running
 from rookery.distributed.initialize import ProcessesConfig
-from rookery.experiments.settings import RecordedRun
+from rookery.experiments.spec import RunSpec
 from rookery.islands import IslandError, plan, replay_island, run_islands
 from rookery.report.formatting import counted
 from rookery.report.page import write_report
@@ -30,29 +30,33 @@ class ReplayIsland:
     """Number of the island (0 to the number of islands - 1)."""
 
 
-def has_islands(config: RecordedRun, processes: ProcessesConfig) -> bool:
+def has_islands(spec: RunSpec, processes: ProcessesConfig) -> bool:
     """Whether a run is divided into islands.
 
     Raises:
       ValueError: it is, and a setting is incompatible with that.
     """
-    if config.islands is None or config.islands.islands == 1:
+    if not _wanted(spec):
         if processes.ray_address is not None:
             raise ValueError("ray_address has an effect only with islands; give --islands, or leave it out.")
         return False
-    plan.check(config)
+    plan.check(spec)
     _check_alone(processes)
     return True
 
 
-def planned(config: RecordedRun) -> RecordedRun:
-    """The config that `--plan` builds: that of one island, which it says, or the given one without islands."""
-    if config.islands is None or config.islands.islands == 1:
-        return config
-    one, quiet = plan.config_of(plan.check(config), 0), config.run.quiet
-    share = f"one of {config.islands.islands} islands"
-    running.show(config.run, f"{share}; a process with several holds the state of each, and works on one at a time")
-    return dataclasses.replace(one, run=dataclasses.replace(one.run, quiet=quiet))
+def _wanted(spec: RunSpec) -> bool:
+    return "islands" in spec.flat and spec.method.islands.islands > 1
+
+
+def planned(spec: RunSpec) -> RunSpec:
+    """The spec that `--plan` builds: that of one island, which it says, or the given one without islands."""
+    if not _wanted(spec):
+        return spec
+    one, quiet = plan.config_of(plan.check(spec), 0), spec.run.quiet
+    share = f"one of {spec.method.islands.islands} islands"
+    running.show(spec.run, f"{share}; a process with several holds the state of each, and works on one at a time")
+    return one.with_run(quiet=quiet)
 
 
 def _check_alone(processes: ProcessesConfig) -> None:
@@ -82,9 +86,9 @@ def _divided(folder: RunFolder) -> bool:
     return folder.config.get("islands", {}).get("islands", 1) > 1
 
 
-def train(config: RecordedRun, processes: ProcessesConfig, tracking: TrackingConfig) -> None:
+def train(spec: RunSpec, processes: ProcessesConfig, tracking: TrackingConfig) -> None:
     """`rookery train KIND --islands I`."""
-    _run(plan.check(config), processes.ray_address, tracking)
+    _run(plan.check(spec), processes.ray_address, tracking)
 
 
 def resume(
@@ -108,40 +112,39 @@ def resume(
                 raise ValueError(f"{name} has an effect only for a run that was started with --islands; leave it out.")
         return False
     _check_alone(processes)
-    config = plan.resumed(folder, islands, changed)
+    spec = plan.resumed(folder, islands, changed)
     if devices is not None:
-        environment = dataclasses.replace(config.environment, devices=devices)
-        config = dataclasses.replace(config, environment=environment)
-    _run(config, processes.ray_address, tracking, resume=True)
+        spec = spec.with_environment(devices=devices)
+    _run(spec, processes.ray_address, tracking, resume=True)
     return True
 
 
-def _run(config: plan.IslandRun, ray_address: str | None, tracking: TrackingConfig, resume: bool = False) -> None:
-    count, run_dir = config.islands.islands, Path(str(config.run.run_dir))
+def _run(spec: RunSpec, ray_address: str | None, tracking: TrackingConfig, resume: bool = False) -> None:
+    count, run_dir = spec.method.islands.islands, Path(str(spec.run.run_dir))
     tracking = continued(tracking, island_dir(run_dir, 0)) if resume else tracking
     callbacks = functools.partial(trackers, tracking, quiet=True)
     callbacks()  # a tracker that cannot be used is an error before anything is written
     engine = "in turn in this process" if ray_address is None else "on Ray"
-    size = config.population // count
-    running.show(config.run, f"{config.kind}: {count} islands of {counted(size, 'member')}, {engine}, in {run_dir}")
-    live = functools.partial(_live, run_dir) if config.run.live else None
+    size = spec.method.population // count
+    running.show(spec.run, f"{spec.kind.name}: {count} islands of {counted(size, 'member')}, {engine}, in {run_dir}")
+    live = functools.partial(_live, run_dir) if spec.run.live else None
     try:
         try:
-            run_islands(config, resume, ray_address, events.command_line(), live, callbacks)
+            run_islands(spec, resume, ray_address, events.command_line(), live, callbacks)
         finally:
             if any((path / "metrics.csv").is_file() for path in islands_of(run_dir)):
                 page = write_report([run_dir])
-                running.show(config.run, f"report     {page}")
+                running.show(spec.run, f"report     {page}")
     except IslandError:
         with contextlib.suppress(RunFolderError):  # no island has a finite fitness
-            _show_best(config, run_dir)
+            _show_best(spec, run_dir)
         raise
-    _show_best(config, run_dir)
+    _show_best(spec, run_dir)
 
 
-def _show_best(config: plan.IslandRun, run_dir: Path) -> None:
-    running.show(config.run, f"best       {best_of(run_dir)}")
-    running.show(config.run, f"evaluate   rookery evaluate {run_dir}")
+def _show_best(spec: RunSpec, run_dir: Path) -> None:
+    running.show(spec.run, f"best       {best_of(run_dir)}")
+    running.show(spec.run, f"evaluate   rookery evaluate {run_dir}")
 
 
 def _live(run_dir: Path, _: Path) -> None:

@@ -4,34 +4,29 @@ A field needs no entry here: it belongs to the heading of the dataclass that it 
 """
 
 import ast
+import copy
 import dataclasses
 import functools
 import inspect
 import itertools
 import types
 import typing
-from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 import tyro
 from typing_extensions import Doc
 
-from rookery.experiments.agents import DISCOVERIES
-from rookery.experiments.kinds import KINDS
-from rookery.experiments.settings import ProgramRun, RecordedRun, TeamSettings
+from rookery.experiments.agents import AgentRow
+from rookery.experiments.config import Chosen, parameter_flag
+from rookery.experiments.methods import program
+from rookery.experiments.spec import Kind, RunSpec
+from rookery.experiments.wrappers import team
+from rookery.hyperparams import Space
+from rookery.learners import widths
 from rookery.learners.base import EvaluationConfig
-
-_FACTORY = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE.py:FUNCTION|MODULE:FUNCTION")]
-ProgramCommand: type[ProgramRun] = dataclasses.make_dataclass(
-    "ProgramCommand", [("factory", _FACTORY)], bases=(ProgramRun,), frozen=True
-)
-"""The settings of `rookery train program`, of which the first needs no flag."""
-ProgramCommand.__doc__ = ProgramRun.__doc__
-
-RUNS: Mapping[str, type[RecordedRun]] = ChainMap({ProgramRun.kind: ProgramCommand}, typing.cast(Any, KINDS))
-"""All kinds of run: name -> class of the settings."""
+from rookery.storage.record import SKILL_METHODS
 
 MAIN = "main options"
 HEADINGS = {
@@ -49,7 +44,7 @@ HEADINGS = {
     "": "population method",
     "agent": "agent",
     "policy": "agent",
-    **dict.fromkeys(DISCOVERIES, "agent"),
+    **dict.fromkeys(SKILL_METHODS, "agent"),
     "learner": "learner",
     "evaluation": "evaluation",
     "space": "search space",
@@ -60,7 +55,8 @@ HEADINGS = {
 """Part of a config -> heading, in the order of the help; "" for settings that are in no part. A part that is not listed
 is a heading of its own."""
 
-_OWNERS = {EvaluationConfig: "evaluation", TeamSettings: "agent", ProgramRun: "program"}
+_OWNERS: dict[type, str] = {EvaluationConfig: "evaluation", type(team.WRAPPER.settings): "agent"}
+_OWNERS[type(program.METHOD.settings)] = "program"
 """Dataclasses whose settings are in a part with others -> heading of their own."""
 
 IMPORTANT = (
@@ -70,6 +66,8 @@ IMPORTANT = (
 )
 """Options that the help shows first, where a kind of run has them."""
 
+FLAG = "space."
+"""Prefix of the flags of a search space, as in `--space.discount`."""
 _POSITIONAL = typing.get_args(tyro.conf.Positional[int])[1]
 _NAMES = {int: "INT", float: "FLOAT", str: "STR", Path: "PATH"}
 
@@ -123,7 +121,7 @@ class Option(NamedTuple):
 
 
 def options_of(config: type, path: tuple[str, ...] = ()) -> Iterator[Option]:
-    """The options of a command or of a kind of run: its dataclass fields with a default that are not positional.
+    """The options of a command or of a part of a run: its dataclass fields with a default that are not positional.
 
     The fields of a class come before those that it inherits.
     """
@@ -138,13 +136,78 @@ def options_of(config: type, path: tuple[str, ...] = ()) -> Iterator[Option]:
             hint, *notes = typing.get_args(hint)
         name = next((note.name for note in notes if getattr(note, "name", None)), entry.name)
         inner = (*path, entry.name)
+        if not _has_default(entry):
+            continue
         if dataclasses.is_dataclass(hint):
             yield from options_of(typing.cast(type, hint), inner)
-        elif typing.is_typeddict(hint):
-            for key, kind in typing.get_type_hints(hint).items():
-                yield Option(flag_of(key), (*inner, key), kind, hint)
-        elif _POSITIONAL not in notes and _has_default(entry):
+        elif _POSITIONAL not in notes:
             yield Option(flag_of(name), inner, hint, _owner(config, entry))
+
+
+def options_of_kind(kind: Kind) -> Iterator[Option]:
+    """The options of a kind of run."""
+    usual = kind.default()
+    for settings in (usual.wrapper, usual.method):
+        yield from (option for option in options_of(type(settings)) if option.path != ("factory",))
+    for name, part in usual.flat.items():
+        if name in ("agent", "environment", "run", "learner"):
+            yield from options_of(type(part), (name,))
+    if kind.agent is not None:
+        flags = space_flags(kind.agent, kind.method.has_width)
+        for name, hint in typing.get_type_hints(flags).items():
+            yield Option(parameter_flag(name), ("space", name), hint, flags)
+
+
+def settings_class(kind: Kind, usual: RunSpec) -> type:
+    """A dataclass with the settings of a kind of run as fields, for the parser.
+
+    Args:
+      kind: of run.
+      usual: the run with the defaults.
+    """
+    hints = {**typing.get_type_hints(type(usual.wrapper), include_extras=True)}
+    hints |= typing.get_type_hints(type(usual.method), include_extras=True)
+    fields = []
+    if kind.agent is not None:
+        hints["space"] = space_flags(kind.agent, kind.method.has_width, FLAG)
+    for name, value in usual.flat.items():
+        if name == "factory":
+            fields.insert(0, (name, Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar=FACTORY)]))
+        else:
+            default = dataclasses.field(default_factory=functools.partial(copy.copy, value))
+            fields.append((name, hints.get(name, type(value)), default))
+    made = dataclasses.make_dataclass("Settings", fields, frozen=True)
+    made.__doc__ = kind.title
+    return made
+
+
+FACTORY = "FILE.py:FUNCTION|MODULE:FUNCTION"
+
+
+def space_flags(row: AgentRow, with_width: bool, prefix: str = "") -> Any:
+    """A TypedDict with an entry for every hyper-parameter of an agent.
+
+    Args:
+      row: the agent.
+      with_width: whether the width of the networks can be chosen.
+      prefix: of the names.
+    """
+    space, flags = row.default_space, {}
+    other = row.continuous_space if row.default_space is row.space else None
+    for name, entry in space.fields.items():
+        default, continuous = _default(space, name), _default(other or space, name)
+        default += "" if continuous == default else f"; with continuous actions it {continuous}"
+        flags[prefix + name] = Annotated[Chosen, Doc(f"{entry.meaning}, in {entry.range}; by default it {default}.")]
+    if with_width and not row.wrapper.has_skills and not row.wrapper.is_team:
+        width = widths.field()
+        meaning = f"{width.meaning} (at least {width.low:g}; default: all)."
+        flags[prefix + widths.NAME] = Annotated[Chosen, Doc(meaning)]
+    return TypedDict("SpaceFlags", flags, total=False)  # pyright: ignore[reportArgumentType]
+
+
+def _default(space: Space, name: str) -> str:
+    domain, value = space.domains.get(name), getattr(space.defaults, name)
+    return f"evolves in [{domain.low:g}, {domain.high:g}], or is {value:g}" if domain else f"is {value:g}"
 
 
 def _owner(config: type, entry: dataclasses.Field[Any]) -> type:

@@ -1,15 +1,14 @@
 """The flags of an environment's parameters, `--space.env.NAME`, which depend on the task and not on the kind of run."""
 
 import contextlib
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from rookery.cli.flags import FlagError, describe_values
-from rookery.cli.options import RUNS, metavar
-from rookery.experiments.config import FLAG, Chosen
-from rookery.experiments.kinds import parameter_flag
+from rookery.cli.options import FLAG, metavar
+from rookery.experiments.config import Chosen, parameter_flag
+from rookery.experiments.kinds import kinds
 from rookery.learners.rollout import PREFIX
 
 FLAGS = f"--{FLAG}env."
@@ -23,8 +22,9 @@ _WORDS = ("fixed", "evolve")
 
 def kind_of(words: Sequence[str]) -> str:
     """The kind of run in a command line whose search space can include an environment's parameters; "" if none is."""
-    kind = next((word for word in words if word in RUNS), "") if words[:1] == ["train"] else ""
-    return kind if kind and RUNS[kind].default_space is not None else ""
+    known = kinds()
+    kind = next((word for word in words if word in known), "") if words[:1] == ["train"] else ""
+    return kind if kind and known[kind].agent is not None else ""
 
 
 def is_flag(word: str) -> bool:
@@ -36,7 +36,7 @@ def taken(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """Take the flags of parameters out of a command line; the last one counts if a flag is there twice.
 
     Returns:
-      The other words, and `space.env_<name>` -> choice, as in a config's `space`.
+      The other words, and `env_<name>` -> choice, as in a run's `space`.
 
     Raises:
       FlagError: a flag has too few or too many values, or values of a wrong type.
@@ -61,25 +61,16 @@ def taken(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
 def named(words: Sequence[str]) -> dict[str, str]:
     """The names in messages of the parameters in a command line: `env_<name>` -> flag."""
     flags = [word.partition("=")[0] for word in words if is_flag(word)]
-    return {_setting(flag).removeprefix(FLAG): parameter_flag(_setting(flag).removeprefix(FLAG)) for flag in flags}
+    return {_setting(flag): parameter_flag(_setting(flag)) for flag in flags}
 
 
 def chosen_in(space: Mapping[str, Any]) -> dict[str, Any]:
-    """The choices of parameters in a config's `space`: flag without its dashes -> choice."""
-    names = (name for name in space if name.startswith(FLAG + PREFIX))
-    return {parameter_flag(name.removeprefix(FLAG)).removeprefix("--"): space[name] for name in names}
-
-
-def with_choices(command: Any, found: Mapping[str, Any]) -> Any:
-    """A parsed command with these choices in its config's search space."""
-    if not found:
-        return command
-    config = dataclasses.replace(command.config, space={**command.config.space, **found})
-    return dataclasses.replace(command, config=config)
+    """The choices of parameters in a run's `space`: flag without its dashes -> choice."""
+    return {parameter_flag(name).removeprefix("--"): space[name] for name in space if name.startswith(PREFIX)}
 
 
 def _setting(flag: str) -> str:
-    return FLAG + PREFIX + flag.removeprefix(FLAGS).replace("-", "_")
+    return PREFIX + flag.removeprefix(FLAGS).replace("-", "_")
 
 
 def _choice(flag: str, values: Sequence[str]) -> Any:

@@ -24,7 +24,7 @@ def describe(policy: Policy) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "task": spec.name,
-        "kind": policy.origin.config.kind,
+        "kind": policy.origin.spec.kind.name,
         "generation": policy.origin.generation,
         "versions": {"run": run_dir.open_existing(policy.origin.path).versions, "export": versions(("rookery", "jax"))},
         "cell": policy.cell,

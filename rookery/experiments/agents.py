@@ -1,48 +1,129 @@
-"""The agents that runs can train, one row each. A new row adds the agent to every method of `kinds.METHODS`."""
+"""The agents that runs can train, one row each, and what can be wrapped around them.
+
+A new row adds the agent to every method of `methods`; a new wrapper combines with every agent of its sort.
+"""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from rookery.agents import ppo_settings
-from rookery.agents.base import Agent, OffPolicyAgent
-from rookery.agents.diayn import DiaynConfig, diayn
-from rookery.agents.diayn import space as diayn_space
-from rookery.agents.metra import LsdConfig, MetraConfig, lsd, lsd_space, metra, metra_space
+from rookery.agents.base import Agent
 from rookery.agents.ppo import ppo
 from rookery.agents.sac import SPACE as SAC_SPACE
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import SPACE as TD3_SPACE
 from rookery.agents.td3 import Td3Config, td3
-from rookery.envs.base import EnvSpec
+from rookery.envs.base import Environment, EnvSpec
 from rookery.hyperparams import Space
+from rookery.learners.off_policy import OffPolicyConfig
+from rookery.learners.on_policy import OnPolicyConfig
+from rookery.populations.config import PbtConfig
+from rookery.training.config import RunConfig
 
-ConfigT = TypeVar("ConfigT")
+
+@dataclass(frozen=True)
+class Unwrapped:
+    """The settings of an agent that nothing wraps: none."""
 
 
-class AgentEntry(NamedTuple, Generic[ConfigT]):
-    """A row of the tables: an agent, and what the kinds of run that train it need to know about it."""
+class Wrapper(NamedTuple):
+    """What is wrapped around an agent and its environment: a method of skill discovery, or a team of such agents.
 
+    In the texts, `{title}`, `{Title}` and `{short_title}` are those of the agent.
+    """
+
+    name: str = "{agent}"
+    """Name of the wrapped agent on the command line, in which `{agent}` is that of the agent."""
+    heading: str = "{Title}: independent members"
+    agents: str = "{title} agents"
+    sources: tuple[str, ...] = ()
+    """Papers, besides that of the agent."""
+    settings: Any = Unwrapped()
+    """A frozen dataclass with the defaults of its settings."""
+    on_policy: bool | None = None
+    """The sort of agents that it wraps; None for both."""
+    space: "Callable[[AgentRow], Space]" = lambda row: row.space
+    """Default search space of the wrapped agent."""
+    environment: Callable[[Environment, Any], Environment] = lambda environment, _: environment
+    """Wraps an environment; takes the settings."""
+    agent: Callable[[Any, EnvSpec, Any], Any] = lambda agent, *_: agent
+    """Wraps an agent; takes the spec of the wrapped environment, and the settings."""
+    sharing: Callable[[EnvSpec, Any], int] = lambda *_: 1
+    """Number of agents of an environment whose transitions train the same parameters."""
+    defaults: Mapping[str, Any] = MappingProxyType({})
+    """Part of a run (`environment`, `learner`, `pbt`) -> default that differs from the agent's."""
+    rules: tuple[Any, ...] = ()
+    """`spec.Rule`s of its settings."""
+    subject: str = ""
+    """Heading of its kinds of run in the help; by default that of the method, as the guide."""
+    guide: str = ""
+    describe: Callable[[Any], str] = lambda _: ""
+    """What follows the size of a population in a run's title; takes the settings."""
+    has_skills: bool = False
+    is_team: bool = False
+
+
+class AgentRow(NamedTuple):
+    """A row of the table: an agent, and what the kinds of run that train it need to know about it."""
+
+    name: str
+    """Name on the command line."""
     title: str
     """Name in the middle of a sentence."""
     source: str
-    config: type[ConfigT]
+    config: type[Any]
     """Frozen dataclass of the static settings, with a default for each."""
-    make: Callable[[EnvSpec, ConfigT], Agent]
+    make: Callable[[EnvSpec, Any], Agent]
     space: Space
     """Default search space; with discrete actions, where it depends on the actions."""
+    learner: OffPolicyConfig | OnPolicyConfig
+    """Default settings of the learner, whose type says whether the agent learns on-policy."""
     continuous_space: Space | None = None
     """Default search space with continuous actions, where it differs."""
     team_space: Space | None = None
     """Default search space in a team, where it differs."""
-    short_title: str | None = None
+    short_title: str = ""
     """Name in long sentences; by default the title."""
-    fill_defaults: Callable[[ConfigT, EnvSpec, int, int], ConfigT] = lambda config, *_: config
+    fill_defaults: Callable[[Any, EnvSpec, int, int], Any] = lambda config, *_: config
     """Fills settings that depend on the environment; takes its spec, the number of environments and the steps of each
     in a rollout. For on-policy agents."""
-    anneal: Callable[[ConfigT, int], ConfigT] = lambda config, _: config
+    anneal: Callable[[Any, int], Any] = lambda config, _: config
     """Sets the number of updates over which the learning rates are annealed (0: none), unless the config has one. For
     on-policy agents."""
+    defaults: Mapping[str, Any] = MappingProxyType({})
+    """Part of a run (`run`, `pbt`, ...) -> default that differs from the part's own."""
+    wrapper: Wrapper = Wrapper()
+
+    @property
+    def is_on_policy(self) -> bool:
+        """Whether the agent learns on-policy."""
+        return isinstance(self.learner, OnPolicyConfig)
+
+    @property
+    def default_space(self) -> Space:
+        """Default search space of the agent with its wrapper."""
+        return self.wrapper.space(self)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The papers."""
+        return (*self.wrapper.sources, self.source)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """What stands for the placeholders in the texts of methods."""
+        own = {"title": self.title, "Title": self.title[:1].upper() + self.title[1:]}
+        own["short_title"] = self.short_title or self.title
+        return own | {name: getattr(self.wrapper, name).format(**own) for name in ("heading", "agents")}
+
+    def wrapped(self, wrapper: Wrapper) -> "AgentRow":
+        """The row of the agent with a wrapper around it."""
+        name = wrapper.name.format(agent=self.name).removesuffix("-sac")  # the agent of `diayn` and `pbt-diayn`
+        learner = wrapper.defaults.get("learner", self.learner)
+        return self._replace(name=name, wrapper=wrapper, defaults=wrapper.defaults, learner=learner)
 
 
 def _fill_ppo_defaults(
@@ -56,60 +137,58 @@ def _anneal_ppo(config: ppo_settings.PpoConfig, updates: int) -> ppo_settings.Pp
     return config if config.anneal_updates is not None else dataclasses.replace(config, anneal_updates=updates)
 
 
-OFF_POLICY: dict[str, AgentEntry[Any]] = {
-    "sac": AgentEntry(
-        title="soft actor-critic",
-        source="Haarnoja 2018 (arXiv:1812.05905)",
-        config=SacConfig,
-        make=sac,
-        space=SAC_SPACE,
-    ),
-    "td3": AgentEntry(
-        title="twin delayed deep deterministic policy gradient",
-        short_title="TD3",
-        source="Fujimoto 2018 (arXiv:1802.09477)",
-        config=Td3Config,
-        make=td3,
-        space=TD3_SPACE,
-    ),
+LONG_RUN = RunConfig(generations=500, checkpoint_every=25)
+"""500 short generations: as many environment steps as the shorter runs of the papers."""
+SELECT_BY_STEPS = PbtConfig(exploit_interval=3_000)
+"""Select every 3,000 environment steps of a member: `docs/evidence/learning.md` compares 750, 1,500, 3,000, 10,000 and
+30,000."""
+
+AGENTS: dict[str, AgentRow] = {
+    row.name: row
+    for row in (
+        AgentRow(
+            name="sac",
+            title="soft actor-critic",
+            source="Haarnoja 2018 (arXiv:1812.05905)",
+            config=SacConfig,
+            make=sac,
+            space=SAC_SPACE,
+            learner=OffPolicyConfig(),
+            defaults={"run": LONG_RUN, "pbt": SELECT_BY_STEPS},
+        ),
+        AgentRow(
+            name="td3",
+            title="twin delayed deep deterministic policy gradient",
+            short_title="TD3",
+            source="Fujimoto 2018 (arXiv:1802.09477)",
+            config=Td3Config,
+            make=td3,
+            space=TD3_SPACE,
+            learner=OffPolicyConfig(),
+            defaults={"run": LONG_RUN, "pbt": SELECT_BY_STEPS},
+        ),
+        AgentRow(
+            name="ppo",
+            title="proximal policy optimisation",
+            short_title="PPO",
+            source="Schulman 2017 (arXiv:1707.06347)",
+            config=ppo_settings.PpoConfig,
+            make=ppo,
+            space=ppo_settings.DISCRETE.space,
+            learner=OnPolicyConfig(),
+            continuous_space=ppo_settings.CONTINUOUS.space,
+            team_space=ppo_settings.TEAM.space,
+            fill_defaults=_fill_ppo_defaults,
+            anneal=_anneal_ppo,
+            defaults={"run": RunConfig(best_by="best_fitness")},
+        ),
+    )
 }
-"""Name on the command line -> off-policy agent."""
-
-ON_POLICY: dict[str, AgentEntry[Any]] = {
-    "ppo": AgentEntry(
-        title="proximal policy optimisation",
-        short_title="PPO",
-        source="Schulman 2017 (arXiv:1707.06347)",
-        config=ppo_settings.PpoConfig,
-        make=ppo,
-        space=ppo_settings.DISCRETE.space,
-        continuous_space=ppo_settings.CONTINUOUS.space,
-        team_space=ppo_settings.TEAM.space,
-        fill_defaults=_fill_ppo_defaults,
-        anneal=_anneal_ppo,
-    ),
-}
-"""Name on the command line -> on-policy agent."""
+"""Name on the command line -> agent."""
 
 
-class Discovery(NamedTuple):
-    """A row of `DISCOVERIES`: a method of skill discovery, which wraps an off-policy agent."""
-
-    title: str
-    """Name in the middle of a sentence."""
-    source: str
-    config: type[Any]
-    """Frozen dataclass of the static settings, with a default for each."""
-    make: Callable[[OffPolicyAgent, EnvSpec, Any], OffPolicyAgent]
-    space: Callable[[Space], Space]
-    """Search space of the wrapped agent -> that of both."""
-    with_previous: bool = False
-    """Whether it reads the state before each step, see `Step.previous`."""
-
-
-DISCOVERIES = {
-    "diayn": Discovery("DIAYN", "Eysenbach 2018 (arXiv:1802.06070)", DiaynConfig, diayn, diayn_space),
-    "metra": Discovery("METRA", "Park 2024 (arXiv:2310.08887)", MetraConfig, metra, metra_space, True),
-    "lsd": Discovery("LSD", "Park 2022 (arXiv:2202.00914)", LsdConfig, lsd, lsd_space, True),
-}
-"""Name on the command line, and of the part of a config -> method of skill discovery."""
+def rows(wrappers: Mapping[str, Wrapper]) -> Iterator[AgentRow]:
+    """All agents, then each wrapper around all that it can be put around."""
+    yield from AGENTS.values()
+    for one in wrappers.values():
+        yield from (row.wrapped(one) for row in AGENTS.values() if one.on_policy in (None, row.is_on_policy))

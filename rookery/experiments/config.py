@@ -1,14 +1,13 @@
-"""Settings that every kind of run shares (task, devices, islands), and the flags of a search space."""
+"""Settings that many kinds of run share: task, devices, islands; choices in a search space; conditions of settings."""
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypedDict
-
-from typing_extensions import Doc
+from typing import Annotated, Any, Literal, NamedTuple
 
 from rookery.distributed.mesh import Precision
 from rookery.factories import Within, check_fields
-from rookery.hyperparams import Field, Space
-from rookery.learners.widths import NAME as WIDTH
+from rookery.learners.rollout import PREFIX
 
 
 @dataclass(frozen=True)
@@ -82,29 +81,26 @@ Chosen = tuple[float, float] | float | Literal["fixed"]
 """Choice for one hyper-parameter: the bounds within which it evolves, a fixed value, or "fixed" at its default; for a
 parameter of the task also "evolve"."""
 
-FLAG = "space."
-"""Prefix of the flags of a search space, as in `--space.discount`."""
+
+def parameter_flag(name: str) -> str:
+    """The flag of a hyper-parameter: `tau` -> `--space.tau`, and `env_prey_speed` of an environment's parameter ->
+    `--space.env.prey-speed`."""
+    return f"--space.{re.sub(f'^{PREFIX}', 'env.', name)}".replace("_", "-")
 
 
-def space_flags(space: Space, continuous: Space | None = None, width: Field | None = None) -> Any:
-    """A TypedDict with one flag `--space.<name>` for every hyper-parameter of an agent; flags not given are absent.
+class Rule(NamedTuple):
+    """A condition without which settings of a kind of run have no effect."""
 
-    Args:
-      space: search space of the agent; with `continuous` given, that for discrete actions.
-      continuous: search space for continuous actions, if its defaults differ.
-      width: the declaration of the width of the networks, if it can be chosen.
-    """
-    flags = {}
-    for name, entry in space.fields.items():
-        default, other = _default(space, name), _default(continuous or space, name)
-        default += "" if other == default else f"; with continuous actions it {other}"
-        flags[FLAG + name] = Annotated[Chosen, Doc(f"{entry.meaning}, in {entry.range}; by default it {default}.")]
-    if width is not None:
-        meaning = f"{width.meaning} (at least {width.low:g}; default: all)."
-        flags[f"{FLAG}{WIDTH}"] = Annotated[Chosen, Doc(meaning)]
-    return TypedDict("SpaceFlags", flags, total=False)  # pyright: ignore[reportArgumentType]
+    part: str
+    """The part of the settings; "" for those at the top."""
+    names: tuple[str, ...]
+    """The settings."""
+    used: Callable[[Any], bool]
+    """The part, or all settings of the run by name -> whether they have an effect."""
+    needed: str
+    """What they need, after "has an effect only"."""
 
 
-def _default(space: Space, name: str) -> str:
-    domain, value = space.domains.get(name), getattr(space.defaults, name)
-    return f"evolves in [{domain.low:g}, {domain.high:g}], or is {value:g}" if domain else f"is {value:g}"
+ISLAND_RULES = (
+    Rule("islands", ("migrate_every", "migrate_fraction"), lambda islands: islands.islands > 1, "with --islands"),
+)

@@ -1,6 +1,5 @@
 """Starts a run from the members, the skills or the repertoire of another run (`--init-from`)."""
 
-import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -13,9 +12,9 @@ from rookery import hyperparams, trees
 from rookery.distributed import layout, programs
 from rookery.distributed.mesh import Mesh, here
 from rookery.experiments import build, config_io
-from rookery.experiments.build import Built
-from rookery.experiments.build_parts import base_agent
-from rookery.experiments.settings import AnyRun, ProgramRun, RecordedRun
+from rookery.experiments.methods.program import of_program
+from rookery.experiments.parts import base_agent
+from rookery.experiments.spec import Built, RunSpec
 from rookery.hyperparams import Space
 from rookery.learners.base import genotype, without_data
 from rookery.learners.skills import freeze_skills
@@ -39,8 +38,8 @@ class Origin(NamedTuple):
 
     path: Path
     """The run directory."""
-    config: RecordedRun
-    """The config of the run."""
+    spec: RunSpec
+    """The description of the run."""
     built: Built
     """The parts of the run, built on one device."""
     state: ProgramState
@@ -71,8 +70,8 @@ def open_origin(run_dir: str | Path, checkpoint: str | int = "last", program: Pr
     return restore(opened, *opened_on(opened, here(), program), checkpoint)
 
 
-def opened_on(folder: RunFolder, over: Mesh | None, program: Program | None = None) -> tuple[RecordedRun, Built]:
-    """The config of a run, and its parts built anew.
+def opened_on(folder: RunFolder, over: Mesh | None, program: Program | None = None) -> tuple[RunSpec, Built]:
+    """The description of a run, and its parts built anew.
 
     Args:
       folder: the run directory.
@@ -80,19 +79,18 @@ def opened_on(folder: RunFolder, over: Mesh | None, program: Program | None = No
       program: the program of the run; by default the recorded one is built.
     """
     if program is not None:
-        built = build.of_program(program, over or layout.mesh_of(program))
+        built = of_program(program, over or layout.mesh_of(program))
         return config_io.program_run(folder.config), built
-    config = config_io.from_record(folder.config)
+    spec = config_io.from_record(folder.config)
     if over is not None:
-        return config, build.on_one_device(config)
-    environment = dataclasses.replace(config.environment, devices=None)  # not those that the run was trained on
-    config = dataclasses.replace(config, environment=environment)  # pyright: ignore[reportArgumentType]
-    return config, build.build(config)
+        return spec, build.on_one_device(spec)
+    spec = spec.with_environment(devices=None)  # not those that the run was trained on
+    return spec, build.build(spec)
 
 
 def restore(
     folder: RunFolder,
-    config: RecordedRun,
+    spec: RunSpec,
     built: Built,
     checkpoint: str | int,
     checkpoints: Checkpointer | None = None,
@@ -101,16 +99,16 @@ def restore(
 
     Args:
       folder: the run directory.
-      config: the config of the run.
+      spec: the description of the run.
       built: its parts.
       checkpoint: as for `open_origin`.
       checkpoints: those of the run, if they are open already.
     """
     checkpoints = checkpoints or Checkpointer(folder.checkpoints, read_only=True)
-    chosen = find(folder, checkpoints, checkpoint, config.run.best_by)
+    chosen = find(folder, checkpoints, checkpoint, spec.run.best_by)
     template = without_data(programs.template(built.program, built.mesh))
     state, _, generation = checkpoints.restore(template, chosen, partial=True)
-    return Origin(folder.path, config, built, state, generation)
+    return Origin(folder.path, spec, built, state, generation)
 
 
 def skill_policies(run_dir: str | Path, member: int | None = None) -> Genotype:
@@ -132,7 +130,7 @@ def skill_policies(run_dir: str | Path, member: int | None = None) -> Genotype:
     """
     origin = open_origin(run_dir)
     if not origin.built.has_skills:
-        raise ValueError(f"{origin.path} is a run of kind {origin.config.kind}, which discovers no skills.")
+        raise ValueError(f"{origin.path} is a run of kind {origin.spec.kind.name}, which discovers no skills.")
     size = origin.built.program.population_size
     if member is not None and not 0 <= member < size:
         raise ValueError(f"member {member} does not exist; choose one in 0..{size - 1}.")
@@ -141,14 +139,13 @@ def skill_policies(run_dir: str | Path, member: int | None = None) -> Genotype:
 
 def _skills(origin: Origin, member: int) -> Genotype:
     assert origin.built.learner is not None
-    if isinstance(origin.config, ProgramRun):
+    if not origin.spec.kind.method.has_task:
         raise ValueError(
             f"{origin.path} is a run of a user-defined program, whose skills cannot be read as separate agents here; "
             "read them in Python: rookery.learners.freeze_skills(agent, spec, genotype)."
         )
-    assert origin.config.learner is not None
     spec = origin.built.learner.spec
-    return freeze_skills(base_agent(origin.config, spec), spec, _member(origin, member))
+    return freeze_skills(base_agent(origin.spec, spec), spec, _member(origin, member))
 
 
 def _member(origin: Origin, member: int) -> Genotype:
@@ -218,7 +215,7 @@ def best_slots(origin: Origin) -> np.ndarray:
     return current_standing(origin).reshape(-1, len(origin.built.learner.spec.team.names)).argmax(axis=0)
 
 
-def begin(config: RecordedRun, built: Built) -> Program:
+def begin(spec: RunSpec, built: Built) -> Program:
     """The program of a run, with its initial state taken from the run in `init_from`, if one is given.
 
     Raises:
@@ -226,22 +223,20 @@ def begin(config: RecordedRun, built: Built) -> Program:
         such skill.
       CheckpointError: the run in `init_from` has no complete checkpoint.
     """
-    if isinstance(config, ProgramRun):
-        return built.program
-    if config.init_from is None:
-        if config.skill is not None:
+    settings = spec.method
+    if getattr(settings, "init_from", None) is None:
+        if getattr(settings, "skill", None) is not None:
             raise ValueError("skill needs --init-from; give the run that discovered it, or leave skill out.")
         return built.program
-    if config.run.run_dir is not None and Path(config.init_from).resolve() == Path(config.run.run_dir).resolve():
-        raise ValueError(f"a run in {config.init_from} cannot start from itself; choose another folder by --run-dir.")
-    origin = open_origin(config.init_from)
-    if config.learner is None:
+    if spec.run.run_dir is not None and Path(settings.init_from).resolve() == Path(spec.run.run_dir).resolve():
+        raise ValueError(f"a run in {settings.init_from} cannot start from itself; choose another folder by --run-dir.")
+    origin = open_origin(settings.init_from)
+    if built.learner is None:
         return _begin_genotypes(built, origin)
-    assert built.learner is not None
-    _check_origin(config, built, origin)
-    if config.has_repertoire:
+    _check_origin(spec, built, origin)
+    if spec.kind.method.has_repertoire:
         return _begin_agents(built, origin)
-    return begin_as(built.program, built.learner, _initial_genotype(config, origin))
+    return begin_as(built.program, built.learner, _initial_genotype(spec, origin))
 
 
 def _begin_genotypes(built: Built, origin: Origin) -> Program:
@@ -284,9 +279,9 @@ def _inside(space: Space, hyper: Hyper) -> Hyper:
     return hyperparams.clip(space, hyperparams.defaults(space)._replace(**evolving))
 
 
-def _initial_genotype(config: AnyRun, origin: Origin) -> Genotype:
+def _initial_genotype(spec: RunSpec, origin: Origin) -> Genotype:
     """The genotype that every member starts with."""
-    skill, discovers = config.skill, origin.built.has_skills and not config.has_skills
+    skill, discovers = spec.method.skill, origin.built.has_skills and not spec.kind.has_skills
     if skill is not None and not discovers:
         raise ValueError(f"{origin.path} has no skills to choose from here; leave skill out.")
     if origin.built.has_repertoire:
@@ -303,7 +298,7 @@ def _initial_genotype(config: AnyRun, origin: Origin) -> Genotype:
     return trees.take(skills, skill)
 
 
-def _check_origin(config: AnyRun, built: Built, origin: Origin) -> None:
+def _check_origin(spec: RunSpec, built: Built, origin: Origin) -> None:
     """Check that this run's agents can load the genotypes of the other run.
 
     Raises:
@@ -311,7 +306,8 @@ def _check_origin(config: AnyRun, built: Built, origin: Origin) -> None:
     """
     if origin.built.learner is None:
         raise ValueError(
-            f"{origin.path} is a run of kind {origin.config.kind}, which trains no agents; start from a run that does."
+            f"{origin.path} is a run of kind {origin.spec.kind.name}, which trains no agents; start from a run that "
+            "does."
         )
     learner = built.learner
     assert learner is not None
@@ -326,9 +322,9 @@ def _check_origin(config: AnyRun, built: Built, origin: Origin) -> None:
                 f"{origin.path} differs in {difference}: {other or 'none'} there, {own or 'none'} here; start from a "
                 "run of the same kind, in the same environment, with the same settings of the agent."
             )
-    if config.has_skills and not origin.built.has_skills:
+    if spec.kind.has_skills and not origin.built.has_skills:
         raise ValueError(
-            f"{origin.path} is a run of kind {origin.config.kind} and has no skills to start from; start from a "
+            f"{origin.path} is a run of kind {origin.spec.kind.name} and has no skills to start from; start from a "
             "run that discovers skills."
         )
     for size in ("observation_size", "action_size"):
@@ -338,18 +334,18 @@ def _check_origin(config: AnyRun, built: Built, origin: Origin) -> None:
                 f"{origin.path} has {space} of {getattr(there, size)} numbers ({there.name}), but {mine.name} has "
                 f"{getattr(mine, size)}; start from a run whose environment has the same observations and actions."
             )
-    if config.has_skills and built.discovery != origin.built.discovery:
+    if spec.kind.has_skills and built.skill_method != origin.built.skill_method:
         raise ValueError(
-            f"{origin.path} is a run of kind {origin.config.kind}, from which a run of kind {config.kind} cannot "
-            f"start, since their skills are learned differently; start from a {agent_of(config.kind)} run."
+            f"{origin.path} is a run of kind {origin.spec.kind.name}, from which a run of kind {spec.kind.name} cannot "
+            f"start, since their skills are learned differently; start from a {agent_of(spec.kind.name)} run."
         )
-    if config.has_skills and mine.skill != there.skill:
+    if spec.kind.has_skills and mine.skill != there.skill:
         raise ValueError(
             f"{origin.path} has the skills {there.skill}, this run {mine.skill}; give this run the same --num-skills "
             "and --skill-kind."
         )
     if built.agent != origin.built.agent:
         raise ValueError(
-            f"{origin.path} is a run of kind {origin.config.kind}, from which a run of kind {config.kind} "
-            f"cannot start, since the agents are different; start from a {agent_of(config.kind)} run."
+            f"{origin.path} is a run of kind {origin.spec.kind.name}, from which a run of kind {spec.kind.name} "
+            f"cannot start, since the agents are different; start from a {agent_of(spec.kind.name)} run."
         )

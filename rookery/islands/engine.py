@@ -4,13 +4,14 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 from rookery.distributed.signals import Interrupted, Requests
+from rookery.experiments.spec import RunSpec
 from rookery.islands.failures import ENDS_ONE, Outcome, failed
-from rookery.islands.plan import Builder, CallbacksFn, IslandRun
+from rookery.islands.plan import Builder, CallbacksFn
 from rookery.training.loop import Result
 
 
 def take_turns(
-    config: IslandRun,
+    spec: RunSpec,
     builder: Builder,
     requests: Requests,
     command: Sequence[str] | None,
@@ -22,7 +23,7 @@ def take_turns(
     The others continue after an error that ends one island (`failures.ENDS_ONE`). Any other exception ends all of them.
 
     Args:
-      config: of the whole run, whose folder exists and is locked.
+      spec: the whole run, whose folder exists and is locked.
       builder: of all islands, or of the first where the environments run on the host.
       requests: the signals that stop the run.
       command: the words of the command line, for the journals.
@@ -32,7 +33,7 @@ def take_turns(
     Returns:
       How each island ended.
     """
-    numbers, run_dir = range(config.islands.islands), Path(str(config.run.run_dir))
+    numbers, run_dir = range(spec.method.islands.islands), Path(str(spec.run.run_dir))
     builders = {number: builder.another() if number and builder.on_host else builder for number in numbers}
     running = {number: builders[number].turns(number, requests, command, callbacks) for number in numbers}
     reached: dict[int, int] = dict.fromkeys(numbers, -1)  # the first turn of each one ends before a generation

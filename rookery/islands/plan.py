@@ -6,14 +6,13 @@ import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from rookery.distributed import programs
 from rookery.distributed.signals import Requests
 from rookery.experiments import build, warm_start
-from rookery.experiments.build import Built
 from rookery.experiments.config_io import from_record, run_record
-from rookery.experiments.settings import MePbtRun, PbtRun, RecordedRun
+from rookery.experiments.spec import Built, RunSpec
 from rookery.factories import divisors
 from rookery.islands.island import Island, Schedule
 from rookery.islands.migration import Migration, migration
@@ -30,82 +29,81 @@ from rookery.training.host_episodes import host_episodes
 from rookery.training.loop import Result, RunOptions, Sharing, result_of, turns
 from rookery.training.start_point import has_checkpoint
 
-IslandRun = PbtRun | MePbtRun
-"""A config whose population can be divided into islands."""
-
 CallbacksFn = Callable[[], Sequence[Callback]]
 """Makes the callbacks of one island, in its process."""
 
 
-def check(config: RecordedRun) -> IslandRun:
-    """Check that a run can be divided into islands; returns its config.
+def check(spec: RunSpec) -> RunSpec:
+    """Check that a run can be divided into islands; returns it.
 
     Raises:
       ValueError: its kind has no islands, or a setting is incompatible with them.
     """
-    if config.islands is None:
-        raise ValueError(f"a run of kind {config.kind} cannot be divided into islands; leave --islands out.")
-    count, population = config.islands.islands, config.population
+    settings = spec.flat
+    if "islands" not in settings:
+        raise ValueError(f"a run of kind {spec.kind.name} cannot be divided into islands; leave --islands out.")
+    count, population = settings["islands"].islands, settings["population"]
     if population % count or population < count:
         lower = population // count * count
         raise ValueError(
             f"a population of {population} cannot be divided evenly into {count} islands; use "
             f"{f'{lower} or ' if lower else ''}{lower + count}, or another number of islands."
         )
-    if getattr(config, "replay_schedule", None) is not None:
+    if settings.get("replay_schedule") is not None:
         raise ValueError(
             "a replayed schedule trains without selection, so islands have nothing to exchange; leave --islands out."
         )
-    if config.has_separate_roles:
+    if settings.get("member") == "agent":
         raise ValueError("islands exchange whole teams; leave --islands out, or use --member team.")
-    if config.select_by == "rating":
+    if settings.get("select_by") == "rating":
         raise ValueError(
             "ratings compare the members of one population, so islands cannot exchange by them; use --select-by "
             "fitness, or leave --islands out."
         )
-    if config.cells is not None and config.cells.survival != "best-of-cell":
+    cells = settings.get("cells")
+    if cells is not None and cells.survival != "best-of-cell":
         raise ValueError(
-            f"islands merge repertoires cell by cell, which {config.cells.survival} does not have; use --survival "
+            f"islands merge repertoires cell by cell, which {cells.survival} does not have; use --survival "
             "best-of-cell, or leave --islands out."
         )
-    divided = cast(IslandRun, config)
-    _check_size(divided, count)
-    return divided
+    _check_size(spec, count)
+    return spec
 
 
 _LARGEST = 2**16
 """Members of an island up to which a suitable number is searched."""
 
 
-def _check_size(config: IslandRun, count: int) -> None:
+def _check_size(spec: RunSpec, count: int) -> None:
     """Check that each of `count` islands has as many members as its selection and its devices need.
 
     Raises:
       ValueError: it has not.
     """
-    size = config.population // count
-    wrong = _unsuitable(config, size)
+    population = spec.method.population
+    size = population // count
+    wrong = _unsuitable(spec, size)
     if not wrong:
         return
-    suitable = next((more for more in range(size + 1, _LARGEST) if not _unsuitable(config, more)), None)
-    fewer = [one for one in divisors(config.population) if one < count]
-    fewer = next((one for one in reversed(fewer) if not _unsuitable(config, config.population // one)), None)
+    suitable = next((more for more in range(size + 1, _LARGEST) if not _unsuitable(spec, more)), None)
+    fewer = [one for one in divisors(population) if one < count]
+    fewer = next((one for one in reversed(fewer) if not _unsuitable(spec, population // one)), None)
     remedies = [f"give --population {suitable * count}"] if suitable else []
     remedies += ["leave --islands out" if fewer == 1 else f"give --islands {fewer}"] if fewer else []
     remedy = ", or ".join(remedies) or "change the settings of the selection"
     raise ValueError(f"each of {count} islands has {size} member{'s' * (size != 1)}: {wrong}; {remedy}.")
 
 
-def _unsuitable(config: IslandRun, size: int) -> str:
+def _unsuitable(spec: RunSpec, size: int) -> str:
     """Why an island cannot have this number of members; "" if it can."""
-    devices = config.environment.devices or 1
+    devices, settings = spec.environment.devices or 1, spec.flat
     if devices > 0 and size % devices:
         return f"they cannot be divided evenly over {devices} devices"
     try:
-        if config.pbt is not None:
-            check_population(config.pbt, size)
-        if config.me_pbt is not None:
-            counts(config.me_pbt, size)
+        if "pbt" in settings:
+            check_population(settings["pbt"], size)
+        if "me_pbt" in settings:
+            counts(settings["me_pbt"], size)
     except ValueError as error:
         return re.split(r"; |: |, got |\.$", str(error))[0]
     return ""
@@ -116,21 +114,19 @@ def seed_of(seed: int, island: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{island}".encode()).digest()[:4], "big")
 
 
-def config_of(config: IslandRun, island: int) -> IslandRun:
-    """The config of an island: a share of the population, a seed and a run directory of its own."""
-    assert config.run.run_dir is not None
-    folder = str(island_dir(config.run.run_dir, island))
-    run = dataclasses.replace(
-        config.run, run_dir=folder, seed=seed_of(config.run.seed, island), quiet=True, live=False, overwrite=False
-    )
-    alone = dataclasses.replace(config.islands, islands=1)
-    by_fitness = {"select_by": "fitness"} if config.select_by == "auto" else {}  # islands cannot exchange by ratings
-    shares = {"population": config.population // config.islands.islands, "run": run, "islands": alone}
-    return dataclasses.replace(config, **shares, **by_fitness)
+def config_of(spec: RunSpec, island: int) -> RunSpec:
+    """The run of an island: a share of the population, a seed and a run directory of its own."""
+    assert spec.run.run_dir is not None
+    folder, islands = str(island_dir(spec.run.run_dir, island)), spec.method.islands
+    alone = dataclasses.replace(islands, islands=1)
+    by_fitness = {"select_by": "fitness"} if spec.flat.get("select_by") == "auto" else {}  # no exchange by ratings
+    share = spec.replace(population=spec.method.population // islands.islands, islands=alone, **by_fitness)
+    seed = seed_of(spec.run.seed, island)
+    return share.with_run(run_dir=folder, seed=seed, quiet=True, live=False, overwrite=False)
 
 
-def resumed(folder: RunFolder, islands: int | None, changed: Mapping[str, Any]) -> IslandRun:
-    """The config with which a run of islands continues.
+def resumed(folder: RunFolder, islands: int | None, changed: Mapping[str, Any]) -> RunSpec:
+    """The description with which a run of islands continues.
 
     Args:
       folder: the run directory.
@@ -140,44 +136,44 @@ def resumed(folder: RunFolder, islands: int | None, changed: Mapping[str, Any]) 
     Raises:
       ValueError: fewer islands than the run has.
     """
-    config = check(from_record(folder.config))
-    count = config.islands.islands
-    wanted = count if islands is None else islands
-    if wanted < count:
-        raise ValueError(f"{folder.path} has {count} islands, got {wanted}; give {count} or more, which adds islands.")
-    return dataclasses.replace(
-        config,
-        population=config.population // count * wanted,
-        islands=dataclasses.replace(config.islands, islands=wanted),
-        run=dataclasses.replace(config.run, run_dir=str(folder.path), **changed),
+    spec = check(from_record(folder.config))
+    own = spec.method.islands
+    wanted = own.islands if islands is None else islands
+    if wanted < own.islands:
+        raise ValueError(
+            f"{folder.path} has {own.islands} islands, got {wanted}; give {own.islands} or more, which adds islands."
+        )
+    more = spec.replace(
+        population=spec.method.population // own.islands * wanted, islands=dataclasses.replace(own, islands=wanted)
     )
+    return more.with_run(run_dir=str(folder.path), **changed)
 
 
 class Builder:
     """Builds the program of the islands of this process, and opens each of them.
 
     Args:
-      config: of the whole run; for one that exists, `as_recorded`.
+      spec: the whole run; for one that exists, `as_recorded`.
       begins: start from the run in `init_from`, if one is given, also where every island has a checkpoint.
       together: number of islands that this process holds.
     """
 
-    def __init__(self, config: IslandRun, begins: bool = False, together: int = 1):
-        self._config, self._begins, self._together = config, begins, together
+    def __init__(self, spec: RunSpec, begins: bool = False, together: int = 1):
+        self._spec, self._begins, self._together = spec, begins, together
 
     @cached_property
     def built(self) -> Built:
         """The program, and the parts that it is made of."""
-        config = config_of(self._config, 0)
-        built = build.build(config, populations=self._together)
-        run_dir, numbers = str(self._config.run.run_dir), range(self._config.islands.islands)
+        spec = config_of(self._spec, 0)
+        built = build.build(spec, populations=self._together)
+        run_dir, numbers = str(self._spec.run.run_dir), range(self._spec.method.islands.islands)
         if self._begins or not all(has_checkpoint(island_dir(run_dir, number)) for number in numbers):
-            built = built._replace(program=warm_start.begin(config, built))
+            built = built._replace(program=warm_start.begin(spec, built))
         return built
 
     def another(self) -> "Builder":
         """A builder with the same arguments, which builds a program of its own."""
-        return Builder(self._config, self._begins, self._together)
+        return Builder(self._spec, self._begins, self._together)
 
     @property
     def on_host(self) -> bool:
@@ -194,16 +190,16 @@ class Builder:
     @cached_property
     def migration(self) -> Migration:
         """The exchange of the program's genotypes."""
-        perturbation = self._config.pbt or self._config.me_pbt
-        assert perturbation is not None
-        return migration(self.built.program, self.built.mesh, self._config.islands.migrate_fraction, perturbation)
+        settings = self._spec.flat
+        perturbation = settings["pbt"] if "pbt" in settings else settings["me_pbt"]
+        return migration(self.built.program, self.built.mesh, settings["islands"].migrate_fraction, perturbation)
 
     def record(self, number: int) -> dict[str, Any]:
         """The settings of an island, to record in its `config.json`."""
-        config, built = config_of(self._config, number), self.built
-        environment = dataclasses.replace(config.environment, devices=built.mesh.devices.size)
-        complete = dataclasses.replace(built.config or config, run=config.run, environment=environment)  # pyright: ignore[reportArgumentType]
-        settings = {"number": number, **vars(self._config.islands)}
+        spec, built = config_of(self._spec, number), self.built
+        complete = dataclasses.replace(built.spec or spec, run=spec.run, environment=spec.environment)
+        complete = complete.with_environment(devices=built.mesh.devices.size)
+        settings = {"number": number, **vars(self._spec.method.islands)}
         return {**run_record(complete, built.space), ISLAND: settings}
 
     def exchange(self, number: int, journal: ImportJournal, replays: bool = False) -> Island:
@@ -211,16 +207,16 @@ class Builder:
         program, learner = self.built.program, self.built.learner
         assert learner is not None
         steps = program.steps_per_generation // program.population_size
-        schedule = Schedule(self._config.islands.migrate_every, learner.untrained_generations, steps)
-        store = Store(RunFolder(str(self._config.run.run_dir)).publications, read_only=replays)
-        seed = seed_of(self._config.run.seed, number)
+        schedule = Schedule(self._spec.method.islands.migrate_every, learner.untrained_generations, steps)
+        store = Store(RunFolder(str(self._spec.run.run_dir)).publications, read_only=replays)
+        seed = seed_of(self._spec.run.seed, number)
         return Island(number, seed, self.migration, schedule, store, journal, replays)
 
     def turns(
         self, number: int, requests: Requests, command: Sequence[str] | None, callbacks: CallbacksFn
     ) -> Generator[int, None, Result]:
         """Run an island, or continue it, one generation at a time; see `training.loop.turns`."""
-        config = config_of(self._config, number).run
+        config = config_of(self._spec, number).run
         folder = RunFolder(str(config.run_dir))
         exchange = self.exchange(number, ImportJournal(folder.imports_file))
         sharing = Sharing(exchange, requests, self.compiler)
@@ -237,25 +233,23 @@ class Builder:
           generations: to run.
           journal: the exchanges; it is not written.
         """
-        seed = seed_of(self._config.run.seed, number)
-        patience = self._config.run.patience
+        seed = seed_of(self._spec.run.seed, number)
+        patience = self._spec.run.patience
         config = RunConfig(seed, generations, str(run_dir), generations, 1, patience=patience, quiet=True)
         sharing = Sharing(self.exchange(number, journal, replays=True), Requests(), self.compiler)
         options = RunOptions(record=self.record(number), shared=sharing)
         return result_of(turns(self.built.program, config, self.built.mesh, options))
 
 
-def as_recorded(config: IslandRun, number: int, devices: int | None = None) -> IslandRun:
-    """The config with what an island has recorded of the machine that it began on: the number of devices, or else
-    `devices`, and the size of the replay buffers. A config that gives them keeps its own."""
-    folder = island_dir(str(config.run.run_dir), number)
-    learner = config.learner
+def as_recorded(spec: RunSpec, number: int, devices: int | None = None) -> RunSpec:
+    """The run with what an island has recorded of the machine that it began on: the number of devices, or else
+    `devices`, and the size of the replay buffers. A run that gives them keeps its own."""
+    folder = island_dir(str(spec.run.run_dir), number)
+    learner = spec.learner
     if (folder / "config.json").is_file():
         record = open_existing(folder).config
         devices = record["environment"]["devices"]
         if isinstance(learner, OffPolicyConfig) and learner.buffer_size is None:
             learner = dataclasses.replace(learner, buffer_size=record["learner"]["buffer_size"])
-    environment = config.environment
-    if environment.devices is None:
-        environment = dataclasses.replace(environment, devices=devices)
-    return dataclasses.replace(config, environment=environment, learner=learner)
+    spec = dataclasses.replace(spec, learner=learner)
+    return spec.with_environment(devices=devices) if spec.environment.devices is None else spec

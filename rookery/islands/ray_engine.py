@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 from rookery.distributed.signals import Interrupted, Requests
 from rookery.distributed.sync import PACKAGES
 from rookery.experiments.config_io import from_record, to_record
+from rookery.experiments.spec import RunSpec
 from rookery.islands.failures import ENDS_ONE, Outcome, failed
-from rookery.islands.plan import Builder, CallbacksFn, IslandRun, as_recorded, check
+from rookery.islands.plan import Builder, CallbacksFn, as_recorded, check
 from rookery.storage.run_dir import RunFolder, RunFolderError, resume_command
 from rookery.training.compilation import keep_compiled_programs
 from rookery.versions import versions
@@ -65,10 +66,10 @@ class Actor:
           ValueError: this node has other versions, or cannot read the run directory.
         """
         task = self._task
-        config = check(from_record(json.loads(task.record)))
-        _check_node(task, str(config.run.run_dir))
+        spec = check(from_record(json.loads(task.record)))
+        _check_node(task, str(spec.run.run_dir))
         keep_compiled_programs()
-        builder = Builder(as_recorded(config, task.number))
+        builder = Builder(as_recorded(spec, task.number))
         turns = builder.turns(task.number, self._requests, task.command, task.callbacks)
         try:
             for _ in turns:
@@ -76,7 +77,7 @@ class Actor:
         except Interrupted:
             return Outcome(task.number, stopped=True)
         except ENDS_ONE as error:
-            return failed(task.number, error, str(config.run.run_dir))
+            return failed(task.number, error, str(spec.run.run_dir))
         return Outcome(task.number)
 
     def stop(self, signum: int) -> None:
@@ -101,7 +102,7 @@ def check_installed() -> None:
 
 
 def run_actors(
-    config: IslandRun,
+    spec: RunSpec,
     address: str,
     requests: Requests,
     command: Sequence[str] | None,
@@ -111,7 +112,7 @@ def run_actors(
     """Run all islands on Ray; the arguments and the result are those of `engine.take_turns`.
 
     Args:
-      config: of the whole run, whose folder exists and is locked.
+      spec: the whole run, whose folder exists and is locked.
       address: `auto`, the address of a cluster, or `local`.
       requests: the signals that stop the run.
       command: the words of the command line, for the journals.
@@ -121,12 +122,12 @@ def run_actors(
     Raises:
       ValueError: Ray cannot be reached, or a node has other versions or cannot read the run directory.
     """
-    with connected(address, config.run.quiet):
+    with connected(address, spec.run.quiet):
         import ray  # after `connected`, which sets what Ray reads when it is imported
 
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        reserved = _share(nodes, config.islands.islands)
-        folder = RunFolder(str(config.run.run_dir))
+        reserved = _share(nodes, spec.method.islands.islands)
+        folder = RunFolder(str(spec.run.run_dir))
         owner = folder.owner_file.read_text(encoding="utf-8")
         known = versions((*PACKAGES, "ray"))
         remote: Any = ray.remote(Actor).options(  # pyright: ignore[reportFunctionMemberAccess]
@@ -136,8 +137,8 @@ def run_actors(
             max_task_retries=-1,
             max_concurrency=2,
         )
-        numbers = range(config.islands.islands)
-        configs = {number: json.dumps(to_record(_on_node(config, number, reserved))) for number in numbers}
+        numbers = range(spec.method.islands.islands)
+        configs = {number: json.dumps(to_record(_on_node(spec, number, reserved))) for number in numbers}
         tasks = [Task(number, configs[number], owner, known, command, callbacks) for number in numbers]
         actors: dict[int, Any] = {task.number: remote.remote(task) for task in tasks}
         running = {actor.run.remote(): number for number, actor in actors.items()}
@@ -242,13 +243,13 @@ def _whole(share: float) -> float:
     return float(int(share)) if share >= 1 else int(share * 1000) / 1000
 
 
-def _on_node(config: IslandRun, number: int, reserved: Resources) -> IslandRun:
-    """The config with the number of devices of an island: those recorded, or on a CPU as many as it has cores for."""
-    config = as_recorded(config, number)
-    if config.environment.devices is not None or reserved.gpus:
-        return config
-    size, cores = config.population // config.islands.islands, max(1, int(reserved.cpus))
-    return as_recorded(config, number, max(count for count in range(1, cores + 1) if size % count == 0))
+def _on_node(spec: RunSpec, number: int, reserved: Resources) -> RunSpec:
+    """The run with the number of devices of an island: those recorded, or on a CPU as many as it has cores for."""
+    spec = as_recorded(spec, number)
+    if spec.environment.devices is not None or reserved.gpus:
+        return spec
+    size, cores = spec.method.population // spec.method.islands.islands, max(1, int(reserved.cpus))
+    return as_recorded(spec, number, max(count for count in range(1, cores + 1) if size % count == 0))
 
 
 def _check_node(task: Task, run_dir: str) -> None:

@@ -1,6 +1,5 @@
 """Runs an island again from its seed and the recorded exchanges, and compares every bit."""
 
-import dataclasses
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,13 +58,13 @@ def replay_island(run_dir: str | Path, number: int) -> Replay:
     folder = open_existing(run_dir)
     if not islands_of(folder.path):
         raise ValueError(f"{folder.path} has no islands to replay; give the run directory of a run with --islands.")
-    config = check(from_record(folder.config))
+    spec = check(from_record(folder.config))
     check_keys(folder.config, folder.path)
-    if not 0 <= number < config.islands.islands:
-        raise ValueError(f"island {number} does not exist; choose one in 0..{config.islands.islands - 1}.")
-    config = dataclasses.replace(config, run=dataclasses.replace(config.run, run_dir=str(folder.path)))
+    if not 0 <= number < spec.method.islands.islands:
+        raise ValueError(f"island {number} does not exist; choose one in 0..{spec.method.islands.islands - 1}.")
+    spec = spec.with_run(run_dir=str(folder.path))
     recorded = RunFolder(island_dir(folder.path, number))
-    builder = Builder(as_recorded(config, number), begins=True)
+    builder = Builder(as_recorded(spec, number), begins=True)
     template = programs.template(builder.built.program, builder.built.mesh)
     state, _, generation = Checkpointer(recorded.checkpoints, read_only=True).restore(template)
     exchanges = [exchange for exchange in read_exchanges(recorded.imports_file) if exchange.generation <= generation]

@@ -7,11 +7,11 @@ import numpy as np
 
 from rookery.distributed.signals import Interrupted, Requests
 from rookery.experiments.config_io import run_record
-from rookery.experiments.settings import RecordedRun
+from rookery.experiments.spec import RunSpec
 from rookery.islands import ray_engine
 from rookery.islands.engine import take_turns
 from rookery.islands.failures import IslandError, Outcome, record, sentences
-from rookery.islands.plan import Builder, CallbacksFn, IslandRun, as_recorded, check
+from rookery.islands.plan import Builder, CallbacksFn, as_recorded, check
 from rookery.islands.store import Store, StoreError
 from rookery.storage.island_files import island_dir, reached
 from rookery.storage.record import with_first_defaults
@@ -21,7 +21,7 @@ from rookery.training.terminal import terminal
 
 
 def run_islands(
-    config: RecordedRun,
+    spec: RunSpec,
     resume: bool = False,
     ray_address: str | None = None,
     command: Sequence[str] | None = None,
@@ -31,8 +31,8 @@ def run_islands(
     """Run all islands of a run up to its number of generations.
 
     Args:
-      config: of the whole run, with a run directory: `rookery.experiments.configure` makes it.
-      resume: continue the run in `config.run.run_dir`.
+      spec: the whole run, with a run directory: `rookery.experiments.configure` makes it.
+      resume: continue the run in `spec.run.run_dir`.
       ray_address: a cluster of Ray: `auto`, an address, or `local` for one that is started on this machine and stopped
         at the end; None lets the islands take turns in this process.
       command: the words of the command line, for the journals.
@@ -49,47 +49,47 @@ def run_islands(
       IslandError: islands failed, after all others have finished; its `outcomes` are how each island ended.
 
     Example:
-      >>> config = rookery.experiments.configure(
+      >>> spec = rookery.experiments.configure(
       ...     "pbt-sac",
       ...     islands=rookery.experiments.IslandsConfig(islands=4),
       ...     environment=rookery.experiments.EnvironmentConfig("point_maze"),
       ...     run=rookery.experiments.RunConfig(run_dir="runs/islands", generations=100),
       ... )
-      >>> outcomes = rookery.islands.run_islands(config)
+      >>> outcomes = rookery.islands.run_islands(spec)
     """
-    config = check(config)
-    if config.run.run_dir is None:
-        raise ValueError("islands exchange by files; give the run_dir of the config's RunConfig.")
-    run_dir = config.run.run_dir
-    builder = Builder(as_recorded(config, 0) if resume else config, not resume, config.islands.islands)
+    spec = check(spec)
+    if spec.run.run_dir is None:
+        raise ValueError("islands exchange by files; give the run_dir of its RunConfig.")
+    run_dir = spec.run.run_dir
+    builder = Builder(as_recorded(spec, 0) if resume else spec, not resume, spec.method.islands.islands)
     if ray_address is not None:
         ray_engine.check_installed()
     elif not resume:
         _ = builder.built  # whose errors come before there is a folder
-    settings = run_record(config)
-    folder = open_existing(run_dir, write=True) if resume else create(run_dir, settings, config.run.overwrite)
+    settings = run_record(spec)
+    folder = open_existing(run_dir, write=True) if resume else create(run_dir, settings, spec.run.overwrite)
     with folder:
         try:
             Store(folder.publications).check()
         except StoreError as error:
             raise ValueError(str(error)) from error
         if resume:
-            least = min(generation for generation, _ in progress(folder, config.islands.islands))
-            if least >= config.run.generations:  # as a run without islands, it keeps its settings
+            least = min(generation for generation, _ in progress(folder, spec.method.islands.islands))
+            if least >= spec.run.generations:  # as a run without islands, it keeps its settings
                 text = f"generation {least} is already reached by all islands; give a larger --generations to continue."
-                terminal(quiet=config.run.quiet).print_line(text)
-                return [Outcome(number) for number in range(config.islands.islands)]
+                terminal(quiet=spec.run.quiet).print_line(text)
+                return [Outcome(number) for number in range(spec.method.islands.islands)]
             folder.reconfigure(with_first_defaults(settings, folder.config))
-        shown = Follower(config, folder, after_exchange)
+        shown = Follower(spec, folder, after_exchange)
         with Requests() as requests:
             if ray_address is None:
-                outcomes = take_turns(config, builder, requests, command, callbacks, shown)
+                outcomes = take_turns(spec, builder, requests, command, callbacks, shown)
             else:
-                outcomes = ray_engine.run_actors(config, ray_address, requests, command, callbacks, shown)
+                outcomes = ray_engine.run_actors(spec, ray_address, requests, command, callbacks, shown)
         record(outcomes, run_dir)
     shown.end()
     if any(outcome.stopped for outcome in outcomes):
-        least = min(generation for generation, _ in progress(folder, config.islands.islands))
+        least = min(generation for generation, _ in progress(folder, spec.method.islands.islands))
         message = f"stopped, all islands after at least {least} generations, which are saved; continue with: "
         lines = [*sentences(outcomes), f"{message}{resume_command(run_dir)}"]
         raise Interrupted(requests.signum or 2, "\n".join(lines))
@@ -107,21 +107,21 @@ class Follower:
     """Prints a line whenever the islands have passed a further exchange, on average.
 
     Args:
-      config: of the whole run.
+      spec: the whole run.
       folder: the run directory.
       after_exchange: called with its path then.
     """
 
-    def __init__(self, config: IslandRun, folder: RunFolder, after_exchange: Callable[[Path], None] | None):
-        self._config, self._folder = config, folder
+    def __init__(self, spec: RunSpec, folder: RunFolder, after_exchange: Callable[[Path], None] | None):
+        self._spec, self._folder = spec, folder
         self._after = AfterSave(after_exchange) if after_exchange is not None else None
-        self._console = terminal(quiet=config.run.quiet)
+        self._console = terminal(quiet=spec.run.quiet)
         self._shown, self._line = 0, ""
 
     def __call__(self) -> None:
         """Print the progress, if there is any."""
-        found = progress(self._folder, self._config.islands.islands)
-        passed = sum(generation for generation, _ in found) // (len(found) * self._config.islands.migrate_every)
+        found = progress(self._folder, self._spec.method.islands.islands)
+        passed = sum(generation for generation, _ in found) // (len(found) * self._spec.method.islands.migrate_every)
         if passed > self._shown:
             self._shown = passed
             self._print(found)
@@ -130,12 +130,12 @@ class Follower:
 
     def end(self) -> None:
         """Print what the islands have reached."""
-        self._print(progress(self._folder, self._config.islands.islands))
+        self._print(progress(self._folder, self._spec.method.islands.islands))
 
     def _print(self, found: Sequence[tuple[int, float]]) -> None:
         best = int(np.argmax([fitness if np.isfinite(fitness) else -np.inf for _, fitness in found]))
         generations = ", ".join(str(generation) for generation, _ in found)
-        line = f"islands at generation {generations} of {self._config.run.generations}"
+        line = f"islands at generation {generations} of {self._spec.run.generations}"
         line += f"  best {found[best][1]:.4g} (island {best})"
         if line != self._line:  # the end prints again what an exchange in the last generation has printed
             self._console.print_line(line)

@@ -13,12 +13,12 @@ from rookery import make, on_policy
 from rookery.agents.multi_agent import independent
 from rookery.agents.ppo import ppo
 from rookery.agents.ppo_settings import PpoConfig, resolve_defaults
-from rookery.experiments.build import Built, build
-from rookery.experiments.build_parts import with_annealing
+from rookery.experiments.build import build
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import configure, with_space
-from rookery.experiments.settings import AnyRun
+from rookery.experiments.parts import with_annealing
+from rookery.experiments.spec import Built
 from rookery.hyperparams import choose, describe
 from rookery.learners.base import genotype
 from rookery.learners.on_policy import OnPolicyConfig
@@ -34,7 +34,7 @@ def built(kind: str, env: str, **options: Any) -> Built:
 
 def settings(made: Built) -> dict[str, Any]:
     """The settings without a fixed default, as the run records them."""
-    config: Any = made.config
+    config: Any = made.spec
     assert made.space is not None
     return {
         "epochs": (config.agent.actor_epochs, config.agent.critic_epochs),
@@ -70,25 +70,23 @@ def test_defaults_depend_on_the_actions_and_are_recorded(kind, env, expected):
     found = settings(made)
     assert found == expected
     assert jax.tree.map(type, found) == jax.tree.map(type, expected)
-    assert isinstance(made.config, AnyRun)
-    record = json.loads(json.dumps(to_record(with_space(made.config, made.space))))
+    assert made.spec is not None
+    record = json.loads(json.dumps(to_record(with_space(made.spec, made.space))))
     assert record["agent"]["minibatches"] == expected["minibatches"]
     assert record["learner"]["normalize_observations"] is expected["observations"]
     resumed = build(from_record(record))
     assert resumed.space == made.space
     assert settings(resumed) == expected
-    assert resumed.config == with_space(made.config, made.space)
+    assert resumed.spec == with_space(made.spec, made.space)
 
 
 def test_what_is_chosen_is_kept():
     agent = PpoConfig(actor_epochs=2, critic_epochs=3, minibatches=8, normalize_rewards=False, anneal_updates=7)
     learner = OnPolicyConfig(normalize_observations=False)
-    config: Any = built(
-        "ppo", CONTINUOUS, agent=agent, learner=learner, space={"space.entropy_coefficient": 0.5}
-    ).config
+    config: Any = built("ppo", CONTINUOUS, agent=agent, learner=learner, space={"entropy_coefficient": 0.5}).spec
     assert (config.agent, config.learner) == (agent, learner)
     assert with_annealing(config, scheduled=False).anneal_updates == 7
-    config = built("ippo", TEAM, agent=PpoConfig(normalize_rewards=False)).config
+    config = built("ippo", TEAM, agent=PpoConfig(normalize_rewards=False)).spec
     assert config.agent.normalize_rewards is False
 
 
@@ -97,7 +95,7 @@ def test_a_run_recorded_when_the_settings_had_values_keeps_them():
     record["agent"] |= {"actor_epochs": 4, "critic_epochs": 4, "minibatches": 4}
     record["agent"] |= {"normalize_rewards": False, "anneal_updates": 0}
     record["learner"] |= {"normalize_observations": False}
-    config: Any = build(from_record(record)).config
+    config: Any = build(from_record(record)).spec
     assert to_record(config) == record
     assert with_annealing(config, scheduled=False).anneal_updates == 0
 
@@ -114,7 +112,7 @@ def test_a_run_recorded_when_the_settings_had_values_keeps_them():
     ],
 )
 def test_default_minibatches_divide_the_rollout(learner, recurrent, expected):
-    config: Any = built("ppo", CONTINUOUS, learner=learner, agent=PpoConfig(recurrent=recurrent)).config
+    config: Any = built("ppo", CONTINUOUS, learner=learner, agent=PpoConfig(recurrent=recurrent)).spec
     assert config.agent.minibatches == expected
 
 
@@ -148,17 +146,17 @@ def test_entropy_evolves_only_where_actions_are_discrete():
     ],
 )
 def test_rates_are_annealed_over_the_whole_run_unless_they_evolve(kind, env, scheduled, updates):
-    config: Any = built(kind, env, run=RunConfig(generations=30)).config
+    config: Any = built(kind, env, run=RunConfig(generations=30)).spec
     found = with_annealing(config, scheduled).anneal_updates
     assert (found, type(found)) == (updates, int)
 
 
 def test_a_run_resumed_with_more_generations_anneals_over_all_and_the_next_run_over_its_own():
-    first: Any = built("ppo", CONTINUOUS, run=RunConfig(generations=30)).config
+    first: Any = built("ppo", CONTINUOUS, run=RunConfig(generations=30)).spec
     record = to_record(first)
     record["run"]["generations"] = 45
     for config, updates in ((from_record(record), 450), (dataclasses.replace(first, run=RunConfig(generations=5)), 50)):
-        made: Any = build(config).config
+        made: Any = build(config).spec
         assert with_annealing(made, scheduled=False).anneal_updates == updates
 
 

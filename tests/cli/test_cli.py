@@ -18,7 +18,7 @@ from rookery.cli.app import Train
 from rookery.cli.flags import as_typed, flags_of
 from rookery.experiments import build
 from rookery.experiments.config_io import from_record, to_record
-from rookery.experiments.kinds import KINDS, configure, with_space
+from rookery.experiments.kinds import configure, kinds, with_space
 from rookery.populations.config import PbtConfig
 from rookery.report.figures import curves
 from rookery.storage.checkpoint import Checkpointer
@@ -93,9 +93,9 @@ def test_a_schedule_is_replayed_by_one_new_agent(rookery_command, tmp_path):
     """Everything but the population and the seed comes from the run, unless it is given."""
     choices = "--space.policy-lr 1e-5 1e-2 --space.discount fixed --space.tau 0.01 --space.env.x-weight -1 1"
     flags = f"--env point_goal --objective approach --generations 3 --devices 1 {choices} {TINY}"
-    built = build.build(rookery.cli.app.parse(["train", "pbt-td3", *flags.split()]).config)
-    assert built.config is not None
-    record = to_record(with_space(built.config, built.space))
+    built = build.build(rookery.cli.app.parse(["train", "pbt-td3", *flags.split()]).spec)
+    assert built.spec is not None
+    record = to_record(with_space(built.spec, built.space))
     space = json.loads(json.dumps(record["space"]))
     assert (space["policy_lr"], space["discount"], space["tau"]) == ([1e-5, 1e-2], 0.99, 0.01)
     assert space["noise_clip"] == [0.0, 1.0], "the defaults are recorded too"
@@ -277,7 +277,7 @@ def test_characters_that_a_terminal_lacks_are_escaped(rookery_command, tmp_path,
 
 
 def test_a_flag_without_a_value_turns_a_setting_on():
-    agents = [rookery.cli.app.parse(["train", "sac", *flags]).config.agent for flags in ([], ["--fix-alpha"])]
+    agents = [rookery.cli.app.parse(["train", "sac", *flags]).spec.agent for flags in ([], ["--fix-alpha"])]
     assert [agent.fix_alpha for agent in agents] == [False, True]
 
 
@@ -294,14 +294,14 @@ def test_a_flag_without_a_value_turns_a_setting_on():
 )
 def test_an_optional_switch_needs_no_value(words, chosen):
     for kind in ("ppo", "ippo"):
-        assert rookery.cli.app.parse(["train", kind, *words.split()]).config.learner.normalize_observations is chosen
+        assert rookery.cli.app.parse(["train", kind, *words.split()]).spec.learner.normalize_observations is chosen
 
 
 INVALID = [
     ("trian", 2, "there is no command 'trian'; did you mean train?"),
     ("train sca", 2, "there is no kind of run 'sca'; did you mean sac?"),
     ("train", 2, "rookery train needs one of sac, td3,"),
-    ("train --plan", 2, "rookery train needs one of sac, td3,"),
+    ("train --plan", 2, "rookery train needs a kind of run before --plan, such as pbt-sac;"),
     ("", 2, "rookery needs one of train, resume,"),
     ("evaluate", 2, "rookery evaluate needs PATH"),
     ("evaluate x y", 2, "'y' is one word too many for rookery evaluate"),
@@ -480,7 +480,7 @@ def test_too_little_memory_is_one_message(rookery_command, monkeypatch, tmp_path
     def greedy(*_):
         raise MemoryError("Unable to allocate 74.5 GiB")
 
-    monkeypatch.setattr("rookery.experiments.build.find_cells", greedy)
+    monkeypatch.setattr("rookery.experiments.methods.map_elites.find_cells", greedy)
     assert rookery_command("train", "map-elites", "--env", "arm") == (1, "", "error: Unable to allocate 74.5 GiB\n")
     assert not list(tmp_path.iterdir())
 
@@ -494,7 +494,7 @@ def test_without_the_hook_of_tyro_its_own_messages_are_shown(rookery_command, mo
 
 
 def test_a_message_replaces_settings_by_their_flags_and_nothing_else():
-    known = flags_of(KINDS["td3"])
+    known = flags_of(kinds()["td3"])
     message = "policy_lr and num_envs of /population/num_envs.csv, run(num_envs=3), num_envs; the metrics are num_envs."
     expected = "--space.policy-lr and --num-envs of /population/num_envs.csv, run(num_envs=3), --num-envs"
     assert as_typed(message, known, {}) == f"{expected}; the metrics are num_envs."
@@ -568,7 +568,7 @@ def test_help_explains_every_field(rookery_command, command):
     text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", out).split()).replace("path/to/file.py:factory", "")  # the user's file
     internal = r"`_|\w\.py\b|tyro|__|Config\b"
     assert not re.search(internal, text), "a help text must not name internals"
-    if kind := KINDS.get(command.removeprefix("train ")):
+    if kind := kinds().get(command.removeprefix("train ")):
         shown = {
             flag for flag in re.findall(r"(?m)^ {1,4}(--[a-z][a-z.-]*)", re.sub("[│]", " ", out)) if flag != "--help"
         }
@@ -581,7 +581,7 @@ def test_help_explains_every_field(rookery_command, command):
 def test_a_config_survives_json():
     written = configure("pbt-sac", population=7, pbt=PbtConfig(perturb_factors=(0.5, 2.0), best_count=1))
     assert from_record(json.loads(json.dumps(to_record(written)))) == written
-    written = configure("td3", space={"space.policy_lr": (1e-5, 1e-2), "space.discount": "fixed", "space.tau": 0.01})
+    written = configure("td3", space={"policy_lr": (1e-5, 1e-2), "discount": "fixed", "tau": 0.01})
     record = to_record(written)
     assert record["space"] == {"policy_lr": (1e-5, 1e-2), "discount": "fixed", "tau": 0.01}
     assert from_record(json.loads(json.dumps(record))) == written

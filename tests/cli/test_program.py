@@ -12,7 +12,8 @@ import pytest
 import rookery
 from rookery import trees
 from rookery.cli.app import parse
-from rookery.experiments import build, programs, warm_start
+from rookery.experiments import build, warm_start
+from rookery.experiments.methods import program as programs
 from tests.commandline import call
 from tests.tiny import assert_equal
 
@@ -127,7 +128,7 @@ def test_a_run_loads_in_python(run: Path, file: Path) -> None:
 
 def test_members_start_from_its_agents(run: Path) -> None:
     words = f"--env point_room --hidden-sizes 8 --devices 1 --init-from {run}"
-    config = parse(["train", "sac", *words.split()]).config
+    config = parse(["train", "sac", *words.split()]).spec
     members = jax.jit(warm_start.begin(config, build.build(config)).init)(jax.random.key(0)).members
     found = rookery.genotype(trees.take(members, 0)).params
     assert_equal(found, rookery.load(run).best().params)

@@ -1,6 +1,5 @@
 """Recorded episodes: their policies, their frames, the content of the file, and rejected arguments."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from rookery.envs.wrappers.skills import SkillsConfig
 from rookery.experiments import warm_start
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.kinds import configure
-from rookery.storage import run_dir
+from rookery.storage import played, run_dir
 from rookery.types import Genotype, Observation
 from tests.deploy.untrained_runs import (
     DIAYN_RUN,
@@ -96,11 +95,11 @@ def test_header_and_arrays_of_a_plane(sac_run: Path) -> None:
 
 
 def test_the_file_is_read_as_written_and_is_deleted_with_the_run(sac_run: Path) -> None:
-    assert episodes.read_episodes(sac_run) is None
+    assert played.read_episodes(sac_run) is None
     recorded = episodes.record_episodes(sac_run, count=1)
-    path = episodes.write_episodes(sac_run, recorded)
+    path = played.write_episodes(sac_run, recorded)
     assert path == sac_run / "episodes.npz"
-    read = episodes.read_episodes(sac_run)
+    read = played.read_episodes(sac_run)
     assert read is not None
     assert read.header == recorded.header
     assert sorted(read.arrays) == sorted(recorded.arrays)
@@ -108,20 +107,20 @@ def test_the_file_is_read_as_written_and_is_deleted_with_the_run(sac_run: Path) 
         np.testing.assert_array_equal(read.arrays[name], array)
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(ValueError, match=r"episodes\.npz is damaged, or of another version of rookery .*; delete it"):
-        episodes.read_episodes(sac_run)
+        played.read_episodes(sac_run)
     half = {name: array for name, array in recorded.arrays.items() if name not in ("position", "step")}
-    episodes.write_episodes(sac_run, recorded._replace(arrays=half))
+    played.write_episodes(sac_run, recorded._replace(arrays=half))
     with pytest.raises(ValueError, match=r"episodes\.npz is damaged, .*\(no position, step\); delete it"):
-        episodes.read_episodes(sac_run)
-    episodes.write_episodes(sac_run, recorded._replace(header={**recorded.header, "format": 2}))
+        played.read_episodes(sac_run)
+    played.write_episodes(sac_run, recorded._replace(header={**recorded.header, "format": 2}))
     with pytest.raises(ValueError, match=r"another version of rookery \(format 2\)"):
-        episodes.read_episodes(sac_run)
+        played.read_episodes(sac_run)
     path.unlink()
 
 
 def test_a_new_run_in_the_folder_deletes_the_episodes(tmp_path: Path) -> None:
     run_dir.create(tmp_path, {}).release()
-    file = episodes.write_episodes(tmp_path, episodes.Episodes({"format": 1}, {}))
+    file = played.write_episodes(tmp_path, played.Episodes({"format": 1}, {}))
     run_dir.create(tmp_path, {}, overwrite=True).release()
     assert not file.exists()
 
@@ -171,7 +170,7 @@ def test_three_trajectories_of_every_skill_are_added(
 ) -> None:
     asked: list[int] = []
     monkeypatch.setattr(episodes, "evaluate", lambda _, number, *__, **___: asked.append(number))
-    config = dataclasses.replace(DIAYN_RUN, skills=skills)
+    config = DIAYN_RUN.replace(skills=skills)
     episodes.add_episodes(save_run(config, tmp_path / "discovering", (0.0,), unchanged))
     assert asked == [count]
 
@@ -233,7 +232,7 @@ def constant(params: jax.Array, observation: Observation) -> jax.Array:
     return jnp.broadcast_to(params, (1,))
 
 
-def rising(environment: Environment, rises: list[float], most_frames: int = 250) -> episodes.Episodes:
+def rising(environment: Environment, rises: list[float], most_frames: int = 250) -> played.Episodes:
     """Episodes of policies with constant actions."""
     count = len(rises)
     selection = Selection(Genotype(jnp.asarray(rises), (), None), np.arange(count), np.zeros(count, int), [{}] * count)
@@ -332,7 +331,10 @@ def test_environments_that_cannot_be_rendered_are_rejected(tmp_path: Path) -> No
     with pytest.raises(ValueError, match=r"^falling cannot be rendered; "):
         rising(falling(3)._replace(picture=None), [1.0])
     arm = configure(
-        "map-elites", environment=EnvironmentConfig(env="arm", devices=1), batch_size=2, cells=MAP_ELITES_RUN.cells
+        "map-elites",
+        environment=EnvironmentConfig(env="arm", devices=1),
+        batch_size=2,
+        cells=MAP_ELITES_RUN.method.cells,
     )
     with pytest.raises(ValueError, match=r"^arm is a scoring function without a policy; "):
         episodes.record_episodes(save_run(arm, tmp_path / "arm", (), unchanged))

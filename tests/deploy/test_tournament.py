@@ -1,6 +1,5 @@
 """Tournaments of untrained agents, compared with one evaluation after the other; and which member is the best."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ from tests.deploy.untrained_runs import ROLES_RUN, TEAM_LEARNER, save_run, uncha
 ENVIRONMENT = EnvironmentConfig(
     env="pursuit_continuous", episode_length=24, option=("predator_speed=8", "prey_speed=1")
 )
-RUN: Any = dataclasses.replace(ROLES_RUN, environment=ENVIRONMENT, select_by="rating")
+RUN: Any = ROLES_RUN.replace(environment=ENVIRONMENT, select_by="rating")
 FITNESS, RATING = (9.0, 1.0, 2.0, 8.0), (-50.0, 70.0, 50.0, -70.0)  # of predator and prey in slot 0, and in slot 1
 EPISODES = 8
 TEAM_RUN: Any = configure(  # a member is a team; its optimisers differ, its policies have the same shapes
@@ -171,7 +170,7 @@ def test_the_best_member_is_the_one_with_the_highest_rating(run: Path) -> None:
 
 
 def test_runs_that_cannot_play_are_refused(run: Path, tmp_path: Path) -> None:
-    wide = dataclasses.replace(TEAM_RUN, population=1, agent=PpoConfig(hidden_sizes=(5,), minibatches=1))
+    wide = TEAM_RUN.replace(population=1, agent=PpoConfig(hidden_sizes=(5,), minibatches=1))
     other = save_run(wide, tmp_path / "wide", (1.0,), unchanged)
     with pytest.raises(ValueError, match=r"has other networks than .*; give a run with the same agent, hidden_sizes"):
         tournament(run, other, episodes=1)

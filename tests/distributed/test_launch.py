@@ -56,10 +56,10 @@ def parse_call(call: list[str], run: Path) -> str:
     assert call[0] == "rookery"
     command = app.parse(call[1:])
     assert command.processes.wanted
-    place = command.run if isinstance(command, app.Resume) else command.config.run.run_dir
+    place = command.run if isinstance(command, app.Resume) else command.spec.run.run_dir
     assert str(place) == str(run)
     if isinstance(command, app.Train):
-        assert command.config.population % 16 == 0, "the devices of the examples divide it"
+        assert command.spec.method.population % 16 == 0, "the devices of the examples divide it"
     return "resume" if isinstance(command, app.Resume) else "train"
 
 
@@ -116,9 +116,9 @@ class TestIslands:
         parsed = app.parse(call[call.index("rookery") + 1 :])
         assert parsed.processes.ray_address == "auto"
         if isinstance(parsed, app.Train):
-            assert parsed.config.islands.islands == 16
-            plan.check(parsed.config)
-            assert str(parsed.config.run.run_dir) == str(cluster.run)
+            assert parsed.spec.method.islands.islands == 16
+            plan.check(parsed.spec)
+            assert str(parsed.spec.run.run_dir) == str(cluster.run)
         else:
             assert (command, parsed.run) == ("resume", cluster.run)
 
@@ -132,7 +132,7 @@ class TestIslands:
         command = re.search(r'"(rookery train [^"]*)"', text)
         assert command is not None
         words = shlex.split(command[1].replace("\\\n#", ""))
-        plan.check(app.parse(words[1:]).config)
+        plan.check(app.parse(words[1:]).spec)
 
 
 class TestKubernetes:

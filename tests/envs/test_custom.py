@@ -12,7 +12,7 @@ import rookery
 from rookery import factories
 from rookery.envs import custom, registry
 from rookery.envs.base import Environment
-from rookery.experiments.build_parts import option_values
+from rookery.experiments.parts import option_values
 
 FILE = """
 import rookery

@@ -9,11 +9,10 @@ import pytest
 
 from rookery.distributed.mesh import make_mesh
 from rookery.envs import registry
-from rookery.experiments import build, build_parts
+from rookery.experiments import build, parts
 from rookery.experiments.config import EnvironmentConfig, IslandsConfig
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import configure
-from rookery.experiments.settings import PbtRun
 from rookery.islands import plan
 from rookery.learners.off_policy import BUFFER_SIZE, OffPolicyConfig
 from rookery.learners.on_policy import OnPolicyConfig
@@ -97,22 +96,22 @@ def test_me_pbt_replaces_no_member_before_the_first_update():
     ],
 )
 def test_a_replay_buffer_has_a_million_rows_or_as_many_as_fit_in_memory(memory, chosen, rows, monkeypatch):
-    monkeypatch.setattr(build_parts, "available", lambda _: memory)
+    monkeypatch.setattr(parts, "available", lambda _: memory)
     learner = OffPolicyConfig(num_envs=2, batch_size=4, eval_episodes=2, start_states=2, buffer_size=chosen)
     environment = EnvironmentConfig(env="point_room", devices=1)
     built = build.build(configure("pbt-sac", population=2, environment=environment, learner=learner))
-    assert built.config is not None
-    assert isinstance(built.config.learner, OffPolicyConfig)
-    assert built.config.learner.buffer_size == rows
+    assert built.spec is not None
+    assert isinstance(built.spec.learner, OffPolicyConfig)
+    assert built.spec.learner.buffer_size == rows
     state = jax.eval_shape(built.program.init, jax.random.key(0))
     assert state.members.buffer.rows.reward.shape == (2, rows)
-    assert from_record(to_record(built.config)) == built.config, "the chosen size is recorded"
+    assert from_record(to_record(built.spec)) == built.spec, "the chosen size is recorded"
 
 
 def test_a_buffer_of_pixels_counts_their_bytes(monkeypatch):
-    monkeypatch.setattr(build_parts, "available", lambda _: 2**24)
+    monkeypatch.setattr(parts, "available", lambda _: 2**24)
     pixels = registry.make(pixel_walk.ID)
-    rows = build_parts._buffer_size(OffPolicyConfig(), pixels, 2, make_mesh(1))
+    rows = parts._buffer_size(OffPolicyConfig(), pixels, 2, make_mesh(1))
     assert rows == 2**24 // (6 * 2 * (2 * pixel_walk.SIZE**2 + 4 * (pixels.spec.action_size + 2)))
 
 
@@ -125,9 +124,8 @@ def test_from_python_a_buffer_has_a_million_rows():
 @pytest.mark.parametrize("kind", ["pbt-sac", "pbt-td3"])
 def test_populations_of_off_policy_agents_select_every_three_thousand_steps(kind):
     config = configure(kind)
-    assert isinstance(config, PbtRun)
     assert isinstance(config.learner, OffPolicyConfig)
-    found = timing(config.pbt, 8, config.learner.steps_per_generation, config.learner.untrained_generations)
+    found = timing(config.method.pbt, 8, config.learner.steps_per_generation, config.learner.untrained_generations)
     assert found == Timing(1, 3, 2)
 
 
@@ -136,8 +134,7 @@ def test_a_run_recorded_without_an_exploit_interval_selects_in_every_generation(
     del record["pbt"]["exploit_interval"]
     record["pbt"]["burn_in"] = 0
     config = from_record(record)
-    assert isinstance(config, PbtRun)
-    assert timing(config.pbt, 8, 1_000, 1) == Timing(0, 1, 2)
+    assert timing(config.method.pbt, 8, 1_000, 1) == Timing(0, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -158,8 +155,8 @@ def test_teams_whose_agents_compete_are_selected_by_rating(chosen, expected):
     environment = EnvironmentConfig(env=options.pop("env"), devices=1)
     learner = OnPolicyConfig(num_envs=2, rollout_length=16, fitness=options.pop("fitness"))
     built = build.build(configure("pbt-ippo", environment=environment, learner=learner, **options))
-    assert isinstance(built.config, PbtRun)
-    assert (built.config.select_by, built.config.rating_opponents) == expected
+    assert built.spec is not None
+    assert (built.spec.method.select_by, built.spec.method.rating_opponents) == expected
     assert built.program.settings.get("rating_opponents") == expected[1]
 
 
@@ -173,4 +170,4 @@ def test_competing_teams_that_ratings_do_not_rank_need_a_choice(chosen):
 def test_islands_of_competing_teams_do_not_select_by_rating():
     config = configure("pbt-ippo", population=8, islands=IslandsConfig(islands=2))
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, run_dir="runs/teams"))
-    assert plan.config_of(plan.check(config), 1).select_by == "fitness"
+    assert plan.config_of(plan.check(config), 1).method.select_by == "fitness"

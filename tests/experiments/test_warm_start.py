@@ -22,8 +22,8 @@ from rookery.experiments import build, warm_start
 from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.config_io import to_record
-from rookery.experiments.kinds import KINDS, configure
-from rookery.experiments.settings import AnyRun
+from rookery.experiments.kinds import configure, kind_of
+from rookery.experiments.spec import RunSpec
 from rookery.experiments.warm_start_settings import on_task, warm_start_defaults
 from rookery.learners.base import EvaluationConfig
 from rookery.learners.off_policy import OffPolicyConfig
@@ -71,7 +71,7 @@ def save_run(config, path: Path) -> str:
         opened = stack.enter_context(run_dir.create(path, to_record(config)))
         checkpoints = stack.enter_context(Checkpointer(opened.checkpoints, keep=1))
         log = stack.enter_context(RunLog(opened))
-        size = config.population
+        size = config.method.population
         members = {"parent": np.arange(size), "fitness": np.where(np.arange(size) == 1, 2.0, 1.0)}
         log.write(0, {"env_steps": 40 * size}, members)
         checkpoints.save(1, state, {})
@@ -95,9 +95,7 @@ def diayn_run(tmp_path_factory) -> str:
 @pytest.fixture(scope="module")
 def me_pbt_run(tmp_path_factory, diayn_run) -> str:
     """A repertoire that starts from the skills of `diayn_run`."""
-    return save_run(
-        dataclasses.replace(ME_PBT_RUN, init_from=diayn_run), tmp_path_factory.mktemp("origins") / "me_pbt_run"
-    )
+    return save_run(ME_PBT_RUN.replace(init_from=diayn_run), tmp_path_factory.mktemp("origins") / "me_pbt_run")
 
 
 def test_each_skill_of_the_best_member_is_an_agent_for_the_environment_without_skills(diayn_run):
@@ -110,7 +108,7 @@ def test_each_skill_of_the_best_member_is_an_agent_for_the_environment_without_s
     assert_equal(rookery.experiments.skill_policies(diayn_run), policies)
     with pytest.raises(ValueError, match=r"member 3 does not exist; choose one in 0\.\.2"):
         rookery.experiments.skill_policies(diayn_run, 3)
-    with_skill = rookery.diayn(rookery.sac(spec, AGENT), spec, DIAYN_RUN.diayn)
+    with_skill = rookery.diayn(rookery.sac(spec, AGENT), spec, DIAYN_RUN.wrapper.diayn)
     agent = rookery.sac(rookery.make("point_room").spec, AGENT)
     actions = []
     for number, skill in enumerate(enumerate_skills(spec.skill)):
@@ -149,7 +147,7 @@ def test_a_repertoire_starts_from_every_skill_at_its_descriptor(diayn_run, me_pb
 def test_a_repertoire_starts_from_another(me_pbt_run):
     # In another environment, so that the stored fitness does not apply; and with a fixed discount.
     maze = EnvironmentConfig(env="point_maze", episode_length=10, devices=1)
-    config = dataclasses.replace(ME_PBT_RUN, init_from=me_pbt_run, environment=maze, space={"space.discount": 0.9})
+    config = ME_PBT_RUN.replace(init_from=me_pbt_run, environment=maze, space={"discount": 0.9})
     repertoire, there = (
         repertoire_of(initial_state(initial_program(config))),
         rookery.experiments.repertoire(me_pbt_run),
@@ -175,13 +173,13 @@ def test_an_agent_starts_from_the_best_elite_or_the_best_member(me_pbt_run, tmp_
 
 
 def test_skill_discovery_starts_from_skill_discovery(diayn_run):
-    members = initial_state(initial_program(dataclasses.replace(DIAYN_RUN, population=2, init_from=diayn_run))).members
+    members = initial_state(initial_program(DIAYN_RUN.replace(population=2, init_from=diayn_run))).members
     origin = warm_start.open_origin(diayn_run)
     loaded, theirs = members.state.discriminator.params, origin.state.members.state.discriminator.params
     assert_equal(trees.take(loaded, 0), trees.take(theirs, 1))
 
 
-def sac(run: str | None, skill: int | None = 1, kind: str = "sac", **changes: Any) -> AnyRun:
+def sac(run: str | None, skill: int | None = 1, kind: str = "sac", **changes: Any) -> RunSpec:
     return configure(kind, init_from=run, skill=skill, **{**SMALL, **changes})
 
 
@@ -205,11 +203,11 @@ def sac(run: str | None, skill: int | None = 1, kind: str = "sac", **changes: An
             "is a run of kind pbt-diayn, from which a run of kind td3 cannot start",
         ),
         (
-            lambda run: dataclasses.replace(DIAYN_RUN, init_from=run, skills=SkillsConfig(4)),
+            lambda run: DIAYN_RUN.replace(init_from=run, skills=SkillsConfig(4)),
             r"has the skills .*size=3.*, this run .*size=4.*; give this run the same",
         ),
         (
-            lambda run: dataclasses.replace(DIAYN_RUN, init_from=run, skill=1),
+            lambda run: DIAYN_RUN.replace(init_from=run, skill=1),
             "has no skills to choose from here; leave skill out",
         ),
         (
@@ -220,7 +218,7 @@ def sac(run: str | None, skill: int | None = 1, kind: str = "sac", **changes: An
         ),
         (lambda run: sac(run + "-no", None), "is not a run directory"),
         (
-            lambda run: dataclasses.replace(DIAYN_RUN, init_from=run, run=RunConfig(run_dir=run)),
+            lambda run: DIAYN_RUN.replace(init_from=run, run=RunConfig(run_dir=run)),
             "cannot start from itself; choose another folder",
         ),
     ],
@@ -239,7 +237,7 @@ def test_the_best_member_is_one_that_was_not_replaced(diayn_run):
 
 def test_skill_discovery_needs_a_run_with_skills(me_pbt_run):
     with pytest.raises(ValueError, match="is a run of kind me-pbt-sac and has no skills to start from"):
-        initial_program(dataclasses.replace(DIAYN_RUN, init_from=me_pbt_run))
+        initial_program(DIAYN_RUN.replace(init_from=me_pbt_run))
     with pytest.raises(ValueError, match="is a run of kind me-pbt-sac, which discovers no skills"):
         rookery.experiments.skill_policies(me_pbt_run)
 
@@ -257,21 +255,20 @@ def test_settings_that_are_not_given_come_from_the_other_run():
     environment = EnvironmentConfig(env="walker2d_uni", episode_length=100)
     run = configure("diayn", skills=SkillsConfig(7), **{**SMALL, "environment": environment})
     default, evolved, again, other = (
-        warm_start_defaults(run, KINDS[name]) for name in ("sac", "me-pbt-sac", "pbt-diayn", "td3")
+        warm_start_defaults(run, kind_of(name)) for name in ("sac", "me-pbt-sac", "pbt-diayn", "td3")
     )
-    kinds = [config.kind for config in (default, evolved, again, other)]
+    kinds = [config.kind.name for config in (default, evolved, again, other)]
     assert kinds == ["sac", "me-pbt-sac", "pbt-diayn", "td3"]
     assert (default.environment.env, default.environment.episode_length) == ("walker2d_uni", None)
     assert default.agent == evolved.agent == AGENT
     assert default.learner == dataclasses.replace(OffPolicyConfig(), normalize_observations=True)
-    assert again.skills is not None
-    assert again.skills.num_skills == 7
+    assert again.wrapper.skills.num_skills == 7
     assert other.agent == Td3Config()
-    assert warm_start_defaults(None, KINDS["sac"]) == configure("sac")
+    assert warm_start_defaults(None, kind_of("sac")) == configure("sac")
     # The settings of training are those of the new kind.
     agent = PpoConfig(hidden_sizes=(8,), actor_epochs=1, minibatches=2, anneal_updates=0)
     run = configure("pbt-ppo", agent=agent, environment=EnvironmentConfig(env="Breakout-MinAtar", frame_stack=4))
-    default = warm_start_defaults(run, KINDS["ppo"])
+    default = warm_start_defaults(run, kind_of("ppo"))
     assert default.agent == PpoConfig(hidden_sizes=(8,))
     assert default.environment.frame_stack == 4
 
@@ -287,7 +284,7 @@ def test_options_of_another_task_are_not_taken(env, options, tmp_path, monkeypat
     environment = EnvironmentConfig(env=f"{tmp_path}/mass.py:make", option=("mass=2",), frame_stack=2)
     run = on_task(configure("sac", environment=environment), env)
     assert run is not None
-    default = warm_start_defaults(run, KINDS["sac"]).environment
+    default = warm_start_defaults(run, kind_of("sac")).environment
     assert (default.option, default.frame_stack) == (options, 2 if options else 1)
 
 

@@ -18,7 +18,7 @@ import rookery
 from rookery.distributed import layout, programs
 from rookery.distributed.mesh import make_mesh
 from rookery.distributed.signals import Interrupted, Requests
-from rookery.experiments import build_parts
+from rookery.experiments import parts
 from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import configure
@@ -431,14 +431,13 @@ def test_islands_of_one_process_share_the_memory_for_their_buffers(whole, tmp_pa
 
     def rows(run_dir: Path, islands: int) -> int:
         config = config_of(whole)
-        run = dataclasses.replace(config.run, run_dir=str(run_dir))
-        learner = dataclasses.replace(config.learner, buffer_size=None)
-        config = plan.as_recorded(dataclasses.replace(config, run=run, learner=learner), 0)
+        learner = dataclasses.replace(cast(OffPolicyConfig, config.learner), buffer_size=None)
+        config = plan.as_recorded(config.replace(learner=learner).with_run(run_dir=str(run_dir)), 0)
         builder = Builder(config, together=islands)
-        assert builder.built.config is not None
-        return cast(OffPolicyConfig, builder.built.config.learner).buffer_size or 0
+        assert builder.built.spec is not None
+        return cast(OffPolicyConfig, builder.built.spec.learner).buffer_size or 0
 
-    monkeypatch.setattr(build_parts, "available", lambda _: 2**20)
+    monkeypatch.setattr(parts, "available", lambda _: 2**20)
     assert rows(tmp_path, islands=1) // 2 == rows(tmp_path, islands=2) > 32
     assert rows(whole, islands=2) == 32
 
@@ -448,7 +447,7 @@ def test_seeds_of_islands_and_settings_of_older_runs_without_any():
     assert len({plan.seed_of(seed, island) for seed in range(-50, 50) for island in range(50)}) == 5000
     record = to_record(configure("pbt-sac"))
     del record["islands"]
-    assert from_record(record).islands.islands == 1
+    assert from_record(record).method.islands.islands == 1
 
 
 @pytest.mark.parametrize("repertoire", [False, True])

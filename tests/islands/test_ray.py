@@ -259,7 +259,7 @@ def test_the_processes_of_ray_outlive_a_closed_session(monkeypatch):
 
 
 def test_the_number_of_devices_of_an_island_is_kept(tmp_path):
-    config = plan.check(app.parse(["train", *PBT.split(), "--run-dir", str(tmp_path)]).config)
+    config = plan.check(app.parse(["train", *PBT.split(), "--run-dir", str(tmp_path)]).spec)
     assert ray_engine._on_node(config, 0, Resources(2.0, 0.0)).environment.devices == 1
     free = dataclasses.replace(config, environment=dataclasses.replace(config.environment, devices=None))
     assert ray_engine._on_node(free, 0, Resources(3.0, 0.0)).environment.devices == 2

@@ -15,8 +15,8 @@ import pytest
 
 import rookery
 from rookery.distributed import mesh
-from rookery.experiments import config_io
 from rookery.populations.base import Program, ProgramState
+from rookery.storage import record
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.csv_log import read_csv
 from rookery.storage.events import Diverged, Journal
@@ -139,7 +139,7 @@ def test_a_run_continues_with_its_own_implementation_of_random_keys(tmp_path, mo
         assert key_implementation() == "threefry2x32, not partitionable"
         with pytest.raises(ValueError, match=message + "threefry2x32, not"):
             run(walks(), generations=2, resume=True, **options)
-    monkeypatch.setattr(config_io, "key_implementation", lambda: "rbg")
+    monkeypatch.setattr(record, "key_implementation", lambda: "rbg")
     with pytest.raises(ValueError, match=message + "rbg"):
         run(walks(), generations=2, resume=True, **options)
 

@@ -300,7 +300,7 @@ class TestMemory:
     ):
         gauge = device_memory.Gauge(mesh.make_mesh(1))
         with monkeypatch.context() as patched:
-            patched.setattr(device_memory, "_resident", {"VmRSS": 50_000_000, "VmHWM": 42_000_000}.get)
+            patched.setattr(device_memory, "resident", {"VmRSS": 50_000_000, "VmHWM": 42_000_000}.get)
             gauge.begin(held=7_000_000)
             assert getattr(gauge.read(), "size", None) == 7_000_000
         monkeypatch.setattr(device_memory, "_RESET", tmp_path / "absent" / "clear_refs")

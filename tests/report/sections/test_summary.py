@@ -185,7 +185,7 @@ class TestCommand:
 class TestSettings:
     def test_only_settings_that_differ_from_the_defaults_that_the_run_recorded(self):
         words = "pbt-sac --env point_room --population 4 --run-dir here --live --quiet --overwrite"
-        record = json.loads(json.dumps(run_record(parse(["train", *words.split()]).config)))
+        record = json.loads(json.dumps(run_record(parse(["train", *words.split()]).spec)))
         assert summary.differences(record) == [
             {"name": "population", "value": "4", "default": "8"},
             {"name": "environment.env", "value": "point_room", "default": "hopper"},

@@ -1,17 +1,21 @@
-"""Programs of user-defined factories: `package.module:build` and `path/to/file.py:build`."""
+"""A program that a user's function builds: `package.module:build` or `path/to/file.py:build`."""
 
-import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 from rookery.agents.base import Agent
+from rookery.distributed import layout
+from rookery.distributed.mesh import Mesh, check_population, use_cores
 from rookery.envs.base import Environment
-from rookery.experiments.config_io import to_record
-from rookery.experiments.settings import ProgramRun
-from rookery.factories import OWN_PROGRAM, Product, call, is_reference, load, type_of
+from rookery.experiments.config import DevicesConfig
+from rookery.experiments.parts import option_values, requested_mesh
+from rookery.experiments.spec import Built, Method, RunSpec
+from rookery.factories import OWN_PROGRAM, Product, call, check_fields, is_reference, load, type_of
 from rookery.learners.base import Learner
 from rookery.populations.base import Program
 from rookery.qd.base import Scoring
-from rookery.training.program_record import program_record
+from rookery.storage.lineage import Schedule
+from rookery.storage.record import PROGRAM
 
 PRODUCT = Product("program", "a Program", "./mine.py:build", OWN_PROGRAM)
 _REMEDIES = (
@@ -22,11 +26,42 @@ _REMEDIES = (
 )
 
 
-def record_of(config: ProgramRun, program: Program) -> dict[str, Any]:
-    """The entry of `config.json` for a run: its factory and options, and the settings of the program that it built."""
-    settings = program_record(program)
-    environment = settings["environment"] | dataclasses.asdict(config.environment)
-    return {**to_record(config), **settings, "environment": environment}
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a run of a user-defined program."""
+
+    factory: str = ""
+    """The function: path/to/file.py:build or package.module:build."""
+    option: tuple[str, ...] = ()
+    """Parameters of the function, each as name=value."""
+
+    def __post_init__(self) -> None:
+        """Check the types."""
+        check_fields(self)
+
+
+def build(spec: RunSpec[Settings], _: Schedule | None, over: Mesh | None, populations: int) -> Built:
+    """Build the program; see `Method.build`."""
+    del populations
+    devices = spec.environment.devices
+    if over is None:
+        use_cores(devices)  # the population is not known before the program is built, which may start JAX
+    program = make(spec.method.factory, option_values(spec.method.option))
+    if over is None:
+        over = layout.mesh_of(program) if devices is None else requested_mesh(devices)
+        check_population(program.population_size, over)
+    return of_program(program, over)._replace(spec=spec)
+
+
+def of_program(program: Program, over: Mesh) -> Built:
+    """The parts of a run, from its program.
+
+    Args:
+      program: as it was built in Python.
+      over: the devices to bind it to.
+    """
+    program = layout.place(program, over)
+    return Built(program, over, program.space, program.learner)
 
 
 def make(factory: str, options: dict[str, Any]) -> Program:
@@ -71,3 +106,18 @@ def _instead(found: Any) -> tuple[str, str]:
     """What was found in the place of a program, and the remedy."""
     default = type_of(found), "build one by rookery.pbt(learner) or rookery.Program(init, step, ...)"
     return next(((text, remedy) for kind, text, remedy in _REMEDIES if isinstance(found, kind)), default)
+
+
+METHOD = Method(
+    name=PROGRAM,
+    title="A user-defined program: a function that returns a rookery.Program. Its keyword parameters are options: "
+    "`rookery train program ./mine.py:build --option width=64`.",
+    sources=(),
+    subject="user-defined programs",
+    guide="python_runs",
+    settings=Settings(),
+    build=build,
+    describe=lambda _: "",
+    defaults={"environment": DevicesConfig()},
+    has_task=False,
+)

@@ -1,0 +1,216 @@
+"""The description of a run (`RunSpec`), of a kind of run, and of a population method."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, Self
+
+from typing_extensions import TypeVar
+
+from rookery.distributed.mesh import Mesh
+from rookery.experiments.agents import AgentRow, Unwrapped
+from rookery.experiments.config import Chosen, EnvironmentConfig, Rule
+from rookery.hyperparams import Space
+from rookery.learners.base import Learner
+from rookery.learners.off_policy import OffPolicyConfig
+from rookery.learners.on_policy import OnPolicyConfig
+from rookery.populations.base import Program
+from rookery.storage.lineage import Schedule
+from rookery.storage.record import SKILL_METHODS
+from rookery.training.config import RunConfig
+
+LearnerConfig = OffPolicyConfig | OnPolicyConfig
+MethodT = TypeVar("MethodT", default=Any)
+"""The settings of a population method, a frozen dataclass."""
+
+
+class Method(NamedTuple):
+    """A population method. A module in `experiments/methods` has one, and `METHODS` lists them.
+
+    In the texts, `{heading}` and `{agents}` are those of the agent, and `{short_title}` is its name.
+    """
+
+    name: str
+    """Name of its kinds of run on the command line, in which `{agent}` is that of the agent."""
+    title: str
+    """One sentence."""
+    sources: tuple[str, ...]
+    """Papers, besides those of the agent."""
+    subject: str
+    """Heading of its kinds of run in the help."""
+    guide: str
+    """Name of its guide in `docs/guides`."""
+    settings: Any
+    """A frozen dataclass with the defaults of its settings; `population`, if it has members that train."""
+    build: "Callable[[RunSpec, Schedule | None, Mesh | None, int], Built]"
+    """Builds the program of a run. It takes the run; hyper-parameters per generation that independent members train
+    with, or None; the mesh, by default the devices that the settings request; and the number of such populations that
+    share the memory, as islands do. It raises ValueError if the task is unknown, an optional dependency is missing, the
+    devices cannot divide the population evenly, the search space is invalid, or settings are incompatible."""
+    describe: "Callable[[RunSpec], str]"
+    """A short description of a run's population."""
+    trains: Callable[[AgentRow], bool] | None = None
+    """Whether it can train an agent; None for a method that trains none."""
+    defaults: Mapping[str, Any] = MappingProxyType({})
+    """Part of a run (`environment`, `run`, ...) -> default that differs from the part's own."""
+    rules: tuple[Rule, ...] = ()
+    is_independent: bool = False
+    """Whether the members train without selection."""
+    has_repertoire: bool = False
+    """Whether the result is a repertoire of elites, not a population alone."""
+    has_width: bool = True
+    """Whether the width of the networks can be a hyper-parameter."""
+    has_task: bool = True
+    """Whether the run names its task; False for a program that a user's function builds."""
+
+
+class Kind(NamedTuple):
+    """A kind of run: a method with an agent that it trains."""
+
+    name: str
+    """Name on the command line."""
+    method: Method
+    agent: AgentRow | None
+    """None for a method that trains no agents."""
+
+    def __repr__(self) -> str:
+        return f"Kind({self.name!r})"
+
+    @property
+    def title(self) -> str:
+        """One sentence."""
+        return self.method.title.format(**(self.agent.texts if self.agent else {}))
+
+    @property
+    def sources(self) -> str:
+        """The papers, as one line."""
+        found = [*self.method.sources, *(self.agent.sources if self.agent else ())]
+        return f"Source{'s' * (len(found) > 1)}: {', '.join(found)}." if found else ""
+
+    @property
+    def subject(self) -> str:
+        """Heading in the help."""
+        return (self.agent.wrapper.subject if self.agent else "") or self.method.subject
+
+    @property
+    def guide(self) -> str:
+        """Name of the guide in `docs/guides`."""
+        return (self.agent.wrapper.guide if self.agent else "") or self.method.guide
+
+    @property
+    def has_skills(self) -> bool:
+        """Whether the agents discover skills."""
+        return self.agent is not None and self.agent.wrapper.has_skills
+
+    @property
+    def is_team(self) -> bool:
+        """Whether a member is a team of several agents in one environment."""
+        return self.agent is not None and self.agent.wrapper.is_team
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """Conditions without which settings have no effect."""
+        return self.method.rules + (self.agent.wrapper.rules if self.agent else ())
+
+    def default(self) -> "RunSpec":
+        """The run with the default of every setting."""
+        defaults = {"environment": EnvironmentConfig(), "run": RunConfig(), **self.method.defaults}
+        plain = RunSpec(self, self.method.settings, defaults["environment"], defaults["run"])
+        if self.agent is None:
+            return plain
+        row = self.agent
+        filled = dataclasses.replace(plain, agent=row.config(), wrapper=row.wrapper.settings, learner=row.learner)
+        return filled.replace(**{name: value for name, value in row.defaults.items() if name in filled.flat})
+
+
+@dataclass(frozen=True)
+class RunSpec(Generic[MethodT]):
+    """A run: its kind, and the settings of each of its parts."""
+
+    kind: Kind
+    method: MethodT
+    """Settings of the population method."""
+    environment: EnvironmentConfig
+    """Only a `DevicesConfig` where a user's function builds the program."""
+    run: RunConfig
+    agent: Any = None
+    """Config of the agent; None for a method that trains none, as `learner`."""
+    wrapper: Any = field(default_factory=Unwrapped)
+    """Settings of what wraps the agent: of a method of skill discovery, or of a team."""
+    learner: LearnerConfig | None = None
+    space: Mapping[str, Chosen] = field(default_factory=dict)
+    """Choices in the search space: name of the hyper-parameter -> choice."""
+
+    @property
+    def flat(self) -> dict[str, Any]:
+        """All settings by their names in `config.json`: those of the method and of the wrapper, and the other parts."""
+        trained = {"agent": self.agent, "space": self.space, "learner": self.learner} if self.kind.agent else {}
+        parts = {"environment": self.environment, "run": self.run}
+        return {**vars(self.method), **vars(self.wrapper), **trained, **parts}
+
+    def replace(self, **settings: Any) -> Self:
+        """The run with other values of settings, named as in `flat`.
+
+        Raises:
+          TypeError: the kind of run has no such setting.
+          ValueError: a value is invalid.
+        """
+        if unknown := [name for name in settings if name not in self.flat]:
+            raise TypeError(
+                f"a run of kind {self.kind.name} has no setting {unknown[0]}; it has {', '.join(self.flat)}."
+            )
+        changed: dict[str, Any] = {}
+        for part in ("method", "wrapper"):
+            own = {name: settings.pop(name) for name in vars(getattr(self, part)) if name in settings}
+            changed |= {part: dataclasses.replace(getattr(self, part), **own)} if own else {}
+        return dataclasses.replace(self, **changed, **settings)
+
+    def with_run(self, **fields: Any) -> Self:
+        """The run with other values of fields of `RunConfig`."""
+        return dataclasses.replace(self, run=dataclasses.replace(self.run, **fields))
+
+    def with_environment(self, **fields: Any) -> Self:
+        """The run with other values of fields of its `EnvironmentConfig`."""
+        return dataclasses.replace(self, environment=dataclasses.replace(self.environment, **fields))
+
+
+class Built(NamedTuple):
+    """The parts of a run, built from its description."""
+
+    program: Program
+    """The population program that the training loop runs."""
+    mesh: Mesh
+    """The devices that the population is sharded over."""
+    space: Space | None = None
+    """The search space with the run's choices applied; None if the run has no hyper-parameters."""
+    learner: Learner | None = None
+    """The training algorithm of one member; None if the run trains no agents."""
+    spec: RunSpec | None = None
+    """The run with the defaults filled in that depend on the machine or the environment; None for a program from
+    Python."""
+
+    @property
+    def has_repertoire(self) -> bool:
+        """Whether the result is a repertoire of elites, not a population alone."""
+        return self.program.table is not None
+
+    @property
+    def has_separate_roles(self) -> bool:
+        """Whether each role of a team has a separate population."""
+        return self.program.settings.get("member") == "agent"
+
+    @property
+    def has_skills(self) -> bool:
+        """Whether the agents discover skills."""
+        return self.learner is not None and self.learner.spec.skill is not None
+
+    @property
+    def skill_method(self) -> str:
+        """The name of the method of skill discovery; "" without skills, or if it is unknown."""
+        return next((name for name in SKILL_METHODS if name in self.program.settings), "")
+
+    @property
+    def agent(self) -> str:
+        """The name of the agent; "" if it is unknown."""
+        return str(self.program.settings.get("agent", {}).get("name", ""))
