@@ -1,6 +1,8 @@
 """The kinds of run: every method of `methods` with every agent that it can train."""
 
 import dataclasses
+import functools
+import importlib.metadata
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,12 +11,34 @@ from rookery.experiments.config import Chosen
 from rookery.experiments.methods import METHODS
 from rookery.experiments.spec import Kind, RunSpec
 from rookery.experiments.wrappers import WRAPPERS
-from rookery.factories import suggestion
+from rookery.factories import RAISED, place_of, suggestion
 from rookery.hyperparams import Space, describe
+
+PLUGINS = "rookery.kinds"
+"""Group of the entry points of installed packages that add agents and methods: functions without arguments, which add a
+row to `agents.AGENTS` or append to `methods.METHODS`."""
+
+
+@functools.cache
+def _add_plugins() -> None:
+    """Let installed packages add their agents and methods.
+
+    Raises:
+      ValueError: one cannot be loaded; the message names it.
+    """
+    for plugin in importlib.metadata.entry_points(group=PLUGINS):
+        try:
+            plugin.load()()
+        except RAISED as error:
+            raise ValueError(
+                f"the package that provides {plugin.value} adds no kind of run: {type(error).__name__}: {error}"
+                f"{place_of(error)}; repair or uninstall it."
+            ) from error
 
 
 def kinds() -> dict[str, Kind]:
     """All kinds of run: name on the command line -> kind."""
+    _add_plugins()
     found: dict[str, Kind] = {}
     for method in METHODS:
         trained = [None] if method.trains is None else [row for row in rows(WRAPPERS) if method.trains(row)]
