@@ -65,10 +65,14 @@ __all__ = [
     "Learner",
     "Program",
     "act",
+    "agents",
     "check_agent",
     "check_environment",
     "choose",
+    "deploy",
     "diayn",
+    "envs",
+    "experiments",
     "export",
     "from_brax",
     "from_gymnasium",
@@ -76,6 +80,9 @@ __all__ = [
     "from_jaxmarl",
     "from_playground",
     "genotype",
+    "hyperparams",
+    "islands",
+    "learners",
     "load",
     "make",
     "map_elites",
@@ -84,34 +91,17 @@ __all__ = [
     "off_policy",
     "on_policy",
     "pbt",
+    "populations",
     "ppo",
+    "qd",
     "register",
+    "report",
     "run",
     "sac",
     "seeds",
     "skills",
     "td3",
+    "tracking",
+    "training",
+    "types",
 ]
-
-
-def __getattr__(name: str) -> object:
-    """Raise an error that names the package of a public name that is not exported here."""
-    packages = (
-        agents,
-        deploy,
-        envs,
-        experiments,
-        hyperparams,
-        islands,
-        learners,
-        populations,
-        qd,
-        report,
-        tracking,
-        training,
-        types,
-    )
-    for package in packages:
-        if not name.startswith("_") and hasattr(package, name):
-            raise AttributeError(f"rookery has no {name!r}; use {package.__name__}.{name}.")
-    raise AttributeError(f"module 'rookery' has no attribute {name!r}")

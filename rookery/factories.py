@@ -75,13 +75,8 @@ def load(reference: str, product: Product) -> Factory:
     if callable(found):
         return found
     functions = [key for key, value in vars(module).items() if inspect.isfunction(value) and key[0] != "_"]
-    near = difflib.get_close_matches(attribute, functions, n=3, cutoff=0.5) or functions[:5]
-    remedy = (
-        f"did you mean {', '.join(near)}?"
-        if near
-        else f"define a function that returns {product.kind} (see {product.guide})."
-    )
-    raise ValueError(f"{where} has no function {attribute!r}; {remedy}")
+    otherwise = "" if functions else f"define a function that returns {product.kind} (see {product.guide})."
+    raise ValueError(f"{where} has no function {attribute!r}; {suggestion(attribute, functions, otherwise)}")
 
 
 def call(name: str, factory: Factory, options: dict[str, Any]) -> Any:
@@ -122,9 +117,8 @@ def config_from(
         if config is not None:
             raise TypeError(f"give either config or the keywords {sorted(keywords)}, not both.")
         if keyword not in names:
-            near = [name for name in (*others, *names) if name.startswith(keyword)]
-            near = near or difflib.get_close_matches(keyword, [*others, *names])
-            remedy = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(names)}."
+            begins = [name for name in (*others, *names) if name.startswith(keyword)]
+            remedy = suggestion(keyword, begins or [*others, *names], f"it has {', '.join(names)}.")
             raise TypeError(f"{cls.__name__} has no field {keyword}; {remedy}")
     if config is not None and not isinstance(config, cls):
         raise TypeError(f"config must be a {cls.__name__}, got {config!r}; give its fields as keywords, or build one.")
@@ -213,10 +207,11 @@ def check_counts(least: int = 1, **numbers: Any) -> None:
         _checked(name, int, value, Within(least))
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """The remedy for a name that does not exist: similar names, or all if none is similar."""
-    near = difflib.get_close_matches(name.lower(), known := [*known], cutoff=0.5)
-    return f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(known)}."
+def suggestion(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """The remedy for a name that does not exist: similar ones; if none is similar `otherwise`, by default all names."""
+    known = [*known]
+    near = difflib.get_close_matches(name, known, cutoff=0.5) or difflib.get_close_matches(name.lower(), known)
+    return f"did you mean {' or '.join(near)}?" if near else otherwise or f"use one of {', '.join(known)}."
 
 
 def expand_paths(config: Any, *names: str) -> None:

@@ -7,7 +7,6 @@ fields keep their default values.
 
 import abc
 import collections
-import difflib
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery.factories import HYPER_NAMES, check_names
+from rookery.factories import HYPER_NAMES, check_names, suggestion
 from rookery.types import Array, HyperT, Key
 
 FIXED = "fixed"
@@ -329,12 +328,9 @@ def _domain(name: str, choice: Any, field: Field) -> Domain:
 
 def _check_name(name: str, fields: tuple[str, ...]) -> None:
     if name not in fields:
-        near = difflib.get_close_matches(name, fields)
-        of_learner = name == "hidden_size" or name.startswith("env_")
-        remedy = f"did you mean {' or '.join(near or fields)}?"
-        if of_learner and not near:
-            remedy = "parameters of the task, and widths, are in the space of a learner, if it has them."
-        raise ValueError(f"{name!r} is no hyper-parameter here; {remedy}")
+        of_learner = "parameters of the task, and widths, are in the space of a learner, if it has them."
+        otherwise = of_learner if name == "hidden_size" or name.startswith("env_") else ""
+        raise ValueError(f"{name!r} is no hyper-parameter here; {suggestion(name, fields, otherwise)}")
 
 
 def _check_value(name: str, value: float, field: Field) -> None:

@@ -126,7 +126,8 @@ def test_agents_depend_on_the_interface_of_environments_only():
 def test_the_report_reads_run_folders_only():
     report = [path for path in FILES if package_of(path) == "report"]
     used = {name for path in report for name in imports(TREES[path]) if name.startswith("rookery.")}
-    own = ("rookery.report", "rookery.storage", "rookery.trees", "rookery.envs.rendering.scene")
+    own = ("rookery.report", "rookery.storage", "rookery.trees", "rookery.factories")
+    own += ("rookery.envs.rendering.scene",)
     assert [name for name in used if not name.startswith(own)] == []
 
 

@@ -4,7 +4,6 @@ Listing tasks builds no environment and imports no simulator: the sizes are cons
 compares them with the environments.
 """
 
-import difflib
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -26,7 +25,7 @@ from rookery.envs.suites.playground import brax_tasks
 from rookery.envs.suites.playground import descriptors as playground_descriptors
 from rookery.envs.suites.playground import tasks as playground_tasks
 from rookery.envs.tasks import functions, point_maze, probes, pursuit
-from rookery.factories import type_of
+from rookery.factories import suggestion, type_of
 from rookery.hyperparams import Space
 from rookery.types import Settings
 
@@ -134,8 +133,8 @@ def find(name: str) -> Task:
             f"{name!r} is a scoring function for MAP-Elites, not an environment; "
             f"use `rookery train map-elites --env {name}`."
         )
-    near = difflib.get_close_matches(name, (*_TASKS, *functions.names(), *custom.names()), n=3, cutoff=0.5)
-    remedy = f"did you mean {', '.join(near)}?" if near else "`rookery envs` lists them all."
+    known = (*_TASKS, *functions.names(), *custom.names())
+    remedy = suggestion(name, known, "`rookery envs` lists them all.")
     if name.endswith(".py") or "/" in name:
         remedy = f"give the factory in the file too, as in {name.removesuffix('.py')}.py:make."
     raise ValueError(f"there is no task {name!r}; {remedy}")

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,7 +30,7 @@ from rookery.experiments.agents import AgentRow
 from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.spec import RunSpec
-from rookery.factories import check_names
+from rookery.factories import check_names, suggestion
 from rookery.features import has_image
 from rookery.hyperparams import Space
 from rookery.learners import widths
@@ -109,10 +108,7 @@ def _space(learner: Learner, chosen: Mapping[str, Any], replayed: Sequence[str])
     known = spec.parameters.fields if spec.parameters else {}
     for name in (name.removeprefix(PREFIX) for name in (*chosen, *replayed) if name.startswith(PREFIX)):
         if name not in known:
-            near = difflib.get_close_matches(name, known) or known
-            remedy = (
-                f"parameter {name}; did you mean {' or '.join(near)}?" if near else f"parameters; leave {name} out."
-            )
+            remedy = f"parameter {name}; {suggestion(name, known)}" if known else f"parameters; leave {name} out."
             raise ValueError(f"{spec.name} has no {remedy}")
     if widths.NAME in chosen and learner.resize is None:
         raise ValueError(f"the networks of this agent have one width; leave {widths.NAME} out.")

@@ -1,6 +1,5 @@
 """Evaluation by full episodes, and the fields of a learner that follow from it."""
 
-import difflib
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from rookery.envs import descriptors
 from rookery.envs.base import Environment, Step, Team
 from rookery.envs.wrappers import auto_reset, skills
 from rookery.envs.wrappers.time_limit import guard_physics
+from rookery.factories import suggestion
 from rookery.learners import widths
 from rookery.learners.base import (
     SUMMARIES,
@@ -94,8 +94,7 @@ def evaluator(
     """
     measures, objective = environment.spec.measures or {}, config.objective
     if objective is not None and objective not in measures:
-        near = difflib.get_close_matches(objective, measures) or measures
-        remedy = f"; did you mean {' or '.join(near)}?" if near else ", which has none; leave it out."
+        remedy = f"; {suggestion(objective, measures)}" if measures else ", which has none; leave it out."
         raise ValueError(f"objective {objective!r} is no measure of {environment.spec.name}{remedy}")
     environment = guard_physics(environment)
     return Evaluator(act, environment, config, whole_rounds(environment, config), intrinsic_reward)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rookery.factories import suggestion
 from rookery.report.dimensions import Dimensions, dimensions
 from rookery.report.formatting import Settings, part
 from rookery.report.runs import Run, finite_or_nan
@@ -171,11 +172,8 @@ class RunRecord:
         column = score or ("max_fitness" if "max_fitness" in metrics else "best_fitness")
         for name in ("env_steps", column):
             if name not in metrics:
-                near = difflib.get_close_matches(name, metrics, cutoff=0.5) or list(metrics)
-                raise ValueError(
-                    f"{self.path} cannot be compared: its metrics.csv has no column {name}; choose one of "
-                    f"{', '.join(near)}."
-                )
+                remedy = suggestion(name, metrics)
+                raise ValueError(f"{self.path} cannot be compared: its metrics.csv has no column {name}; {remedy}")
         return Run(self.path, self._seed, metrics["env_steps"], finite_or_nan(metrics[column]), column)
 
     @cached_property

@@ -1,9 +1,9 @@
 """Selection of a run's best checkpoint by a column of its metrics."""
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 
+from rookery.factories import suggestion
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv
 from rookery.storage.run_dir import RunFolder
@@ -59,8 +59,7 @@ class Best:
         """
         columns = sorted(columns)
         if self.column is not None and self.column not in columns:
-            near = difflib.get_close_matches(self.column, columns, n=3, cutoff=0.4)
-            remedy = f"did you mean {' or '.join(near)}?" if near else f"the metrics are {', '.join(columns)}."
+            remedy = suggestion(self.column, columns, f"the metrics are {', '.join(columns)}.")
             raise ValueError(f"best_by is not a metric of this run: {self.column!r}; {remedy}")
 
 

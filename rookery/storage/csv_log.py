@@ -34,6 +34,9 @@ class RunLog:
         line, are removed (atomically), and TensorBoard discards those steps. Rows that are lost are filled in, see
         `filled`. 0 starts new tables.
 
+    Attributes:
+      recorded: number of generations in the tables before rows were removed.
+
     Raises:
       ValueError: a line is damaged.
 
@@ -43,6 +46,8 @@ class RunLog:
     """
 
     def __init__(self, folder: RunFolder, resume_generation: int = 0):
+        generations = _existing(folder.metrics_file, "generation").get("generation", ())
+        self.recorded = 1 + max(map(int, generations), default=-1)
         self._metrics = _Table(folder.metrics_file, resume_generation)
         self._lineage = _Table(folder.lineage_file, resume_generation)
         self._cells = _Table(folder.cells_file, resume_generation, has_all_generations=False)

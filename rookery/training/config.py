@@ -1,5 +1,6 @@
 """The settings of a run that the training loop reads: its seed, length, run directory and checkpoints."""
 
+import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -23,6 +24,9 @@ class RunConfig:
     """Run directory; by default runs/<kind>-<env>-<seed>."""
     checkpoint_every: Annotated[int, Within(1)] = 5
     """Generations between two checkpoints (at least 1); the last generation is always saved."""
+    checkpoint_seconds: Annotated[float, Within(0, math.inf)] = 120.0
+    """Seconds after which a checkpoint is saved even earlier (at least 0; 0: never), unless saving takes more than 5 %
+    of the time."""
     keep: Annotated[int, Within(1)] = 3
     """Number of most recent checkpoints to keep (at least 1); older ones are deleted."""
     best_by: str | None = None

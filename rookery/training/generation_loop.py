@@ -65,6 +65,7 @@ class Loop(NamedTuple):
     callbacks: Callbacks
     host: HostEpisodes | None
     exchange: ExchangeFn | None
+    pace: "Pace"
 
     def run(
         self, start: StartPoint, run_key: Key
@@ -112,7 +113,7 @@ class Loop(NamedTuple):
         """Save a generation that stopped before its end; returns the exception to raise."""
         episodes = self.host.save(pause.state) if self.host else None
         if pause.work is None:
-            self.writers.save(generation, pause.state, self.program.table, self.best.generation, episodes)
+            self.writers.save(generation, pause.state, self.program.table, self.best.generation, episodes, False)
             self.writers.wait()
         else:
             self.writers.save_interrupted(generation, (pause.state, pause.work), {DONE: pause.done}, episodes)
@@ -133,17 +134,41 @@ class Loop(NamedTuple):
         """
         last = generation == self.config.generations
         failed = self.callbacks.failed()
-        saves = self.best.improves(generation, row) or generation % self.config.checkpoint_every == 0 or failed
-        signum, saves = sync.agree(self.requests.signum, saves)
+        planned = self.best.improves(generation, row) or generation % self.config.checkpoint_every == 0 or last
+        signum, saves = sync.agree(self.requests.signum, planned or failed or self.pace.is_due())
         seconds = 0.0
-        if saves or last or signum is not None:
+        if saves or signum is not None:
             episodes = self.host.save(state) if self.host and self.writers.checkpoints else None
-            seconds = self.writers.save(generation, state, self.program.table, self.best.generation, episodes)
+            spared = self.best.generation
+            seconds = self.writers.save(generation, state, self.program.table, spared, episodes, planned)
+            self.pace.saved(seconds)
         if signum is not None and not last:
             raise Interrupted(signum, _stopped(generation, self.writers.run_dir))
         if failed:
             raise self.callbacks.error(generation, self.writers.run_dir)
         return seconds
+
+
+class Pace:
+    """Says when a checkpoint is due by the clock, in addition to those after a number of generations.
+
+    Args:
+      seconds: between two checkpoints, if saving takes at most 5 % of them; 0: never.
+    """
+
+    def __init__(self, seconds: float):
+        self._seconds, self._last, self._cost = seconds, time.monotonic(), 0.0
+
+    def is_due(self) -> bool:
+        """Whether a checkpoint is due now."""
+        return self._seconds > 0 and time.monotonic() - self._last >= max(self._seconds, _LEAST_TIMES * self._cost)
+
+    def saved(self, cost: float) -> None:
+        """Note that one was saved, which took `cost` seconds."""
+        self._last, self._cost = time.monotonic(), cost
+
+
+_LEAST_TIMES = 20
 
 
 def _stopped(generation: int, run_dir: Path | None, within: bool = False) -> str:

@@ -33,7 +33,7 @@ from rookery.training.callbacks import Callback, Callbacks, Required, Start, num
 from rookery.training.compilation import Compiler
 from rookery.training.config import RunConfig
 from rookery.training.generation import Generations
-from rookery.training.generation_loop import ExchangeFn, Loop
+from rookery.training.generation_loop import ExchangeFn, Loop, Pace
 from rookery.training.host_episodes import HostEpisodes, host_episodes
 from rookery.training.metrics import WallTimes, summarize
 from rookery.training.program_record import record_of_new, record_of_resumed
@@ -212,8 +212,8 @@ def turns(program: Program, config: RunConfig, over: Mesh, options: RunOptions) 
         untrained = program.learner.untrained_generations if program.learner else 0
         quiet = config.quiet or not sync.is_first()
         reporter = Reporter(config.generations, first, quiet, untrained=untrained, patience=config.patience)
-        if resume and start.state is None:
-            reporter.message(f"{config.run_dir} has no complete checkpoint, so the run starts from the beginning.")
+        if resume:
+            reporter.message(_continues(config, start, writers.log.recorded if writers.log else 0))
         stack.enter_context(reporter)
         meter = plans.Meter(program, over, template)
         writers.journal.begin(first, over, meter.read, command, terminal.failures())
@@ -222,11 +222,21 @@ def turns(program: Program, config: RunConfig, over: Mesh, options: RunOptions) 
         called.begin(Start(recorded, writers.run_dir, first, config.generations))
         generations, state = _compile(program, compiler, start, first_key, requests, reporter, writers.journal, host)
         meter.begin(generations.stages, state)
-        exchange = shared.exchange if shared else None
-        parts = Loop(program, config, generations, writers, reporter, requests, best, called, host, exchange)
+        often = shared.exchange if shared else None, Pace(config.checkpoint_seconds)
+        parts = Loop(program, config, generations, writers, reporter, requests, best, called, host, *often)
         state, history = yield from parts.run(start._replace(state=state), run_key)
         writers.wait()
         return Result(state, history, writers.run_dir, meter.read())
+
+
+def _continues(config: RunConfig, start: StartPoint, recorded: int) -> str:
+    """What a resumed run says first; `recorded` is the number of generations in its tables."""
+    first = start.generation
+    if start.state is None:
+        return f"{config.run_dir} has no complete checkpoint, so the run starts from the beginning."
+    lost = f"generations {first + 1} to {recorded}" if recorded > first + 1 else f"generation {first + 1}"
+    again = f"; {lost} of the tables will be trained again" if recorded > first else ""
+    return f"continues after generation {first}{again}"
 
 
 def _check_counters(program: Program, generations: int) -> None:
@@ -344,5 +354,5 @@ def _make(program: Program, config: RunConfig, resume: bool, record: Mapping[str
     return create(str(config.run_dir), record_of_new(program, config, record), config.overwrite)
 
 
-_KEPT = ("seed", "generations", "checkpoint_every", "keep", "best_by", "patience")
+_KEPT = ("seed", "generations", "checkpoint_every", "checkpoint_seconds", "keep", "best_by", "patience")
 """Fields of `RunConfig` that a run keeps when it is continued, unless others are given."""

@@ -92,6 +92,7 @@ class RunWriters(NamedTuple):
         table: TableFn | None,
         spared: int | None = None,
         host: Mapping[str, np.ndarray] | None = None,
+        planned: bool = True,
     ) -> float:
         """Start saving the state in the background, write the table of its repertoire, and call `after_save`.
 
@@ -101,6 +102,7 @@ class RunWriters(NamedTuple):
           table: gives the columns of `repertoire.csv`; None without a repertoire.
           spared: generation whose checkpoint is kept in addition to the newest ones.
           host: running episodes of environments on the host.
+          planned: whether a run that nothing interrupts saves here too; only then are there rows in `cells.csv`.
 
         Returns:
           Seconds that the checkpoint took: waiting for the previous one, and starting this one.
@@ -112,7 +114,8 @@ class RunWriters(NamedTuple):
                 columns = jax.device_get(table(state))  # a collective computation: every process has to run it
             if self.log is not None and self.folder is not None:
                 # Written before the checkpoint, since a run resumed from a complete checkpoint relies on these rows.
-                self.log.write_cells(generation - 1, columns["fitness"])
+                if planned:
+                    self.log.write_cells(generation - 1, columns["fitness"])
                 with output_to(self.folder.repertoire_file):
                     write_table(self.folder.repertoire_file, {"cell": np.arange(len(columns["fitness"])), **columns})
         if self.log is not None:

@@ -200,7 +200,7 @@ def test_options_reach_the_task():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("Hoper-v4", {}, "EnvPool has no environment 'Hoper-v4'; did you mean envpool:Hopper-v4, "),
+        ("Hoper-v4", {}, "EnvPool has no environment 'Hoper-v4'; did you mean envpool:Hopper-v4 or "),
         ("xyzzyq", {}, "EnvPool has no environment 'xyzzyq'; envpool.list_all_envs() lists them."),
         ("Hopper-v4", {"frame_skp": 2}, "envpool:Hopper-v4 has no option frame_skp; did you mean frame_skip"),
         ("Hopper-v4", {"num_envs": 2}, "has no option num_envs"),

@@ -474,5 +474,5 @@ def test_any_column_can_be_the_score(write):
     found = compare([path], score="coverage")
     assert found.rows[0].scores.tolist() == [50.0]
     assert found.settings["hopper"].score == "coverage"
-    with pytest.raises(ValueError, match="has no column coverag; choose one of coverage"):
+    with pytest.raises(ValueError, match="has no column coverag; did you mean coverage"):
         compare([path], score="coverag")

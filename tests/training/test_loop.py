@@ -182,6 +182,8 @@ def test_the_phases_add_up_to_the_wall_time(tmp_path, monkeypatch):
 
     for module in (loop, generation_loop, run_writer):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=taking(1.0, lambda: now[0])))
+    unhurried = SimpleNamespace(is_due=lambda: False, saved=lambda _: None)
+    monkeypatch.setattr(loop, "Pace", lambda _: unhurried)
     monkeypatch.setattr(run_writer.RunWriters, "write", taking(10.0, run_writer.RunWriters.write))
     monkeypatch.setattr(Checkpointer, "save", taking(100.0, Checkpointer.save))
     folder = str(tmp_path / "run")
@@ -204,6 +206,38 @@ def test_the_cells_of_a_repertoire_are_written_before_its_checkpoint(tmp_path):
     out = run_writer.RunWriters(Journal(), checkpoints=double, log=double, folder=RunFolder(tmp_path))
     out.save(3, state, lambda state: {"fitness": state.shared})
     assert order == [(2, np.zeros(1)), "sync", "checkpoint"]
+
+
+def test_checkpoints_by_the_clock_change_no_table(tmp_path, monkeypatch):
+    now = iter(range(0, 10**6, 60))  # each reading of the clock takes a minute
+    monkeypatch.setattr(generation_loop, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
+    saved, cells = {}, {}
+    for seconds in (0.0, 300.0):
+        path = tmp_path / f"{seconds}"
+        options = {"generations": 8, "checkpoint_every": 5, "checkpoint_seconds": seconds, "keep": 9, "quiet": True}
+        run(arm(), run_dir=path, **options)
+        saved[seconds] = [int(one.stem[-8:]) for one in sorted((path / "checkpoints").glob("*.json"))]
+        cells[seconds] = (path / "cells.csv").read_text()
+    assert saved[0.0] == [5, 8]
+    assert len(saved[300.0]) > 3
+    assert set(saved[300.0]) > {5, 8}
+    assert cells[0.0] == cells[300.0]
+
+
+def test_the_clock_asks_for_a_checkpoint_only_if_saving_is_cheap(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(generation_loop.time, "monotonic", lambda: now[0])
+    pace = generation_loop.Pace(100.0)
+    for at, cost, due in ((99.0, None, False), (100.0, 1.0, True), (199.0, None, False), (200.0, 9.0, True)):
+        now[0] = at
+        assert pace.is_due() == due
+        if cost is not None:
+            pace.saved(cost)
+    now[0] = 379.0
+    assert not pace.is_due(), "9 s are more than 5 % of 179"
+    now[0] = 380.0
+    assert pace.is_due()
+    assert not generation_loop.Pace(0.0).is_due()
 
 
 def test_after_save_is_called_after_each_save_and_its_error_does_not_end_the_run(tmp_path):

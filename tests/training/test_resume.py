@@ -210,8 +210,9 @@ def test_other_kinds_continue_from_what_a_kill_leaves(kind, flags, tmp_path):
     else:
         assert len(read_csv(uninterrupted / "repertoire.csv")["fitness"]), "the test needs elites"
     cut(uninterrupted, run, 2)
-    code, _, err = call("resume", str(run))
+    code, out, err = call("resume", str(run))
     assert code == 0, err
+    assert "continues after generation 2; generations 3 to 4 of the tables will be trained again\n" in out
     assert_same_run(uninterrupted, run)
     assert run_events(run) == ["began", "compiled", "began", "compiled", "ended: finished"]
 

@@ -1,6 +1,5 @@
 """Scoring functions for MAP-Elites: they map a vector to a fitness and a descriptor, without an episode."""
 
-import difflib
 import math
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 
 from rookery.envs import base
 from rookery.envs.base import DescriptorSpec
-from rookery.factories import check_counts
+from rookery.factories import check_counts, suggestion
 from rookery.types import Array, Key
 
 EDGE = 5.12  # the usual search domain of the sphere and Rastrigin functions is [-5.12, 5.12]^n
@@ -76,8 +75,7 @@ def function(name: str, size: int | None = None) -> Function:
       4
     """
     if name not in _FUNCTIONS:
-        near = difflib.get_close_matches(name, _FUNCTIONS, n=3, cutoff=0.5) or _FUNCTIONS
-        raise ValueError(f"there is no scoring function {name!r}; did you mean {' or '.join(near)}?")
+        raise ValueError(f"there is no scoring function {name!r}; {suggestion(name, _FUNCTIONS)}")
     build, default_size = _FUNCTIONS[name]
     return build(name, default_size if size is None else size)
 

@@ -4,7 +4,6 @@ Learning Environment Execution Engine").
 They run on the host, see `rookery.envs.host`; EnvPool's own threads step them.
 """
 
-import difflib
 import functools
 import os
 import warnings
@@ -21,7 +20,7 @@ from rookery.envs.host.pool import HostPool
 from rookery.envs.host.workers import Worker
 from rookery.envs.suites.envpool.episodes import Episodes, Task
 from rookery.envs.suites.gymnasium import spaces
-from rookery.factories import check_counts
+from rookery.factories import check_counts, suggestion
 
 PREFIX = "envpool:"
 """Begins the names of EnvPool's environments."""
@@ -74,8 +73,7 @@ def make(
     build.check_timeout(timeout)
     known = envpool.list_all_envs()
     if task not in known:
-        near = difflib.get_close_matches(task, known, n=3, cutoff=0.5)
-        remedy = f"did you mean {', '.join(PREFIX + other for other in near)}?" if near else _LIST
+        remedy = suggestion(PREFIX + task, [PREFIX + other for other in known], _LIST)
         raise ValueError(f"EnvPool has no environment {task!r}; {remedy}")
     config = _spec(name, {}).config
     _check_options(name, options, config._fields)
@@ -117,9 +115,7 @@ def _check_options(name: str, options: dict[str, Any], settings: Sequence[str]) 
     known = sorted({*settings} - {*_RESERVED} | {"episode_length", "num_threads", "timeout"})
     for option in options:
         if option not in known:
-            near = difflib.get_close_matches(option, known, n=3, cutoff=0.6)
-            remedy = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(known)}."
-            raise ValueError(f"{name} has no option {option}; {remedy}")
+            raise ValueError(f"{name} has no option {option}; {suggestion(option, known)}")
 
 
 def _instance(task: str, options: dict[str, Any], threads: int, seeds: Sequence[int]) -> Any:

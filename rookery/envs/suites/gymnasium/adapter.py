@@ -4,7 +4,6 @@ They run on the host: see `rookery.envs.host`.
 """
 
 import contextlib
-import difflib
 import functools
 import importlib
 import os
@@ -24,7 +23,7 @@ from rookery.envs.host.workers import ProcessRunner, Worker
 from rookery.envs.rendering.scene import Picture
 from rookery.envs.suites.gymnasium import film, spaces
 from rookery.envs.suites.gymnasium.episodes import Episodes, Task
-from rookery.factories import RAISED, check_counts, place_of, type_of
+from rookery.factories import RAISED, check_counts, place_of, suggestion, type_of
 
 PREFIX = "gym:"
 """Begins the names of Gymnasium's environments."""
@@ -271,8 +270,7 @@ def _limit(env: Any) -> int | None:
 
 
 def _unknown(identifier: str, known: list[str], error: str = "") -> str:
-    near = difflib.get_close_matches(identifier, known, n=3, cutoff=0.5)
-    remedy = f"did you mean {', '.join(PREFIX + name for name in near)}?" if near else _IMPORT_HINT
+    remedy = suggestion(PREFIX + identifier, [PREFIX + name for name in known], _IMPORT_HINT)
     reason = f" ({error.strip().splitlines()[0].rstrip('.')})" if error else ""
     return f"Gymnasium has no environment {identifier!r}{reason}; {remedy}"
 
