@@ -138,6 +138,8 @@ ROW_NAMES = (
     *("seconds", "steps_per_second", "seconds_tables", "seconds_checkpoint"),
 )
 """Columns of `metrics.csv` that are computed for every program."""
+RESERVED_COLUMNS = (*(name for name in KEY_COLUMNS if name != "parent"), *ROW_NAMES)
+"""Columns that no metric of a program or of an emitter can be."""
 METRIC_NAMES = (
     *(*KEY_COLUMNS, *ROW_NAMES, "fitness", "diverged", "rating", "smoothed_fitness", "smoothed_rating", "reward"),
     *("episode_length", "coverage", "qd_score", "normalized_qd_score", "max_fitness", "below_offset", "added"),
@@ -196,15 +198,15 @@ _OF_KIND = {int: Within(-LARGEST_COUNT - 1), float: Within(-math.inf, math.inf)}
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
-def check_counts(least: int = 1, **numbers: Any) -> None:
-    """Check that arguments are whole numbers from `least` to the largest int32.
+def check_counts(least: int = 1, most: int = LARGEST_COUNT, **numbers: Any) -> None:
+    """Check that arguments are whole numbers from `least` to `most`, by default the largest int32.
 
     Raises:
       TypeError: one is no whole number; the message names it.
       ValueError: one is out of range.
     """
     for name, value in numbers.items():
-        _checked(name, int, value, Within(least))
+        _checked(name, int, value, Within(least, most))
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str = "") -> str:

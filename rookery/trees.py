@@ -79,6 +79,12 @@ def _numbers(leaf: Array) -> np.ndarray:
     return values.astype(np.float64) if values.dtype.kind == "f" else values
 
 
+def are_finite_in_float32(numbers: Any) -> bool:
+    """Whether all numbers are finite when they are rounded to float32."""
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(np.asarray(numbers, np.float64).astype(np.float32)).all())
+
+
 def flatten_mapping(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten nested mappings into one, with keys such as `run.generations`; empty mappings are dropped."""
     rows: dict[str, Any] = {}

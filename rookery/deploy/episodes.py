@@ -31,6 +31,7 @@ from rookery.storage.island_files import best_of
 from rookery.storage.played import FORMAT, Episodes, write_episodes
 from rookery.storage.record import PYTHON
 from rookery.storage.run_dir import open_existing
+from rookery.training.config import check_seed
 from rookery.types import PyTree
 
 MOST_FRAMES = 250
@@ -124,6 +125,7 @@ def record_episodes(
     """
     check_counts(count=1 if count is None else count)
     check_counts(2, most_frames=most_frames)
+    check_seed(seed)
     origin = warm_start.open_origin(run_dir, checkpoint, program)
     evaluator = evaluator_of(origin)
     picture, spec = render.picture_of(evaluator.environment), evaluator.environment.spec

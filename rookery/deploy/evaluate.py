@@ -32,6 +32,7 @@ from rookery.storage.csv_log import write_table
 from rookery.storage.island_files import best_of
 from rookery.storage.record import PYTHON, are_independent
 from rookery.storage.run_dir import RunFolder, open_existing
+from rookery.training.config import check_seed
 from rookery.training.progress import bar
 from rookery.types import Genotype, Key
 
@@ -138,7 +139,7 @@ def evaluation_key(seed: int) -> Key:
     A training run splits `key(seed)` and folds its generation numbers into the result. With `key(seed)` itself, the
     evaluation of a run with the same seed would reuse the random keys of its initialisation and training.
     """
-    return jax.random.fold_in(jax.random.key(seed), _EVALUATION)
+    return jax.random.fold_in(jax.random.key(check_seed(seed)), _EVALUATION)
 
 
 _EVALUATION = 0x6576616C  # larger than any index of a split of the same key: those count from 0

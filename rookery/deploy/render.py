@@ -18,6 +18,7 @@ from rookery.factories import user_path
 from rookery.learners import rollout
 from rookery.populations.base import Program
 from rookery.report.figures.animation import animate
+from rookery.training.config import check_seed
 from rookery.types import Array, Genotype, Key, Observation, PyTree
 
 
@@ -94,7 +95,7 @@ def render(
             f"{spec.name} is rendered in 3D and not as a film; `rookery report {policy.origin.path}` (in Python "
             "rookery.load(...).report(rollouts=12)) plays it in its page."
         )
-    key = jax.random.key(seed)
+    key = jax.random.key(check_seed(seed))
     states, rewards = play(policy.evaluator.act, environment, policy.genotype, key, policy.skill or 0)
     title = spec.name if policy.skill is None else f"{spec.name}  skill {policy.skill}"
     generation = policy.origin.generation

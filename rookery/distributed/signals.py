@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 import threading
 from types import FrameType, TracebackType
 
@@ -45,6 +46,8 @@ class Requests:
         if self.signum is not None and signum == signal.SIGINT:
             raise KeyboardInterrupt
         self.signum = signum
+        if sys.__stderr__ is None:  # it was closed at the start, so that another file may have its number
+            return
         with contextlib.suppress(OSError):  # after SIGHUP the terminal is gone
             os.write(
                 2, b"\nstopping: the run is saved first; press Ctrl-C again to stop at once, without saving\n"

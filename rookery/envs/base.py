@@ -9,13 +9,14 @@ agents, sizes are those of the largest agent, and the flags of an agent whose ta
 is over. The episode is over when it has ended for all agents. Every function here supports both kinds.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
+import numpy as np
 
+from rookery import trees
 from rookery.envs import descriptors
 from rookery.envs.host.pool import HostPool
 from rookery.envs.rendering import scene
@@ -316,9 +317,10 @@ def descriptor_spec(
       >>> rookery.envs.descriptor_spec("final x, y", "final", (-1.0, -1.0), (1.0, 1.0)).size
       2
     """
+    lower, upper = (tuple(map(float, np.atleast_1d(np.asarray(side, np.float64)))) for side in (lower, upper))
     if not lower or len(lower) != len(upper):
         raise ValueError(f"descriptor {meaning!r} needs limits of one equal size >= 1, got {lower} and {upper}.")
-    if not all(math.isfinite(limit) for limit in (*lower, *upper)):
+    if not trees.are_finite_in_float32((*lower, *upper)):
         raise ValueError(f"descriptor {meaning!r} needs finite limits, got {lower} and {upper}.")
     if any(low >= high for low, high in zip(lower, upper, strict=True)):
         raise ValueError(f"descriptor {meaning!r} needs lower < upper in every dimension, got {lower} and {upper}.")
@@ -329,7 +331,7 @@ def descriptor_spec(
             f"descriptor {meaning!r} with a cell is a position, so the cell must be above 0 and the kind 'final'; got "
             f"{cell} and {kind!r}."
         )
-    return DescriptorSpec(meaning, kind, lower, upper, cell, observed)
+    return DescriptorSpec(meaning, kind, lower, upper, None if cell is None else float(cell), observed)
 
 
 def first_step(

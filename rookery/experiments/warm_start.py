@@ -182,8 +182,18 @@ def current_fitness(origin: Origin) -> np.ndarray:
 
 def _last_evaluation(origin: Origin) -> dict[str, np.ndarray]:
     """The columns of `lineage.csv` in the generation before the checkpoint."""
-    table = read_csv(open_existing(origin.path).lineage_file)
-    return {name: values[table["generation"] == origin.generation - 1] for name, values in table.items()}
+    path = open_existing(origin.path).lineage_file
+    table = read_csv(path)
+    size = origin.built.program.population_size
+    if origin.built.has_separate_roles and origin.built.learner and origin.built.learner.spec.team:
+        size *= len(origin.built.learner.spec.team.names)
+    last = {name: values[table["generation"] == origin.generation - 1] for name, values in table.items()}
+    if len(last.get("fitness", ())) != size:
+        raise ValueError(
+            f"{path} has lost rows of generation {origin.generation - 1}, by which the best member is chosen; put a "
+            "copy of the file back, or name the member."
+        )
+    return last
 
 
 def _current(origin: Origin, column: str) -> np.ndarray:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rookery import trees
 from rookery.factories import check_counts
 from rookery.types import Array, Key
 
@@ -47,7 +48,7 @@ def grid(shape: tuple[int, ...], lower: Sequence[float], upper: Sequence[float])
     if min(shape) < 1:
         raise ValueError(f"a grid needs at least 1 cell along each dimension, got {shape}.")
     check_counts(cells=math.prod(shape))
-    _check_widths(low, high, (high - low) / shape, math.prod(shape))
+    _check_widths(low, high, np.where(np.asarray(shape) > 1, (high - low) / shape, np.inf), math.prod(shape))
     sides = [
         start + (end - start) * (np.arange(size) + 0.5) / size
         for size, start, end in zip(shape, low, high, strict=True)
@@ -92,7 +93,7 @@ def cvt(
     if iterations < 0:
         raise ValueError(f"iterations must be at least 0, got {iterations}.")
     side = (np.prod(high - low) / cells) ** (1 / len(low))  # of a cube of the volume of a cell
-    _check_widths(low, high, np.minimum(high - low, side), cells)
+    _check_widths(low, high, np.minimum(high - low, side) if cells > 1 else np.full(len(low), np.inf), cells)
     span = jnp.asarray(high - low, jnp.float32)
     centroids = _lloyd(key, span, iterations, cells=cells, num_samples=num_samples)
     start, end = jnp.asarray(low[None], jnp.float32), jnp.asarray(high[None], jnp.float32)
@@ -232,7 +233,7 @@ def _limits(lower: Sequence[float], upper: Sequence[float]) -> tuple[np.ndarray,
     got = f"got {low.tolist()} and {high.tolist()}."
     if low.ndim != 1 or low.shape != high.shape or not low.size:
         raise ValueError(f"a descriptor needs limits of one equal size >= 1, {got}")
-    if not all(math.isfinite(bound) for bound in (*low, *high)) or not (low < high).all():
+    if not trees.are_finite_in_float32([*low, *high]) or not (low < high).all():
         raise ValueError(f"a descriptor needs finite limits, lower < upper in every dimension, {got}")
     return low, high
 

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rookery import trees
-from rookery.factories import check_names
+from rookery.factories import RESERVED_COLUMNS, check_names
 from rookery.learners.evaluation import evaluate as evaluate_episodes
 from rookery.populations import base, rebuild
 from rookery.populations.base import Program, ProgramState
@@ -122,7 +123,7 @@ def finish(bindings: MapElitesBindings, state: ProgramState, work: Work) -> tupl
     emitter_state = EmitterState(state.members, state.shared.emitter)
     ask = staged_ask(bindings.emitter.ask)
     emitter_state, genotypes, ask_metrics = ask.propose(emitter_state, work._replace(shared=ask_shared), repertoire)
-    genotypes = _bounded(genotypes, bindings.scoring.bounds)
+    genotypes = bounded(genotypes, bindings.scoring.bounds)
     keys = base.member_keys(evaluate_key, bindings.emitter.batch_size)
     evaluator = partial(evaluate_genotype, bindings.scoring, record=bindings.emitter.learns_from_transitions)
     evaluation = bindings.placement.map(evaluator, (genotypes, keys), (bank,))
@@ -136,7 +137,8 @@ def finish(bindings: MapElitesBindings, state: ProgramState, work: Work) -> tupl
     emitter_state, tell_metrics = bindings.emitter.tell(emitter_state, evaluation._replace(added=added))
     state = with_repertoire(_with_emitter(state, emitter_state), repertoire)
     own = {"fitness": evaluation.fitness, **_metrics(bindings, repertoire, added, evaluation)}
-    check_names("metric of the emitter", [*ask_metrics, *(set(tell_metrics) - {"fitness"})], own)
+    taken = [*RESERVED_COLUMNS, *own]
+    check_names("metric of the emitter", [*ask_metrics, *(set(tell_metrics) - {"fitness"})], taken)
     metrics = {**own, **ask_metrics, **tell_metrics}
     return state, metrics
 
@@ -151,7 +153,7 @@ def limits_of(scoring: Scoring) -> tuple[Array, Array]:
     return jnp.asarray(descriptor.lower, jnp.float32), jnp.asarray(descriptor.upper, jnp.float32)
 
 
-def _bounded(genotypes: PyTree, bounds: tuple[float, float] | None) -> PyTree:
+def bounded(genotypes: PyTree, bounds: tuple[float, float] | None) -> PyTree:
     """Clip numbers to the bounds, whole numbers to those inside; truth values are left unchanged."""
     if bounds is None:
         return genotypes
@@ -167,7 +169,7 @@ def _bounded(genotypes: PyTree, bounds: tuple[float, float] | None) -> PyTree:
                 raise ValueError(
                     f"the genotype has whole numbers of type {leaf.dtype}, but the bounds {bounds} have none."
                 )
-        return leaf if leaf.dtype == bool else jnp.clip(leaf, lower, upper)
+        return leaf if leaf.dtype == bool else jnp.clip(leaf, *np.asarray([lower, upper]).astype(leaf.dtype))
 
     return jax.tree.map(clip, genotypes)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from rookery import distributions, hyperparams, networks
+from rookery import distributions, hyperparams, networks, trees
 from rookery.agents.base import ActFn, check_hidden_sizes
 from rookery.agents.encoders import EncoderName, reader
 from rookery.envs import base as envs
@@ -57,7 +57,8 @@ def function_scoring(
       The scoring.
 
     Raises:
-      ValueError: the limits are of size 0, of different sizes, or do not increase.
+      ValueError: the limits are of size 0, of different sizes, or do not increase; or the bounds are not finite, or do
+        not increase.
 
     Example:
       >>> def square(x, key):
@@ -68,6 +69,8 @@ def function_scoring(
     """
     lowest, highest = (tuple(np.atleast_1d(np.asarray(side, float)).tolist()) for side in (lower, upper))
     descriptor = envs.descriptor_spec("descriptor", "final", lowest, highest)
+    if bounds is not None and not (len(bounds) == 2 and trees.are_finite_in_float32(bounds) and bounds[0] < bounds[1]):
+        raise ValueError(f"bounds must be two finite numbers, the lower one first, got {bounds}.")
     return Scoring(
         name=name,
         init_genotype=partial(_init_genotype, init),

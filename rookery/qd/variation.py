@@ -87,9 +87,11 @@ def _vary(first: Array, second: Array, step: Array, key: Key, iso_sigma: Scalar)
     if first.dtype == bool:
         return start + change > 0.5
     limits = jnp.iinfo(first.dtype)
-    least, most = (float(limit - limit // 2**24) for limit in (limits.min, limits.max))  # which float32 has
-    inside = (start + change >= least) & (start + change <= most)
-    return jnp.where(inside, first + change.astype(jnp.int32).astype(first.dtype), first)
+    margin = 0 if limits.bits <= 16 else limits.max // 2**24  # so that float32 has both ends
+    least = float(limits.min + margin * (limits.min < 0))
+    inside = (start + change >= least) & (start + change <= float(limits.max - margin))
+    size = jnp.abs(change).astype(jnp.uint32).astype(first.dtype)  # of a change that int32 may not have
+    return jnp.where(inside, jnp.where(change < 0, first - size, first + size), first)
 
 
 def child(first: _Tree, second: PyTree, key: Key, config: VariationConfig) -> _Tree:

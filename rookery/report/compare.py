@@ -105,7 +105,9 @@ def _evaluated(groups: Sequence[Group], fresh: Fresh) -> list[Group]:
 
     def scored(run: Run) -> Run:
         generation, fitness = results[run.path]
-        return run._replace(fresh=Score(float(run.env_steps[generation - 1]), float(fitness[run.member or 0])))
+        # Every generation makes equally many steps, also those whose rows are lost.
+        env_steps = run.env_steps[-1] / len(run.env_steps) * generation
+        return run._replace(fresh=Score(float(env_steps), float(fitness[run.member or 0])))
 
     return [group._replace(runs=tuple(map(scored, group.runs))) for group in groups]
 

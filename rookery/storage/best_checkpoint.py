@@ -29,6 +29,8 @@ class Best:
         """Restore the state of a stopped run: the best among the generations that have a checkpoint."""
         if self.column is not None and folder.metrics_file.exists():
             metrics = read_csv(folder.metrics_file)
+            if self.column not in metrics or "generation" not in metrics:
+                return  # the table is damaged, so that no checkpoint is known to be the best
             values = dict(zip(metrics["generation"] + 1, map(float, metrics[self.column]), strict=True))
             kept = [number for number in checkpoints.generations() if math.isfinite(values.get(number, math.nan))]
             best_first = sorted(kept, key=lambda generation: -values[generation])  # the earliest of equal ones first

@@ -4,7 +4,20 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-from rookery.factories import Within, check_fields, user_path
+from rookery.factories import Within, check_counts, check_fields, user_path
+
+_LARGEST_SEED = 2**32 - 1
+
+
+def check_seed(seed: int) -> int:
+    """A seed in its range, 0 to 2^32 - 1: larger ones would repeat the numbers of others.
+
+    Raises:
+      ValueError: it is outside.
+      TypeError: it is no whole number.
+    """
+    check_counts(0, _LARGEST_SEED, seed=seed)
+    return seed
 
 
 @dataclass(frozen=True)
@@ -16,7 +29,7 @@ class RunConfig:
       TypeError: a number is not whole.
     """
 
-    seed: Annotated[int, Within(0, 2**32 - 1)] = 0
+    seed: Annotated[int, Within(0, _LARGEST_SEED)] = 0
     """Seed (0 to 2^32 - 1); the same seed, versions and devices give bit-identical results."""
     generations: Annotated[int, Within(1)] = 50
     """Number of generations to train (at least 1)."""

@@ -18,7 +18,7 @@ import numpy as np
 from rookery.distributed import device_memory, mesh, programs, sync
 from rookery.distributed.mesh import Mesh
 from rookery.distributed.signals import Requests
-from rookery.factories import LARGEST_COUNT, ROW_NAMES, check_names, config_from
+from rookery.factories import LARGEST_COUNT, RESERVED_COLUMNS, check_names, config_from
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.stages import StagedStep, staged_step
 from rookery.storage.best_checkpoint import Best
@@ -185,7 +185,7 @@ def turns(program: Program, config: RunConfig, over: Mesh, options: RunOptions) 
     plans.check_fits(plans.plan(program, over, template), compiler.work)
     _check_counters(program, config.generations)
     if not isinstance(program.step, StagedStep):  # else the population method checks what agents and emitters report
-        check_names("metric of the program", compiler.metrics, ROW_NAMES)
+        check_names("metric of the program", compiler.metrics, RESERVED_COLUMNS)
     best = _best(program, config, compiler)
     with device_memory.named_errors(), contextlib.ExitStack() as stack:
         # Handles signals until the last checkpoint is complete.
@@ -297,7 +297,9 @@ def _compile(
     state = generations.create(key) if start.state is None else start.state
     if host is not None:
         if start.state is not None:
-            state = host.restore(state, start.host, jax.random.fold_in(key, start.generation))
+            state = host.restore(
+                state, start.host, jax.random.fold_in(jax.random.fold_in(key, _RESTORED), start.generation)
+            )
         elif host.failed(jax.block_until_ready(state)):
             raise host.error((), start.generation, journal.run_dir, saved=False)
     reporter.compiled(time.monotonic() - started)
@@ -354,5 +356,6 @@ def _make(program: Program, config: RunConfig, resume: bool, record: Mapping[str
     return create(str(config.run_dir), record_of_new(program, config, record), config.overwrite)
 
 
+_RESTORED = 2**31  # no number that a split of the same key has
 _KEPT = ("seed", "generations", "checkpoint_every", "checkpoint_seconds", "keep", "best_by", "patience")
 """Fields of `RunConfig` that a run keeps when it is continued, unless others are given."""

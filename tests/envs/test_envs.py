@@ -1,5 +1,6 @@
 """The contract of all environments of the registry."""
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -363,3 +364,30 @@ def test_declarations_that_make_no_sense_are_refused() -> None:
         base.descriptor_spec("a share", "median", (0.0,), (1.0,))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="at least 1, got 0"):
         registry.make("point_room", episode_length=0)
+
+
+def test_a_measure_that_is_not_finite_breaks_the_physics() -> None:
+    inner = fragile(0.0)
+
+    def step(state: Any, action: jax.Array, key: jax.Array) -> tuple:
+        state, taken = inner.step(state, action, key)
+        return state, taken._replace(measures={"height": jnp.log(-action[0])})
+
+    env = time_limit.guard_physics(inner._replace(step=step))
+    _, taken = env.step(env.reset(jax.random.key(0))[0], jnp.ones(1), jax.random.key(1))
+    assert bool(taken.broken)
+    assert float(taken.measures["height"]) == 0.0
+
+
+def test_first_episodes_of_many_environments_are_staggered_without_overflow() -> None:
+    state = time_limit.TimeLimitState(inner=jnp.zeros(4096), time=jnp.zeros(4096, jnp.int32))
+    times = np.asarray(time_limit.stagger(state, 1_000_000).time)
+    assert (np.diff(times) > 0).all()
+    assert (times[0], times[-1]) == (0, 999_755)
+
+
+def test_limits_of_a_descriptor_may_be_numbers_of_numpy() -> None:
+    spec = base.descriptor_spec("p", "final", np.float32([0.0]), (np.int64(1),), cell=np.float32(0.5))
+    assert json.loads(json.dumps(spec._asdict()))["upper"] == [1.0]
+    with pytest.raises(ValueError, match="needs finite limits"):
+        base.descriptor_spec("p", "final", (0.0,), (1e39,))

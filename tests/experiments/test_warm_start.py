@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -303,3 +304,12 @@ def test_an_evaluation_records_the_trajectory_of_each_skill(diayn_run):
     assert table["skill"][ends].tolist() == metrics["skill"].tolist()
     assert table["episode"][ends].tolist() == [0, 0, 0, 1, 1, 1]
     np.testing.assert_allclose(reached, metrics["descriptors"][1], atol=1e-5)
+
+
+def test_a_table_without_some_members_of_the_last_generation_names_no_best_member(diayn_run, tmp_path):
+    copy = shutil.copytree(diayn_run, tmp_path / "copy")
+    lines = (copy / "lineage.csv").read_text().splitlines(keepends=True)
+    for kept in (2, 1, 0):
+        (copy / "lineage.csv").write_text("".join(lines[: kept + (kept > 0)]))
+        with pytest.raises(ValueError, match=r"lineage\.csv has lost rows of generation 0, by which the best member"):
+            warm_start.best_member(warm_start.open_origin(copy))

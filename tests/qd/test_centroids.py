@@ -184,3 +184,9 @@ def test_half_way_between_two_cells_belongs_to_the_lower_and_other_centroids_are
     shuffled = centroids.grid((3, 3), (0, 0), (1, 1))[::-1]
     assert centroids.finder(shuffled) is centroids.nearest
     assert centroids.finder(centroids.cvt(jax.random.key(0), 9, (0, 0), (1, 1), 500)) is centroids.nearest
+
+
+def test_limits_are_finite_in_float32_and_one_cell_needs_no_resolution():
+    with pytest.raises(ValueError, match="needs finite limits"):
+        grid((2,), (0.0,), (1e39,))
+    assert grid((1, 2), (1e6, 0.0), (1e6 + 0.03, 1.0)).shape == (2, 2)

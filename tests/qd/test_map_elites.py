@@ -22,7 +22,7 @@ from rookery.qd.centroids import grid
 from rookery.qd.cma.config import CmaMaeConfig
 from rookery.qd.cma.emitter import cma_mae
 from rookery.qd.emitters import iso_line, mix
-from rookery.qd.map_elites import map_elites, repertoire_of
+from rookery.qd.map_elites import bounded, map_elites, repertoire_of
 from rookery.qd.pbt_emitter import MePbtConfig, pbt_emitter
 from rookery.qd.scoring import PolicyConfig, function_scoring, host_scoring, learner_scoring, policy_scoring
 from rookery.qd.variation import VariationConfig
@@ -431,3 +431,29 @@ class TestLineage:
         whole = [member for member in range(4) if (family.ancestors(member, 2) >= 0).all()]
         assert whole, "no lineage reaches generation 0, so the test has no effect"
         assert family.schedule(whole[0], 2).generations == 3
+
+
+@pytest.mark.parametrize("name", ["env_steps", "best_fitness", "generation", "step", "coverage"])
+def test_a_metric_of_an_emitter_cannot_replace_a_column(name):
+    searched = function_scoring(bowl, lambda key: jax.random.normal(key, (2,)), (-1.0, -1.0), (1.0, 1.0))
+    emitter = iso_line(searched, 4)
+
+    def ask(*inputs):
+        state, genotypes, metrics = emitter.ask(*inputs)
+        return state, genotypes, {**metrics, name: jnp.float32(0.5)}
+
+    program = map_elites(searched, GRID, emitter._replace(ask=ask))
+    with pytest.raises(ValueError, match=f"^the metric of the emitter '{name}' needs another name"):
+        rookery.run(program, generations=1, quiet=True)
+
+
+@pytest.mark.parametrize("bounds", [(5.0, -5.0), (np.nan, 1.0), (-np.inf, np.inf), (0.0, 1e39), (1.0,)])
+def test_bounds_are_two_finite_numbers(bounds):
+    with pytest.raises(ValueError, match=r"^bounds must be two finite numbers, the lower one first, got "):
+        function_scoring(bowl, lambda _: jnp.zeros(2), (0.0,), (1.0,), bounds=bounds)
+
+
+def test_bounds_beyond_int32_clip_whole_numbers():
+    clipped = bounded(jnp.asarray([0, 7, 4_000_000_000], jnp.uint32), (1.0, 5e9))
+    assert clipped.dtype == jnp.uint32
+    assert clipped.tolist() == [1, 7, 4_000_000_000]

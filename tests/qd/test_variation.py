@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rookery.populations.base import member_keys
+from rookery.qd import variation
 from rookery.qd.variation import VariationConfig, child, iso_line
 from rookery.types import Genotype
 from tests import tiny
@@ -129,3 +130,13 @@ def test_children_of_one_pair_differ_by_their_keys():
     for name in FLOATING:
         assert len({leaf.tobytes() for leaf in np.asarray(created[name])}) == 6
     np.testing.assert_allclose(created["kernel"][2], make(member_keys(KEY, 3)[2])["kernel"], rtol=1e-5, atol=1e-6)
+
+
+def test_whole_numbers_reach_both_ends_of_their_type():
+    low, high = jnp.zeros((), jnp.uint32), jnp.asarray(4_000_000_000, jnp.uint32)
+    for first, second, expected in ((low, high, 3.6e9), (high, low, 0.4e9)):
+        found = float(variation._vary(first, second, jnp.float32(0.9), KEY, 0.0))
+        assert abs(found - expected) < 300, "float32 has 24 bits"
+    for kind in ("int8", "int16"):
+        near = jnp.full((200,), jnp.iinfo(kind).min + 1, kind)
+        assert iso_line(near, near, KEY, VariationConfig(1.0, 0.0)).min() == jnp.iinfo(kind).min

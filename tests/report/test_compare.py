@@ -11,7 +11,7 @@ from rookery.populations.independent import seeds
 from rookery.populations.pbt import pbt
 from rookery.report.compare import compare, group_runs, tables
 from rookery.report.formatting import steps_text
-from rookery.report.runs import curve
+from rookery.report.runs import Fresh, curve
 from rookery.storage.run_dir import open_existing
 from rookery.training.loop import run
 from tests import walks
@@ -476,3 +476,11 @@ def test_any_column_can_be_the_score(write):
     assert found.settings["hopper"].score == "coverage"
     with pytest.raises(ValueError, match="has no column coverag; did you mean coverage"):
         compare([path], score="coverag")
+
+
+def test_fresh_scores_of_a_run_whose_table_lost_its_end(write):
+    path = write("run", [1.0, 2.0])
+    fresh = Fresh(3, lambda paths: {one: (4, np.asarray([5.0])) for one in paths})
+    found = compare([path], fresh=fresh, resamples=50)
+    assert found.rows[0].scores.tolist() == [5.0]
+    assert found.rows[0].env_steps == 400.0, "every generation makes equally many steps"

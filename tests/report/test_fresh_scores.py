@@ -97,6 +97,11 @@ class TestKeys:
         other = jax.jit(built.program.evaluate)(state, jax.random.key(5))
         assert not np.allclose(metrics["returns"], other["returns"], rtol=1e-3)
 
+    @pytest.mark.parametrize("seed", [-1, 2**32, 2**64])
+    def test_a_seed_outside_of_its_range_is_an_error(self, seed):
+        with pytest.raises(ValueError, match=r"^seed must be at "):
+            evaluation_key(seed)
+
 
 class TestScoredMember:
     def test_each_independent_member_or_the_best_of_the_training_evaluation(self, runs):

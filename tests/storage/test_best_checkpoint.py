@@ -65,3 +65,10 @@ def test_recall_reads_only_the_files_of_the_best_complete_checkpoint(run, monkey
     assert recalled().generation == 5
     manifest.retire(run.checkpoints, 5, keep=1)
     assert recalled().generation == 5
+
+
+@pytest.mark.parametrize("content", ["", "generation,other\n0,1.0\n"])
+def test_a_damaged_table_names_no_best_checkpoint(run, content):
+    run.metrics_file.write_text(content)
+    with pytest.raises(ValueError, match="no complete checkpoint with a finite score"):
+        find(run, Checkpointer(run.checkpoints, read_only=True), "best", "score")

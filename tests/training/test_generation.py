@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rookery import hyperparams
-from rookery.distributed import programs
+from rookery.distributed import programs, signals
 from rookery.distributed.mesh import make_mesh
 from rookery.distributed.signals import Interrupted
 from rookery.learners.base import Member
@@ -252,3 +252,13 @@ def test_a_pause_records_the_finished_iterations(monkeypatch):
     reached = paused.run(state, jax.random.key(1))
     assert isinstance(reached, Pause)
     assert (reached.signum, reached.done) == (signal.SIGTERM, 1)
+
+
+def test_no_message_goes_to_a_file_in_the_place_of_closed_errors(monkeypatch):
+    written = []
+    monkeypatch.setattr(signals.os, "write", lambda *content: written.append(content))
+    monkeypatch.setattr(signals.sys, "__stderr__", None)
+    with signals.Requests() as requests:
+        signal.raise_signal(signal.SIGTERM)
+        assert requests.signum == signal.SIGTERM
+    assert not written

@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from rookery.agents.sac import SacConfig, sac
 from rookery.distributed import sync
 from rookery.envs.base import Environment
 from rookery.envs.host.base import ENDED, HostError, HostWarning
-from rookery.envs.host.pool import Event
+from rookery.envs.host.pool import Event, HostPool
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.training.host_episodes import located
 from tests.envs import gymnasium_environments as own
@@ -122,3 +123,13 @@ class TestTheirPlace:
     )
     def test_is_found(self, event: Event, place: str) -> None:
         assert located(event, [self.TABLE], population_size=3) == place
+
+
+def test_states_of_different_shapes_cannot_be_saved() -> None:
+    pool: Any = HostPool.__new__(HostPool)
+    answers = [{"state": np.zeros((1, 2))}, {"state": np.zeros((1, 3))}]
+    pool._workers, pool._of_slot, recorded = [None, None], {0: 0, 1: 1}, []
+    pool._worker = lambda number: SimpleNamespace(submit=lambda *_: SimpleNamespace(result=lambda: answers[number]))
+    pool._record = lambda event, _: recorded.append(event.text)
+    assert pool.save() is None
+    assert recorded == ["cannot save its running episodes: their states differ in shape."]

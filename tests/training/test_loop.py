@@ -71,7 +71,7 @@ def test_a_metric_of_an_agent_keeps_the_one_rule_for_names(name, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", ["generation", "member", "seconds", "env_steps", "a,b"])
+@pytest.mark.parametrize("name", ["generation", "member", "step", "seconds", "env_steps", "a,b"])
 def test_a_metric_of_a_program_keeps_the_rule_too(name, tmp_path):
     def own_step(state, key):
         state, metrics = step(1000, state, key)

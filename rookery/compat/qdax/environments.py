@@ -15,6 +15,7 @@ from rookery.compat.qdax.records import QDTransition
 from rookery.compat.records import Record, check, split_key, typed_key
 from rookery.envs import base, descriptors, registry
 from rookery.envs.wrappers.auto_reset import auto_reset, start_bank
+from rookery.envs.wrappers.time_limit import guard_physics
 from rookery.networks import input_vector
 from rookery.types import Array, Key, Observation
 
@@ -90,6 +91,7 @@ class Batch:
         eval_metrics: bool = False,
         fixed_init_state: bool = False,
     ) -> None:
+        environment = guard_physics(environment)
         spec = environment.spec
         fits = not spec.discrete and spec.team is None
         check(fits, f"{spec.name} has discrete actions or a team; use a task with one agent and continuous actions.")

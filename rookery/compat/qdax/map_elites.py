@@ -20,6 +20,7 @@ from rookery.populations.sharding import WHOLE
 from rookery.qd import centroids as cells
 from rookery.qd import repertoire as repertoires
 from rookery.qd import variation
+from rookery.qd.map_elites import bounded
 from rookery.types import Array, Key, Metrics, PyTree, Scalar
 
 __all__ = ["DistributedMAPElites", "MAPElites", "MapElitesRepertoire", "compute_cvt_centroids"]
@@ -159,8 +160,7 @@ def isoline_variation(
     keys = member_keys(typed_key(key), jax.tree.leaves(x1)[0].shape[0])
     vary = partial(variation.iso_line, config=variation.Sigmas(iso_sigma, line_sigma))
     children = jax.vmap(vary)(x1, x2, keys)
-    bounded = minval is not None or maxval is not None
-    return jax.tree.map(lambda leaf: jnp.clip(leaf, minval, maxval), children) if bounded else children
+    return bounded(children, (-np.inf if minval is None else minval, np.inf if maxval is None else maxval))
 
 
 Scored = tuple[Array, Array, Mapping[str, PyTree]]

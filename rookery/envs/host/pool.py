@@ -195,7 +195,11 @@ class HostPool:
                 parts.append({"slots": np.asarray(slots), **arrays})
         if not parts:
             return {"slots": np.zeros(0, np.int64)}
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        try:
+            return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        except (ValueError, KeyError):
+            self._record(Event("cannot save its running episodes: their states differ in shape."), False)
+            return None
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Continue the episodes that `save` returned, in place of all others.

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rookery import trees
 from rookery.envs.base import Environment, EnvState, Step, announce_inside, parameterize_inside
@@ -127,7 +128,8 @@ def _staggered(length: int, node: EnvState) -> EnvState:
     if not _is_timed(node):
         return node
     count = node.time.shape[0]
-    return node._replace(time=node.time + jnp.arange(count, dtype=jnp.int32) * length // count)
+    offsets = np.arange(count, dtype=np.int64) * length // count
+    return node._replace(time=node.time + jnp.asarray(offsets, jnp.int32))
 
 
 def guard_physics(environment: Environment) -> Environment:
@@ -161,7 +163,7 @@ def _is_guarded(environment: Environment) -> bool:
 
 def _guarded_step(environment: Environment, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
     state, step = environment.step(state, action, key)
-    broken = step.broken | ~trees.all_finite((step.reward, step.final_observation, step.descriptor))
+    broken = step.broken | ~trees.all_finite((step.reward, step.final_observation, step.descriptor, step.measures))
     clean = partial(jax.tree.map, _replace_nonfinite)
     return state, step._replace(
         observation=clean(step.observation),

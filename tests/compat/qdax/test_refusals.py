@@ -9,6 +9,9 @@ import pytest
 
 from rookery.compat import qdax
 from rookery.compat.qdax import DIAYN, PBT, PBTSAC, DiaynConfig, DistributedMAPElites, MAPElites, ReplayBuffer
+from rookery.compat.qdax.environments import Batch
+from rookery.envs.base import Environment, EnvSpec, first_step, next_step
+from rookery.envs.wrappers.time_limit import limit_episode
 from tests.compat.qdax.documented import NETS, T, agent, make_emitter, make_env, population, reshaped, rows
 
 SKILLS = 2
@@ -108,3 +111,27 @@ def test_sigmas_may_be_traced():
     assert (vary(0.0, 0.0) == pair[0]).all()
     assert not (vary(0.1, 0.5) == pair[0]).any()
     assert (qdax.isoline_variation(*pair, jax.random.key(0), 5.0, 0.0, minval=0.5, maxval=0.6) >= 0.5).all()
+    whole = tuple(leaf.astype(jnp.int32) for leaf in pair)
+    children = qdax.isoline_variation(*whole, jax.random.key(0), 5.0, 0.0, maxval=1.5)
+    assert children.dtype == jnp.int32
+    assert children.max() == 1
+
+
+def test_a_batch_guards_the_physics_of_its_environment():
+    spec = EnvSpec("falls", observation_size=1, action_size=1, episode_length=3)
+
+    def reset(key):
+        x = jnp.zeros(1)
+        return x, first_step(x, jnp.zeros(0))
+
+    def step(state, action, key):
+        x = state + jnp.where(state[0] > 0.5, jnp.nan, 1.0)
+        return x, next_step(x, jnp.float32(1.0), jnp.asarray(False), jnp.zeros(0))
+
+    batch = Batch(limit_episode(Environment(reset, step, spec), 3), 1)
+    state = batch.reset(jax.random.key(0))
+    for _ in range(2):
+        state = batch.step(state, jnp.zeros((1, 1)))
+    assert jnp.isfinite(state.obs).all()
+    assert (state.done.tolist(), state.info["truncation"].tolist()) == ([1.0], [0.0])
+    assert jnp.isnan(state.reward).all(), "no return that contains it is finite"
