@@ -24,6 +24,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args
 
 Factory = Callable[..., Any]
 _MODULES: dict[Path, ModuleType] = {}
+COPIES: dict[str, Path] = {}
+"""File that a run recorded -> its copy in the run directory, which is used where the file is gone."""
 
 ConfigT = TypeVar("ConfigT")
 
@@ -340,7 +342,7 @@ def label(name: str) -> str:
 
 
 def _from_package(name: str, product: Product) -> ModuleType:
-    _make_importable(Path.cwd())
+    make_importable(Path.cwd())
     try:
         return importlib.import_module(name)
     except RAISED as error:
@@ -358,13 +360,15 @@ def _from_package(name: str, product: Product) -> ModuleType:
 def _from_file(where: str, product: Product) -> ModuleType:
     """Import a file once; modules beside it can be imported by it."""
     path = user_path(where).resolve()
+    if not path.is_file():
+        path = COPIES.get(str(path), path)
     if path in _MODULES:
         return _MODULES[path]
     if not path.is_file():
         recorded = ", or put the file back if a run recorded it" if user_path(where).is_absolute() else ""
         remedy = f"give the path of a Python file, such as {product.example}{recorded}."
         raise ValueError(f"there is no file {path}; {remedy}")
-    _make_importable(path.parent)
+    make_importable(path.parent)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -383,7 +387,7 @@ def _from_file(where: str, product: Product) -> ModuleType:
     return module
 
 
-def _make_importable(folder: Path) -> None:
+def make_importable(folder: Path) -> None:
     """Let imports find the modules of a folder, after all others; for good, since modules may import on first use."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))

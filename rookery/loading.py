@@ -24,6 +24,7 @@ from rookery.populations.base import Program, ProgramState
 from rookery.qd.repertoire import Repertoire
 from rookery.report.page import write_report
 from rookery.report.readers import RunRecord, open_run
+from rookery.storage import sources
 from rookery.storage.best_checkpoint import find
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.island_files import best_of, check_is_no_island
@@ -231,6 +232,7 @@ class LoadedRun:
             options |= {"run_dir": str(self.path), "generations": generations}
             return running.run(self._program, resume=True, callbacks=callbacks, **options)
         self._check_program("resume")
+        sources.use(self._record.folder)
         spec = config_io.from_record(self.config)
         spec = spec.with_run(generations=generations, run_dir=str(self.path), **options)
         built = build.build(spec, schedule_of(self.config))

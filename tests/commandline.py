@@ -9,6 +9,7 @@ import pytest
 
 from rookery.cli import app
 from rookery.storage.checkpoint import CheckpointWarning
+from rookery.storage.sources import SourceWarning
 
 POINT = (
     "--env point_room --episode-length 20 --population 4 --steps-per-generation 400 --num-envs 4 --batch-size 8 "
@@ -27,7 +28,8 @@ def call(*words: str, **streams: IO[str]) -> tuple[int, str, str]:
         contextlib.redirect_stderr(err),
         warnings.catch_warnings(),  # puts back how they are shown, too, which the command changes
     ):
-        warnings.simplefilter("default", CheckpointWarning)  # which the command shows to its user
+        for shown in (CheckpointWarning, SourceWarning):
+            warnings.simplefilter("default", shown)  # which the command shows to its user
         patched.setattr("sys.argv", ["rookery", *words])
         patched.setattr(app, "keep_compiled_programs", lambda: None)  # the tests have a separate cache
         try:

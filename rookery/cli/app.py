@@ -29,7 +29,7 @@ from rookery.experiments.kinds import check_effects, kinds
 from rookery.experiments.spec import Kind, RunSpec
 from rookery.factories import place_of
 from rookery.islands import IslandError
-from rookery.storage import events
+from rookery.storage import events, sources
 from rookery.storage.checkpoint import CheckpointWarning
 from rookery.storage.csv_log import TableWarning
 from rookery.storage.events import Diverged
@@ -37,6 +37,7 @@ from rookery.storage.island_files import IslandWarning
 from rookery.storage.lineage import Schedule, record_of, schedule_of
 from rookery.storage.record import PYTHON
 from rookery.storage.run_dir import OutputWarning, check_new, open_existing
+from rookery.storage.sources import SourceWarning
 from rookery.tracking import TrackingConfig, continued, trackers
 from rookery.training import CallbackWarning, run_writer
 from rookery.training.compilation import keep_compiled_programs
@@ -330,7 +331,7 @@ def resume(command: Resume, group: ProcessGroup) -> None:
         changed["generations"] = command.generations
     if islands.resume(command.run, command.islands, command.devices, command.processes, command.tracking, **changed):
         return
-    record = open_existing(command.run).config
+    record = sources.opened(command.run).config
     spec = from_record(record).with_run(run_dir=str(command.run), **changed)
     if command.devices is not None:
         spec = spec.with_environment(devices=command.devices)
@@ -373,7 +374,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
 
 
 _SHOWN = (CheckpointWarning, CallbackWarning, OutputWarning, running.ProgramWarning)
-_SHOWN += (run_writer.AfterSaveWarning, HostWarning, IslandWarning, TableWarning)
+_SHOWN += (run_writer.AfterSaveWarning, HostWarning, IslandWarning, SourceWarning, TableWarning)
 _show_other_warning = warnings.showwarning
 _lost: list[str] = []
 """The output that this command has lost."""

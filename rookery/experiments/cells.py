@@ -16,7 +16,7 @@ from rookery.envs.base import DescriptorSpec
 from rookery.factories import Within, check_counts, check_fields
 from rookery.qd import archives, centroids
 from rookery.qd.archives import Archive
-from rookery.storage import cache
+from rookery.storage import array_files
 from rookery.types import Array
 
 _METHOD = 1
@@ -134,9 +134,9 @@ def cvt(cells: int, lower: Sequence[float], upper: Sequence[float], num_samples:
     arguments = [_METHOD, cells, list(map(float, lower)), list(map(float, upper)), num_samples, seed]
     digest = hashlib.sha256(json.dumps(arguments).encode()).hexdigest()[:16]
     name = f"cvt-{digest}"
-    cached = cache.read(name, (cells, len(lower)))
+    cached = array_files.read_cached(name, (cells, len(lower)))
     if cached is not None:
         return jnp.asarray(cached)
     found = centroids.cvt(jax.random.key(seed), cells, lower, upper, num_samples)
-    cache.write(name, np.asarray(found))
+    array_files.write_cached(name, np.asarray(found))
     return found

@@ -18,11 +18,10 @@ from rookery.populations.base import Program
 from rookery.qd.base import Scoring
 from rookery.qd.map_elites import repertoire_of
 from rookery.qd.repertoire import Repertoire, empty
-from rookery.storage import array_files, leaf_specs
+from rookery.storage import array_files, leaf_specs, sources
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.island_files import best_of
 from rookery.storage.record import PYTHON
-from rookery.storage.run_dir import open_existing
 
 FORMAT = 1
 """Version of the file format; incremented whenever an older reader would misread a newer file."""
@@ -48,7 +47,7 @@ def repertoire(run_dir: str | Path, program: Program | None = None) -> Repertoir
       >>> repertoire = rookery.experiments.repertoire("runs/me-pbt-sac")
       >>> elite = rookery.qd.best(repertoire)
     """
-    opened = open_existing(best_of(run_dir))
+    opened = sources.opened(best_of(run_dir))
     if program is None and opened.config.get("kind") == PYTHON:
         raise ValueError(f"{opened.path} was started from Python; give its program: repertoire(run_dir, program).")
     if program is None:

@@ -24,6 +24,7 @@ from rookery.qd import repertoire as repertoires
 from rookery.qd.initial import begin_from
 from rookery.qd.map_elites import repertoire_of
 from rookery.qd.scoring import learner_scoring
+from rookery.storage import sources
 from rookery.storage.best_checkpoint import find
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv
@@ -61,7 +62,7 @@ def open_origin(run_dir: str | Path, checkpoint: str | int = "last", program: Pr
         `checkpoint` has another value.
       CheckpointError: the run has no such complete checkpoint.
     """
-    opened = open_existing(best_of(run_dir))
+    opened = sources.opened(best_of(run_dir))
     if opened.config.get("kind") == PYTHON and program is None:
         raise ValueError(
             f"{opened.path} was started from Python, and its program cannot be rebuilt from its record; in "
@@ -78,6 +79,7 @@ def opened_on(folder: RunFolder, over: Mesh | None, program: Program | None = No
       over: the devices; None for all of this machine that divide the population.
       program: the program of the run; by default the recorded one is built.
     """
+    sources.use(folder)
     if program is not None:
         built = of_program(program, over or layout.mesh_of(program))
         return config_io.program_run(folder.config), built

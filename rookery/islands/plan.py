@@ -20,6 +20,7 @@ from rookery.islands.store import Store
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.populations.config import check_population
 from rookery.qd.pbt_emitter import counts
+from rookery.storage import sources
 from rookery.storage.island_files import ISLAND, ImportJournal, island_dir
 from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.training.callbacks import Callback
@@ -136,6 +137,7 @@ def resumed(folder: RunFolder, islands: int | None, changed: Mapping[str, Any]) 
     Raises:
       ValueError: fewer islands than the run has.
     """
+    sources.use(folder)
     spec = check(from_record(folder.config))
     own = spec.method.islands
     wanted = own.islands if islands is None else islands

@@ -14,6 +14,7 @@ from rookery.envs.host.base import HostState
 from rookery.experiments.config_io import from_record
 from rookery.islands.plan import Builder, as_recorded, check
 from rookery.islands.store import StoreError
+from rookery.storage import sources
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv
 from rookery.storage.island_files import ImportJournal, island_dir, islands_of, read_exchanges
@@ -58,6 +59,7 @@ def replay_island(run_dir: str | Path, number: int) -> Replay:
     folder = open_existing(run_dir)
     if not islands_of(folder.path):
         raise ValueError(f"{folder.path} has no islands to replay; give the run directory of a run with --islands.")
+    sources.use(folder)
     spec = check(from_record(folder.config))
     check_keys(folder.config, folder.path)
     if not 0 <= number < spec.method.islands.islands:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from rookery.islands.engine import take_turns
 from rookery.islands.failures import IslandError, Outcome, record, sentences
 from rookery.islands.plan import Builder, CallbacksFn, as_recorded, check
 from rookery.islands.store import Store, StoreError
+from rookery.storage import sources
 from rookery.storage.island_files import island_dir, reached
 from rookery.storage.record import with_first_defaults
 from rookery.storage.run_dir import RunFolder, create, open_existing, resume_command
@@ -67,7 +69,7 @@ def run_islands(
     elif not resume:
         _ = builder.built  # whose errors come before there is a folder
     settings = run_record(spec)
-    folder = open_existing(run_dir, write=True) if resume else create(run_dir, settings, spec.run.overwrite)
+    folder = open_existing(run_dir, write=True) if resume else _create(run_dir, settings, spec.run.overwrite)
     with folder:
         try:
             Store(folder.publications).check()
@@ -96,6 +98,12 @@ def run_islands(
     if sentences(outcomes):
         raise IslandError(outcomes)
     return outcomes
+
+
+def _create(run_dir: str, settings: dict[str, Any], overwrite: bool) -> RunFolder:
+    folder = create(run_dir, settings, overwrite)
+    sources.save(folder)
+    return folder
 
 
 def progress(folder: RunFolder, islands: int) -> list[tuple[int, float]]:

@@ -20,9 +20,10 @@ from rookery.storage.checkpoint import CheckpointWarning
 from rookery.storage.csv_log import TableWarning
 from rookery.storage.island_files import IslandWarning
 from rookery.storage.run_dir import OutputWarning, RunFolder, output_to
+from rookery.storage.sources import SourceWarning
 from rookery.versions import versions
 
-_RECORDED_WARNINGS = (CheckpointWarning, IslandWarning, OutputWarning, TableWarning)
+_RECORDED_WARNINGS = (CheckpointWarning, IslandWarning, OutputWarning, SourceWarning, TableWarning)
 _ABSOLUTE_PATH = re.compile(r"(?<![\w./:~])/[^\s:;,'\"]*/([^\s:;,'\"/]*)")  # the group is the last component
 _PROCESSOR = Path("/proc/cpuinfo")
 

@@ -43,6 +43,8 @@ _RUN_FILES = (
     "wandb.json",
     "mlflow.json",
     "imports.jsonl",
+    "source/files.json",
+    "source/[0-9]*",
     "islands/[0-9]*",
     "publications/[0-9]*.pub",
     "events/events.out.tfevents.*",
@@ -95,6 +97,7 @@ class RunFolder:
       interrupted: the folder of the checkpoint within a generation that a signal stopped; the next one deletes it.
       events: the folder of the TensorBoard event files.
       islands: the folder of the run directories of islands, `islands/0`, `islands/1`, ...
+      sources, sources_file: the folder of the files of a user's functions, and their hashes, see `storage/sources.py`.
       publications: the folder of what islands publish, see `islands/store.py`.
     """
 
@@ -121,6 +124,8 @@ class RunFolder:
         self.events = self.path / "events"
         self.islands = self.path / "islands"
         self.publications = self.path / "publications"
+        self.sources = self.path / "source"
+        self.sources_file = self.sources / "files.json"
         self.config: dict[str, Any] = {}
         self.versions: dict[str, str] = {}
         # Not thread-local, since another thread of the run may release it.
@@ -336,7 +341,7 @@ def _delete_run(folder: RunFolder) -> None:
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
-    for directory in (folder.checkpoints, folder.events, folder.islands, folder.publications):
+    for directory in (folder.checkpoints, folder.events, folder.islands, folder.publications, folder.sources):
         with contextlib.suppress(OSError):  # absent, or it contains other files of the user
             directory.rmdir()
 

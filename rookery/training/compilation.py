@@ -14,7 +14,7 @@ from rookery.distributed.mesh import Mesh
 from rookery.distributed.programs import Stages
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.stages import Work
-from rookery.storage.cache import cache_folder
+from rookery.storage.array_files import cache_folder
 
 _COMPILERS = 2  # threads; XLA uses little more than one core per program, and more threads need more memory
 

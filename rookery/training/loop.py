@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import hashlib
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,12 +22,14 @@ from rookery.distributed.signals import Requests
 from rookery.factories import LARGEST_COUNT, RESERVED_COLUMNS, check_names, config_from
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.stages import StagedStep, staged_step
+from rookery.storage import sources
 from rookery.storage.best_checkpoint import Best
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog
 from rookery.storage.events import Journal
 from rookery.storage.record import check_keys
 from rookery.storage.run_dir import RunFolder, create, open_existing
+from rookery.storage.sources import SourceWarning
 from rookery.training import memory_plan as plans
 from rookery.training import terminal
 from rookery.training.callbacks import Callback, Callbacks, Required, Start, number_required
@@ -40,6 +43,7 @@ from rookery.training.program_record import record_of_new, record_of_resumed
 from rookery.training.progress import Reporter
 from rookery.training.run_writer import AfterSave, RunWriters
 from rookery.training.start_point import StartPoint, restore
+from rookery.trees import flatten_mapping
 from rookery.types import Key
 
 
@@ -203,14 +207,14 @@ def turns(program: Program, config: RunConfig, over: Mesh, options: RunOptions) 
                     reporter.message(f"{reached}; give a larger --generations to continue.")
                     return Result(start.state, [], folder.path)
                 if sync.is_first():
+                    _check_sources(folder, start.generation)
                     folder.reconfigure(record_of_resumed(folder.config, program, config, record))
             log = stack.enter_context(RunLog(folder, start.generation)) if sync.is_first() else None
             writers = RunWriters(journal, checkpoints, log, folder, AfterSave(after_save) if after_save else None)
             if resume and sync.is_first():
                 best.recall(folder, checkpoints)
-        first = start.generation
+        first, quiet = start.generation, config.quiet or not sync.is_first()
         untrained = program.learner.untrained_generations if program.learner else 0
-        quiet = config.quiet or not sync.is_first()
         reporter = Reporter(config.generations, first, quiet, untrained=untrained, patience=config.patience)
         if resume:
             reporter.message(_continues(config, start, writers.log.recorded if writers.log else 0))
@@ -353,7 +357,27 @@ def _open(program: Program, config: RunConfig, resume: bool, record: Mapping[str
 def _make(program: Program, config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> RunFolder:
     if resume:
         return open_existing(str(config.run_dir), write=True)
-    return create(str(config.run_dir), record_of_new(program, config, record), config.overwrite)
+    folder = create(str(config.run_dir), record_of_new(program, config, record), config.overwrite)
+    sources.save(folder)
+    return folder
+
+
+def _check_sources(folder: RunFolder, generation: int) -> None:
+    """Check whether the code of a user's functions is that with which the run was trained.
+
+    Raises:
+      ValueError: it has changed, and the run is exact.
+
+    Warns:
+      SourceWarning: it has changed.
+    """
+    files = ", ".join(sources.changed(folder))
+    if files and flatten_mapping(folder.config).get("environment.exact"):
+        raise ValueError(f"{files} has changed since the run with --exact was started; put the recorded file back.")
+    if files:
+        message = f"{files} has changed since the run was started, and counts from generation {generation + 1} on"
+        warnings.warn(message, SourceWarning, stacklevel=4)
+        sources.save(folder)
 
 
 _RESTORED = 2**31  # no number that a split of the same key has

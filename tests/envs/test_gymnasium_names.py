@@ -147,3 +147,15 @@ def test_the_smallest_time_limit_counts() -> None:
     with pytest.raises(ValueError, match="truncates episodes after 4 steps"):
         from_gymnasium(twice, episode_length=5)
     assert from_gymnasium(Counter, episode_length=11).spec.episode_length == 11
+
+
+def test_a_module_of_the_current_folder_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    (tmp_path / "spring_here.py").write_text(
+        "import gymnasium\n"
+        'made = "gymnasium.envs.classic_control:PendulumEnv"\n'
+        'gymnasium.register("Spring-v0", entry_point=made, max_episode_steps=9)\n'
+    )
+    assert registry.make("gym:spring_here:Spring-v0").spec.episode_length == 9
+    del gymnasium.registry["Spring-v0"], sys.modules["spring_here"]

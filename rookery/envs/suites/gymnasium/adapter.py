@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from rookery.envs.host.workers import ProcessRunner, Worker
 from rookery.envs.rendering.scene import Picture
 from rookery.envs.suites.gymnasium import film, spaces
 from rookery.envs.suites.gymnasium.episodes import Episodes, Task
-from rookery.factories import RAISED, check_counts, place_of, suggestion, type_of
+from rookery.factories import RAISED, check_counts, make_importable, place_of, suggestion, type_of
 
 PREFIX = "gym:"
 """Begins the names of Gymnasium's environments."""
@@ -127,6 +128,7 @@ def make(
     module, _, registered = identifier.rpartition(":")
     try:
         if module:
+            make_importable(Path.cwd())
             importlib.import_module(module)  # it registers the environment
         gymnasium.spec(registered)
     except gymnasium.error.NameNotFound as error:

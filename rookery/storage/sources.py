@@ -1,0 +1,116 @@
+"""Copies of the files of a user's functions in the run directory, from which a run is built where the files are gone.
+
+`source/files.json` has for each file or module that `config.json` names its hashes; the files are in `source/0`,
+`source/1`, ... with those that they import from their own folder. A module of an installed package is not copied: its
+version is recorded.
+"""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rookery import factories
+from rookery.factories import is_reference
+from rookery.storage.run_dir import RunFolder, open_existing, output_to, write_atomically
+
+
+class SourceWarning(UserWarning):
+    """The code of a user's function has changed since the run recorded it."""
+
+
+def save(folder: RunFolder) -> None:
+    """Copy the source of the functions that a run's `config.json` names; those that it had are replaced.
+
+    Args:
+      folder: the run directory, whose lock the caller holds.
+
+    Warns:
+      OutputWarning: a file cannot be copied.
+    """
+    found: dict[str, Any] = {}
+    with output_to(folder.sources_file):
+        for number, where in enumerate(_references(folder.config)):
+            files = _files(where)
+            found[where] = {name: _digest(path) for name, path in files.items()}
+            if not where.endswith(".py"):
+                found[where] |= {"version": _version(where)}
+                continue
+            for name, path in files.items():
+                target = folder.sources / str(number) / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
+        if found:
+            folder.sources.mkdir(exist_ok=True)
+            write_atomically(folder.sources_file, json.dumps(found, indent=2) + "\n")
+
+
+def use(folder: RunFolder) -> None:
+    """Let `factories.load` find the copies of a run's files where the files themselves are gone."""
+    for number, where in enumerate(_recorded(folder)):
+        copy = folder.sources / str(number) / Path(where).name
+        if where.endswith(".py") and copy.is_file():
+            factories.COPIES[where] = copy
+
+
+def changed(folder: RunFolder) -> list[str]:
+    """The files of a run's functions that differ from those that it recorded; a file that is gone has a copy."""
+    return [
+        str(path)
+        for where, recorded in _recorded(folder).items()
+        for name, path in _files(where).items()
+        if recorded.get(name) not in (None, _digest(path)) and str(path) != str(factories.COPIES.get(where))
+    ]
+
+
+def opened(run_dir: str | Path) -> RunFolder:
+    """Open a run directory whose program is to be built; see `use`."""
+    folder = open_existing(run_dir)
+    use(folder)
+    return folder
+
+
+def _recorded(folder: RunFolder) -> Mapping[str, Mapping[str, str]]:
+    with contextlib.suppress(OSError, ValueError):  # an older run, or a damaged file: the originals are needed
+        return json.loads(folder.sources_file.read_text(encoding="utf-8"))
+    return {}
+
+
+def _references(config: Mapping[str, Any]) -> Iterator[str]:
+    """The files and modules that a run's `config.json` names, each once."""
+    environment = config.get("environment")
+    names = [config.get("factory"), environment.get("env") if isinstance(environment, Mapping) else None]
+    yield from dict.fromkeys(str(name).rpartition(":")[0] for name in names if is_reference(str(name)))
+
+
+def _files(where: str) -> dict[str, Path]:
+    """Name below its folder -> path of a file, and of the modules that were imported from that folder."""
+    if not where.endswith(".py"):
+        path = getattr(sys.modules.get(where), "__file__", None)
+        return {Path(path).name: Path(path)} if path else {}
+    main = factories.COPIES.get(where, Path(where)) if not Path(where).is_file() else Path(where)
+    found = {main.name: main}
+    for name, module in list(sys.modules.items()):
+        path = Path(getattr(module, "__file__", None) or "/")
+        ours = name.partition(".")[0] != "rookery" and not {"site-packages", "dist-packages"} & {*path.parts}
+        if ours and path.suffix == ".py" and main.parent in path.parents and path.is_file():
+            found[str(path.relative_to(main.parent))] = path
+    return found if main.is_file() else {}
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _version(module: str) -> str:
+    """The version of the package that provides a module; "" for one that is not installed."""
+    package = module.partition(".")[0]
+    names = importlib.metadata.packages_distributions().get(package, [package])
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(names[0])
+    return ""

@@ -1,0 +1,77 @@
+"""A run of a user's files is complete in itself: it moves without them, and says when they have changed."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rookery
+from rookery.storage import sources
+from rookery.storage.run_dir import RunFolder
+from tests.commandline import call
+
+TINY = "--batch-size 4 --grid 3 3 --hidden-sizes 4 --eval-episodes 1 --start-states 1 --devices 1".split()
+
+
+@pytest.fixture
+def trained(tmp_path) -> Path:
+    """A run of an environment in a file, which imports another one beside it."""
+    folder = tmp_path / "project"
+    name = f"hill_{tmp_path.name}"
+    (folder / f"parts_{name}").mkdir(parents=True)
+    (folder / f"{name}.py").write_text(
+        f"import rookery\nfrom parts_{name}.lengths import LENGTH\n\n\n"
+        'def make():\n    return rookery.make("point_room", episode_length=LENGTH)\n'
+    )
+    (folder / f"parts_{name}" / "lengths.py").write_text("LENGTH = 5\n")
+    run = tmp_path / "run"
+    words = ["train", "map-elites", "--env", f"{folder}/{name}.py:make", *TINY, "--generations", "2"]
+    code, _, err = call(*words, "--run-dir", str(run))
+    assert (code, err) == (0, "")
+    return run
+
+
+def test_a_run_moves_without_the_files_that_built_it(trained, tmp_path):
+    files = json.loads((trained / "source/files.json").read_text())
+    assert [sorted(name.rpartition("/")[2] for name in found)[-1] for found in files.values()] == ["lengths.py"]
+    moved = shutil.move(trained, tmp_path / "elsewhere")
+    shutil.rmtree(tmp_path / "project")
+    code, out, err = call("resume", str(moved), "--generations", "3")
+    assert (code, err) == (0, "")
+    assert "continues after generation 2" in out
+    for words in (["evaluate", str(moved), "--episodes", "2"], ["report", str(moved)]):
+        assert call(*words)[0] == 0, words
+    assert rookery.load(moved).policy()(np.zeros(2, np.float32)).shape == (2,)
+    assert len(rookery.load(moved).metrics["generation"]) == 3
+
+
+def test_changed_code_is_said_at_resume_and_an_exact_run_refuses_it(trained, tmp_path):
+    folder = RunFolder(trained)
+    changed = next((tmp_path / "project").glob("parts_*/lengths.py"))
+    assert sources.changed(folder) == []
+    changed.write_text("LENGTH = 5  # as before\n")
+    exact = shutil.copytree(trained, tmp_path / "exact")
+    text = (exact / "config.json").read_text()
+    (exact / "config.json").write_text(text.replace('"exact": false', '"exact": true'))
+    code, _, err = call("resume", str(exact), "--generations", "3")
+    assert code == 1
+    assert f"{changed} has changed since the run with --exact was started" in err
+    code, _, err = call("resume", str(trained), "--generations", "3")
+    assert (code, err) == (
+        0,
+        f"warning: {changed} has changed since the run was started, and counts from generation 3 on\n",
+    )
+    assert "has changed" in (trained / "journal.jsonl").read_text()
+    assert call("resume", str(trained), "--generations", "4")[2] == "", "it is said once"
+
+
+def test_a_module_of_a_package_is_recorded_by_its_version_and_hash(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.config = {"environment": {"env": "json.decoder:make"}, "factory": "jax.nn:build"}
+    sources.save(folder)
+    found = json.loads(folder.sources_file.read_text())
+    assert found["jax.nn"]["version"]
+    assert found["json.decoder"] == {"decoder.py": found["json.decoder"]["decoder.py"], "version": ""}
+    assert not list(folder.sources.glob("[0-9]*"))
