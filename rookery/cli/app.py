@@ -25,7 +25,7 @@ from rookery.distributed.sync import check_alike, connect, is_first
 from rookery.envs.host.base import HostError, HostWarning
 from rookery.experiments import build, warm_start, warm_start_settings
 from rookery.experiments.config_io import from_record, run_record, to_record
-from rookery.experiments.kinds import check_effects, kinds
+from rookery.experiments.kinds import KindWarning, check_effects, kinds
 from rookery.experiments.spec import Kind, RunSpec
 from rookery.factories import place_of
 from rookery.islands import IslandError
@@ -109,8 +109,7 @@ def _default(kind: Kind, arguments: Sequence[str]) -> RunSpec:
 
 def _kind_in(words: Sequence[str]) -> Kind | None:
     """The kind of run in the command line of `rookery train`; None if there is none."""
-    known = kinds()
-    return next((known[word] for word in words[1:] if word in known), None) if words[:1] == ["train"] else None
+    return kinds().get("".join(words[1:2]).replace("_", "-")) if words[:1] == ["train"] else None
 
 
 def _command_and_flags(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
@@ -156,24 +155,25 @@ def parse(arguments: Sequence[str]) -> Any:
 
 def _parse(arguments: Sequence[str]) -> Any:
     words, chosen = parameters.taken(_without_alias(arguments))
+    words[:1] = [word.replace("_", "-") for word in words[:1]]
     command, found = _command_and_flags(words)
     for place, label, known in ((0, "command", [*_COMMANDS]), (1, "kind of run", [*kinds()])):
         if words[place : place + 1] and not words[place].startswith("-") and (place == 0 or words[0] == "train"):
             flags.check_name(label, words[place], known)
     if {"-h", "--help"} & {*words}:
         _print_help(words)
-    if words[:1] in ([], ["train"]) and _kind_in(words) is None:
+    incomplete = words[:1] in ([], ["train"]) and _kind_in(words) is None
+    if incomplete or words[0] not in _COMMANDS:
         unknown = next((word for word in words if word.startswith("-")), "")
         if unknown:
             raise flags.FlagError(flags.unknown_flag(unknown, words, command, found))
         raise flags.FlagError(f"{command} needs one of {', '.join(kinds() if words else _COMMANDS)}.")
     flags.check(words, command, found)
-    typed, kind = flags.with_values(words, found)[1:], _kind_in(words)
+    typed, kind = flags.with_values(words, found), _kind_in(words)
     with flags.parse_errors(words, command, found):
         if kind is not None:
-            typed.remove(kind.name)
-            return _parse_train(kind, _default(kind, words), typed, chosen)
-        return _parse_as(_COMMANDS[words[0]], typed)
+            return _parse_train(kind, _default(kind, words), typed[2:], chosen)
+        return _parse_as(_COMMANDS[words[0]], typed[1:])
 
 
 def _parse_as(command: type, words: Sequence[str]) -> Any:
@@ -203,9 +203,9 @@ def _parse_train(kind: Kind, usual: RunSpec, words: Sequence[str], chosen: Mappi
 
 def _print_help(words: Sequence[str]) -> None:
     """Print the help of a command or of a kind of run, and exit."""
-    if (kind := _kind_in(words)) is not None:
-        usual = _default(kind, words)
-        help.print_kind(Train(usual), usual)
+    named = next((word for word in words if word.replace("_", "-") in kinds()), "")
+    if (kind := _kind_in([words[0], named])) is not None:
+        help.print_kind(Train(_default(kind, words)))
     elif words[0] == "train":
         help.print_kinds(Train(kinds()["sac"].default()))
     elif words[0] in _COMMANDS:
@@ -374,7 +374,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
 
 
 _SHOWN = (CheckpointWarning, CallbackWarning, OutputWarning, running.ProgramWarning)
-_SHOWN += (run_writer.AfterSaveWarning, HostWarning, IslandWarning, SourceWarning, TableWarning)
+_SHOWN += (KindWarning, run_writer.AfterSaveWarning, HostWarning, IslandWarning, SourceWarning, TableWarning)
 _show_other_warning = warnings.showwarning
 _lost: list[str] = []
 """The output that this command has lost."""

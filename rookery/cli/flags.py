@@ -164,8 +164,6 @@ def _parse_error_message(event: Any, words: Sequence[str], command: str, flags: 
     elif kind == "MissingArgs":
         metavar = event.missing_arguments[0].arg.lowered.metavar
         message = f"{command} needs {metavar}; `{command} --help` describes it."
-    elif kind == "MissingSubcommand":
-        message = f"{command} needs one of {', '.join(event.subcommand_spec.parser_from_name)}."
     elif argument is not None:
         message = _wrong_value(argument, words)
     elif kind == "InstantiationFailure":

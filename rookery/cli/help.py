@@ -118,17 +118,18 @@ def print_kinds(command: Any) -> None:
     page.show()
 
 
-def print_kind(command: Any, usual: RunSpec) -> None:
+def print_kind(command: Any) -> None:
     """Print the help of `rookery train KIND`: the important options first, then all others by subject.
 
     Args:
       command: an instance of the command's class, with the defaults.
-      usual: the run with the defaults.
     """
+    usual: RunSpec = command.spec
     page, kind = _Page(Text(), _width()), usual.kind
     argument = "" if kind.method.has_task else f" {FACTORY}"
     page.paragraphs(f"usage: rookery train {kind.name}{argument} [OPTIONS]\n\n{kind.title}")
-    page.paragraphs(kind.sources)
+    if kind.sources:
+        page.paragraphs(kind.sources)
     options: dict[Option, Any] = {option: usual.flat for option in options_of_kind(kind)}
     options |= {option: command for option in options_of(type(command))}
     _add_options(page, in_groups([*options]), options)

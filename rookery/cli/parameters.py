@@ -22,9 +22,8 @@ _WORDS = ("fixed", "evolve")
 
 def kind_of(words: Sequence[str]) -> str:
     """The kind of run in a command line whose search space can include an environment's parameters; "" if none is."""
-    known = kinds()
-    kind = next((word for word in words if word in known), "") if words[:1] == ["train"] else ""
-    return kind if kind and known[kind].agent is not None else ""
+    known, name = kinds(), "".join(words[1:2]).replace("_", "-") if words[:1] == ["train"] else ""
+    return name if name in known and known[name].agent is not None else ""
 
 
 def is_flag(word: str) -> bool:

@@ -30,7 +30,7 @@ from rookery.report.runs import Fresh
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.csv_log import write_table
 from rookery.storage.island_files import best_of
-from rookery.storage.record import PYTHON, are_independent
+from rookery.storage.record import PYTHON, are_independent, without_defaults
 from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.training.config import check_seed
 from rookery.training.progress import bar
@@ -227,7 +227,9 @@ def _evaluate_each(evaluate: Callable, genotypes: Genotype, bank: Bank, keys: Ke
 
 def _settings(folder: RunFolder) -> str:
     """The settings of a run, but for its seed and its folder; runs with the same have the same program."""
-    return json.dumps({**folder.config, "run": folder.config["run"].get("generations")}, sort_keys=True)
+    return json.dumps(
+        {**without_defaults(folder.config), "run": folder.config["run"].get("generations")}, sort_keys=True
+    )
 
 
 def check_fresh(run_dir: str | Path) -> None:

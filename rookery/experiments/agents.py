@@ -121,7 +121,8 @@ class AgentRow(NamedTuple):
 
     def wrapped(self, wrapper: Wrapper) -> "AgentRow":
         """The row of the agent with a wrapper around it."""
-        name = wrapper.name.format(agent=self.name).removesuffix("-sac")  # the agent of `diayn` and `pbt-diayn`
+        name = wrapper.name.format(agent=self.name)
+        name = name.removesuffix("-sac") if self.name == "sac" else name  # the agent of `diayn` and `pbt-diayn`
         learner = wrapper.defaults.get("learner", self.learner)
         return self._replace(name=name, wrapper=wrapper, defaults=wrapper.defaults, learner=learner)
 

@@ -93,7 +93,7 @@ def program_run(record: Mapping[str, Any]) -> RunSpec:
         .default()
         .replace(
             factory=record.get("factory", ""),
-            option=tuple(record.get("option", ())),
+            option=_from_value(None, record.get("option", ()), "option"),
             environment=DevicesConfig(environment.get("devices")),
             run=RunConfig(**{name: value for name, value in run.items() if name in fields}),
         )

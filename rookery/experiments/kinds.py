@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import importlib.metadata
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,21 +20,24 @@ PLUGINS = "rookery.kinds"
 row to `agents.AGENTS` or append to `methods.METHODS`."""
 
 
+class KindWarning(UserWarning):
+    """An installed package cannot add its kinds of run."""
+
+
 @functools.cache
 def _add_plugins() -> None:
     """Let installed packages add their agents and methods.
 
-    Raises:
-      ValueError: one cannot be loaded; the message names it.
+    Warns:
+      KindWarning: one cannot; the message names it.
     """
     for plugin in importlib.metadata.entry_points(group=PLUGINS):
         try:
             plugin.load()()
         except RAISED as error:
-            raise ValueError(
-                f"the package that provides {plugin.value} adds no kind of run: {type(error).__name__}: {error}"
-                f"{place_of(error)}; repair or uninstall it."
-            ) from error
+            reason = f"{type(error).__name__}: {str(error).rstrip('.')}{place_of(error)}"
+            message = f"{plugin.value} adds no kind of run ({reason}); repair or uninstall the package"
+            warnings.warn(message, KindWarning, stacklevel=3)
 
 
 def kinds() -> dict[str, Kind]:

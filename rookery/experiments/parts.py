@@ -83,7 +83,7 @@ def learner_of(
 ) -> tuple[RunSpec, Learner, Space]:
     """The run with its open defaults filled in, the learner of one member, and the search space; see `Method.build`."""
     row, environment = row_of(spec), environment_of(spec.environment)
-    if not row.wrapper.is_team:
+    if not row.is_on_policy:
         check_alone(environment.spec)
     environment = row.wrapper.environment(environment, spec.wrapper)
     if row.is_on_policy:

@@ -77,6 +77,9 @@ class Kind(NamedTuple):
     def __repr__(self) -> str:
         return f"Kind({self.name!r})"
 
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self  # it never changes
+
     @property
     def title(self) -> str:
         """One sentence."""
@@ -86,7 +89,9 @@ class Kind(NamedTuple):
     def sources(self) -> str:
         """The papers, as one line."""
         found = [*self.method.sources, *(self.agent.sources if self.agent else ())]
-        return f"Source{'s' * (len(found) > 1)}: {', '.join(found)}." if found else ""
+        papers = [one for one in found if not one.startswith("with ")]  # others belong to a setting
+        notes = "".join(f"; {one}" for one in found if one not in papers)
+        return f"Source{'s' * (len(found) > 1)}: {', '.join(papers)}{notes}." if found else ""
 
     @property
     def subject(self) -> str:

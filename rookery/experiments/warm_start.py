@@ -293,7 +293,7 @@ def _inside(space: Space, hyper: Hyper) -> Hyper:
 
 def _initial_genotype(spec: RunSpec, origin: Origin) -> Genotype:
     """The genotype that every member starts with."""
-    skill, discovers = spec.method.skill, origin.built.has_skills and not spec.kind.has_skills
+    skill, discovers = spec.flat.get("skill"), origin.built.has_skills and not spec.kind.has_skills
     if skill is not None and not discovers:
         raise ValueError(f"{origin.path} has no skills to choose from here; leave skill out.")
     if origin.built.has_repertoire:

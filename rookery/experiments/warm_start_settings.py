@@ -10,12 +10,10 @@ from rookery.experiments.spec import Kind, RunSpec
 from rookery.experiments.wrappers import WRAPPERS
 from rookery.storage.record import agent_of
 
-_GENOTYPE_SETTINGS = (
-    "policy",
-    "dimensions",
-    *dict.fromkeys(name for one in WRAPPERS.values() for name in vars(one.settings)),
-)
-"""Settings that a genotype depends on, besides those of the agent."""
+
+def _of_genotypes() -> tuple[str, ...]:
+    """The settings that a genotype depends on, besides those of the agent."""
+    return ("policy", "dimensions", *dict.fromkeys(name for one in WRAPPERS.values() for name in vars(one.settings)))
 
 
 def without_population_method(spec: RunSpec) -> RunSpec:
@@ -49,7 +47,7 @@ def replay_defaults(run: RunSpec | None, kind: Kind) -> RunSpec:
     default = default.replace(population=1)
     if run is None or run.kind.agent is None:
         return default
-    shared = _shared(run, default, "agent", "learner", "init_from", "skill", *_GENOTYPE_SETTINGS)
+    shared = _shared(run, default, "agent", "learner", "init_from", "skill", *_of_genotypes())
     for part in ("agent", "learner"):
         if type(shared[part]) is not type(default.flat[part]):
             del shared[part]  # those of another agent: `check_agent` then reports the mismatch
@@ -87,7 +85,7 @@ def warm_start_defaults(run: RunSpec | None, kind: Kind) -> RunSpec:
     if run is None:
         return default
     task = {name: getattr(run.environment, name) for name in ("env", "backend", "option", "frame_stack")}
-    changed = _shared(run, default, *_GENOTYPE_SETTINGS)
+    changed = _shared(run, default, *_of_genotypes())
     if run.learner is not None and default.learner is not None and type(run.agent) is type(default.agent):
         own = {name: getattr(default.agent, name) for name in _TRAINING if hasattr(default.agent, name)}
         changed["agent"] = dataclasses.replace(run.agent, **own)

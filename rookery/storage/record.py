@@ -5,6 +5,7 @@ from typing import Any
 
 from rookery.agents import backend
 from rookery.factories import label
+from rookery.trees import flatten_mapping
 
 SCHEDULE = "schedule"
 """Key of `config.json` for the schedule that a run replays; stored, so that the run directory is self-contained."""
@@ -77,6 +78,11 @@ def are_independent(record: Mapping[str, Any]) -> bool:
     return bool(record.get(INDEPENDENT, record.get("draw_hyper") is False))
 
 
+def without_defaults(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run alone, without the defaults that it had at its start."""
+    return {name: value for name, value in record.items() if name != DEFAULTS}
+
+
 def with_first_defaults(record: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """The record of a run that is continued, with the defaults that it had at its start.
 
@@ -84,8 +90,17 @@ def with_first_defaults(record: Mapping[str, Any], before: Mapping[str, Any]) ->
       record: the new settings.
       before: the content of the run's `config.json`.
     """
-    others = {name: value for name, value in record.items() if name != DEFAULTS}
-    return others | ({DEFAULTS: {**record.get(DEFAULTS, {}), **before[DEFAULTS]}} if DEFAULTS in before else {})
+    others = without_defaults(record)
+    if DEFAULTS not in before:
+        return others
+    now, then = (flatten_mapping({**settings, "space": {}, DEFAULTS: {}}) for settings in (others, before))
+    # What the run has changed since had its default before.
+    changed = {name: then.get(name) for name, value in now.items() if _plain(value) != _plain(then.get(name))}
+    return {**others, DEFAULTS: {**changed, **before[DEFAULTS]}}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def environment_label(record: Mapping[str, Any]) -> str:
@@ -110,7 +125,7 @@ def method_of(record: Mapping[str, Any]) -> str:
 
 
 def agent_name(record: Mapping[str, Any]) -> str | None:
-    """The agent of a run that was started from Python, named as `kinds.agent_of` does; None if it is unknown."""
+    """The agent of a run that was started from Python, named as `agent_of` does; None if it is unknown."""
     agent = record.get("agent")
     name = agent.get("name") if isinstance(agent, Mapping) else None
     discovery = next((known for known in SKILL_METHODS if record.get(known)), None)

@@ -27,7 +27,7 @@ from rookery.storage.best_checkpoint import Best
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog
 from rookery.storage.events import Journal
-from rookery.storage.record import check_keys
+from rookery.storage.record import check_keys, without_defaults
 from rookery.storage.run_dir import RunFolder, create, open_existing
 from rookery.storage.sources import SourceWarning
 from rookery.training import memory_plan as plans
@@ -223,7 +223,7 @@ def turns(program: Program, config: RunConfig, over: Mesh, options: RunOptions) 
         writers.journal.begin(first, over, meter.read, command, terminal.failures())
         called = stack.enter_context(Callbacks(callbacks, requests))
         recorded = writers.folder.config if writers.folder else record_of_new(program, config, record)
-        called.begin(Start(recorded, writers.run_dir, first, config.generations))
+        called.begin(Start(without_defaults(recorded), writers.run_dir, first, config.generations))
         generations, state = _compile(program, compiler, start, first_key, requests, reporter, writers.journal, host)
         meter.begin(generations.stages, state)
         often = shared.exchange if shared else None, Pace(config.checkpoint_seconds)

@@ -303,6 +303,10 @@ INVALID = [
     ("train", 2, "rookery train needs one of sac, td3,"),
     ("train --plan", 2, "rookery train needs a kind of run before --plan, such as pbt-sac;"),
     ("", 2, "rookery needs one of train, resume,"),
+    ("-x", 2, "rookery has no flag -x;"),
+    ("train --env sac pbt-sac", 2, "rookery train needs a kind of run before --env, such as pbt-sac;"),
+    ("train --run-dir ppo sac", 2, "rookery train needs a kind of run before --run-dir, such as pbt-sac;"),
+    ("replay_island absent 0", 1, "absent is not a run directory"),
     ("evaluate", 2, "rookery evaluate needs PATH"),
     ("evaluate x y", 2, "'y' is one word too many for rookery evaluate"),
     ("evaluate --episods 3 x", 2, "rookery evaluate has no flag --episods; did you mean --episodes?"),
@@ -539,7 +543,7 @@ def test_envs_filters_and_describes(rookery_command, monkeypatch):
     assert code == 0
     assert "--option predators=..." in out
     code, _, error = rookery_command("envs", "antt")
-    assert (code, error) == (1, "error: there is no task 'antt'; did you mean ant, ant_trap, mjx_ant?\n")
+    assert (code, error) == (1, "error: there is no task 'antt'; did you mean ant or ant_trap or mjx_ant?\n")
 
 
 @pytest.mark.parametrize(

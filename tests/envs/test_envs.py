@@ -376,6 +376,7 @@ def test_a_measure_that_is_not_finite_breaks_the_physics() -> None:
     env = time_limit.guard_physics(inner._replace(step=step))
     _, taken = env.step(env.reset(jax.random.key(0))[0], jnp.ones(1), jax.random.key(1))
     assert bool(taken.broken)
+    assert taken.measures is not None
     assert float(taken.measures["height"]) == 0.0
 
 
@@ -387,7 +388,8 @@ def test_first_episodes_of_many_environments_are_staggered_without_overflow() ->
 
 
 def test_limits_of_a_descriptor_may_be_numbers_of_numpy() -> None:
-    spec = base.descriptor_spec("p", "final", np.float32([0.0]), (np.int64(1),), cell=np.float32(0.5))
+    limits: Any = np.zeros(1, np.float32), (np.int64(1),)
+    spec = base.descriptor_spec("p", "final", *limits, cell=float(np.float32(0.5)))
     assert json.loads(json.dumps(spec._asdict()))["upper"] == [1.0]
     with pytest.raises(ValueError, match="needs finite limits"):
         base.descriptor_spec("p", "final", (0.0,), (1e39,))

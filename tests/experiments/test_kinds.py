@@ -1,5 +1,7 @@
 """The kinds of run: their settings and flags, their records, and their capabilities."""
 
+import copy
+import importlib.metadata
 import json
 import typing
 from pathlib import Path
@@ -7,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from rookery.cli.app import parse
 from rookery.cli.options import options_of_kind
+from rookery.experiments import kinds as kinds_module
 from rookery.experiments.config_io import from_record, to_record
-from rookery.experiments.kinds import bounds_or_values, configure, kinds
+from rookery.experiments.kinds import KindWarning, bounds_or_values, configure, kinds
 from rookery.experiments.methods import METHODS
 from rookery.experiments.wrappers import WRAPPERS
 from rookery.learners import widths
@@ -127,3 +131,17 @@ def test_wrong_types_in_config_json_are_one_sentence_that_names_it(path: str, va
 def test_a_run_is_the_same_after_a_round_trip_through_its_record(name: str):
     config = configure(name).with_run(generations=7).with_environment(option=("a=1", "b=2"))
     assert from_record(json.loads(json.dumps(to_record(config)))) == config
+
+
+def test_a_kind_may_be_written_with_underscores_and_copied():
+    assert parse(["train", "pbt_sac", "--population", "4"]).spec == configure("pbt-sac", population=4)
+    assert copy.deepcopy(configure("pbt-diayn")) == configure("pbt-diayn")
+
+
+def test_a_package_that_cannot_add_its_kinds_is_a_warning(monkeypatch):
+    broken = importlib.metadata.EntryPoint("own", "absent_package:register", kinds_module.PLUGINS)
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: [broken])
+    kinds_module._add_plugins.cache_clear()
+    with pytest.warns(KindWarning, match="absent_package:register adds no kind of run .ModuleNotFoundError"):
+        assert set(kinds()) == {*NAMES, "program"}
+    assert kinds()["sac"].agent is not None

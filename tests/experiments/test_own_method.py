@@ -31,9 +31,8 @@ from tests.training.test_resume import COMMAND, assert_same_run, await_saving, e
 
 
 def layer_norm_sac(spec: Any, config: SacConfig) -> Any:
-    """SAC whose networks read normalised features."""
-    module, example = nn.Sequential([nn.Dense(8), nn.LayerNorm(), nn.relu]), jnp.zeros(spec.observation_size)
-    encoder = rookery.agents.Encoder(lambda key: module.init(key, example), module.apply)
+    module: Any = nn.Sequential([nn.Dense(8), nn.LayerNorm(), nn.relu])
+    encoder = rookery.agents.Encoder(lambda key: module.init(key, jnp.zeros(spec.observation_size)), module.apply)
     return rookery.sac(spec, config, encoder=encoder)
 
 
@@ -82,11 +81,14 @@ def es(settings: Settings, env: Any) -> Learner:
         mean += member.hyper.learning_rate * ranks @ noise / (len(noise) * member.hyper.noise_scale)
         return member._replace(state=Genotype(unravel(mean), (), None)), {}
 
+    def load(member: Member, genotype: Genotype) -> Member:
+        return member._replace(state=Genotype(genotype.params, (), None), hyper=genotype.hyper)
+
     return Learner(
         **parts,
         init=init,
-        load_genotype=lambda member, one: member._replace(state=Genotype(one.params, (), None), hyper=one.hyper),
-        restart=lambda member, *_: member,
+        load_genotype=load,
+        restart=lambda member, bank, key, needed: member,  # noqa: ARG005
         step=step,
         spec=env.spec,
         space=declared(EsHyper),
@@ -113,8 +115,7 @@ METHOD = Method(
 )
 
 
-def register() -> None:
-    """The entry point of the package."""
+def register() -> None:  # the entry point
     AGENTS[ROW.name] = ROW
     METHODS.append(METHOD)
 
@@ -138,8 +139,7 @@ def test_a_package_adds_a_kind_of_run_to_every_command(kind, tmp_path, monkeypat
     assert call("train", kind, *flags, "--run-dir", str(whole))[::2] == (0, "")
     (file := tmp_path / "run.toml").write_text(call("train", kind, *flags, "--print-config")[1])
     command = [sys.executable, "-c", COMMAND, "train", "--config", file, "--run-dir", run]
-    path = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
-    process = subprocess.Popen(command, env=environment() | path)
+    process = subprocess.Popen(command, env=environment() | {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"})
     await_saving(process, run)
     process.kill()
     assert process.wait() < 0

@@ -197,8 +197,9 @@ class TestErrors:
 
 
 @pytest.fixture
-def command(monkeypatch):
-    """`rookery` with these words, on a wide terminal."""
+def command(monkeypatch, tmp_path):
+    """`rookery` with these words, on a wide terminal, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "400")
     return lambda *words: call(*map(str, words))
 

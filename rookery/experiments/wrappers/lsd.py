@@ -15,5 +15,5 @@ class Settings:
     lsd: LsdConfig = field(default_factory=LsdConfig)
 
 
-SOURCES = ("Park 2022 (arXiv:2202.00914)",)
+SOURCES = ("Park 2022 (arXiv:2202.00914)", "with --smerl Kumar 2020 (arXiv:2010.14484)")
 WRAPPER = discovery("lsd", "LSD", SOURCES, Settings(), lsd, lsd_space, with_previous=True)

@@ -15,5 +15,5 @@ class Settings:
     metra: MetraConfig = field(default_factory=MetraConfig)
 
 
-SOURCES = ("Park 2024 (arXiv:2310.08887)",)
+SOURCES = ("Park 2024 (arXiv:2310.08887)", "with --smerl Kumar 2020 (arXiv:2010.14484)")
 WRAPPER = discovery("metra", "METRA", SOURCES, Settings(), metra, metra_space, with_previous=True)

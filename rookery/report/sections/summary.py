@@ -109,7 +109,7 @@ def space(config: Settings, hyper: Mapping[str, np.ndarray] = MappingProxyType({
         if not (isinstance(bounds, list) and len(bounds) == 2):
             return f"is {_text(choice)}"
         if config.get("draw_hyper") is False and name in hyper:
-            return f"is {_text(float(hyper[name][0, 0]))}"
+            return f"is {hyper[name][0, 0]:.6g}"  # the tables have numbers of float32
         return f"{'evolves' if selects else 'is drawn once'} in [{', '.join(map(_text, bounds))}]"
 
     return [[name, describe(name, choice)] for name, choice in part(config, "space").items()]

@@ -111,8 +111,8 @@ def test_sigmas_may_be_traced():
     assert (vary(0.0, 0.0) == pair[0]).all()
     assert not (vary(0.1, 0.5) == pair[0]).any()
     assert (qdax.isoline_variation(*pair, jax.random.key(0), 5.0, 0.0, minval=0.5, maxval=0.6) >= 0.5).all()
-    whole = tuple(leaf.astype(jnp.int32) for leaf in pair)
-    children = qdax.isoline_variation(*whole, jax.random.key(0), 5.0, 0.0, maxval=1.5)
+    ones, zeros = (leaf.astype(jnp.int32) for leaf in pair)
+    children = qdax.isoline_variation(ones, zeros, jax.random.key(0), 5.0, 0.0, maxval=1.5)
     assert children.dtype == jnp.int32
     assert children.max() == 1
 

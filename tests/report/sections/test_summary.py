@@ -12,7 +12,7 @@ from rookery.report.formatting import duration, number
 from rookery.report.readers import open_run
 from rookery.report.runs import Run
 from rookery.report.sections import summary
-from rookery.storage.record import DEFAULTS, with_first_defaults
+from rookery.storage.record import DEFAULTS, with_first_defaults, without_defaults
 from tests.written_runs import METRICS, write
 
 NAN, INF = float("nan"), float("inf")
@@ -190,8 +190,9 @@ class TestSettings:
             {"name": "population", "value": "4", "default": "8"},
             {"name": "environment.env", "value": "point_room", "default": "hopper"},
         ]
-        continued = with_first_defaults(record | {DEFAULTS: {"population": 16, "run.generations": 10}}, record)
-        assert continued[DEFAULTS] == record[DEFAULTS] | {"run.generations": 10}
+        longer = record | {"run": {**record["run"], "generations": 900}, DEFAULTS: {"learner.batch_size": 512}}
+        assert with_first_defaults(longer, record)[DEFAULTS] == record[DEFAULTS] | {"run.generations": 500}
+        assert DEFAULTS not in without_defaults(record)
 
     def test_all_settings_where_the_defaults_are_not_recorded(self):
         settings = {"a": {"b": [1, 2.5], "c": True, "d": None}, "run": {"run_dir": "x"}, "space": {"lr": 1}}
@@ -211,7 +212,7 @@ class TestSettings:
             ["discount", "evolves in [0.9, 0.999]"],
         ]
         assert summary.space({"space": None}) == summary.space({}) == []
-        seeds, hyper = {"kind": "sac", "draw_hyper": False}, {"discount": np.full((2, 3), 0.99)}
+        seeds, hyper = {"kind": "sac", "draw_hyper": False}, {"discount": np.full((2, 3), np.float32(0.99), np.float64)}
         for settings, chosen in (
             ({"kind": "pbt-sac", "pbt": {"exploit": "truncation"}}, "evolves in [0.9, 0.999]"),
             ({"kind": "pbt-sac", "pbt": {"exploit": "none"}}, "is drawn once in [0.9, 0.999]"),
