@@ -7,7 +7,6 @@ libraries (the extras `cuda12` and `cuda13`), but no driver; `benchmarks/gpu.sh`
 """
 
 import contextlib
-import difflib
 import importlib
 import importlib.util
 import os
@@ -27,6 +26,7 @@ from rookery.cli import app
 from rookery.distributed import programs
 from rookery.distributed.mesh import AXIS, Mesh
 from rookery.experiments import build
+from rookery.factories import suggestion
 
 INSTALL = 'pip install "rookery[cuda13]"'
 _PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
@@ -104,9 +104,7 @@ def find(name: str) -> Gpu:
     """
     word = name.lower().replace("_", "-")
     if word not in GPUS:
-        near = difflib.get_close_matches(word, GPUS, cutoff=0.5)
-        remedy = f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(GPUS)}."
-        raise ValueError(f"there is no description of a GPU {name!r}; {remedy}")
+        raise ValueError(f"there is no description of a GPU {name!r}; {suggestion(word, GPUS)}")
     return GPUS[word]
 
 

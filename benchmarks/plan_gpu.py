@@ -9,15 +9,18 @@ import sys
 import time
 from unittest import mock
 
+import jax
+
 from benchmarks import described_gpu, kernels
 from rookery.agents import backend
-from rookery.cli import app, listings, planning
+from rookery.cli import app, islands, listings, planning
 from rookery.distributed import device_memory
 from rookery.distributed.device_memory import size
 from rookery.distributed.programs import Stages
-from rookery.experiments import build
+from rookery.experiments import build, warm_start
 from rookery.populations.stages import staged_step
 from rookery.training import loop
+from rookery.training.memory_plan import remedy
 from rookery.training.terminal import terminal
 
 
@@ -28,12 +31,15 @@ def main(name: str, *words: str) -> None:
       name: a kind of GPU, see `described_gpu.GPUS`.
       *words: a kind of run and its flags.
     """
+    jax.config.update("jax_platforms", "cpu")  # a GPU of this machine is left alone
     gpu, console = described_gpu.find(name), terminal()
     spec, schedule = planning.complete(app.parse(["train", *words]).spec)
+    spec = islands.planned(spec)
     over = described_gpu.mesh(spec.environment.devices or 1, gpu)
     started = time.monotonic()
     with backend.tracing_for("gpu"), mock.patch.object(device_memory, "device_limit", return_value=gpu.available):
         built = build.build(spec, schedule, over)
+        built = built._replace(program=warm_start.begin(spec, built))
         planned, stages = loop.compile_plan(built.program, spec.run, over)
     seconds = time.monotonic() - started
     console.print(listings.plan_table(planned))
@@ -46,6 +52,8 @@ def main(name: str, *words: str) -> None:
     console.print_line(f"kernels       {launched:,} for each generation after the warm-up{left}")
     console.print_line(f"collectives   {collectives} in each generation")
     console.print_line(f"compilation   {seconds:.1f} s")
+    if message := remedy(planned):
+        sys.exit(f"error: {message}")
 
 
 def _count(stages: Stages, iterations: int) -> tuple[int, int, int]:

@@ -6,6 +6,7 @@ for invalid flags.
 
 import dataclasses
 import importlib.metadata
+import math
 import re
 import sys
 import warnings
@@ -54,6 +55,8 @@ class Train:
     """The run."""
     config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
     """TOML or YAML file with settings, named like the flags without their dashes; typed flags take precedence."""
+    steps: float | None = None
+    """Environment steps of each member (above 0), another way to say how many generations; rounded up to whole ones."""
     print_config: bool = False
     """Print all settings as a TOML file for `--config`; train nothing."""
     plan: bool = False
@@ -198,7 +201,22 @@ def _parse_train(kind: Kind, usual: RunSpec, words: Sequence[str], chosen: Mappi
         spec = usual.replace(**settings)
     except (TypeError, ValueError) as error:
         raise flags.FlagError(str(error)) from error
+    spec = _of_steps(spec, usual, parsed.steps)
     return Train(**{**vars(parsed), "spec": spec})
+
+
+def _of_steps(spec: RunSpec, usual: RunSpec, steps: float | None) -> RunSpec:
+    """The run with the number of generations in which each member makes `steps` environment steps."""
+    if steps is None:
+        return spec
+    if spec.learner is None:
+        raise flags.FlagError(
+            f"--steps is for kinds with training agents, not for {spec.kind.name}; give --generations."
+        )
+    if steps <= 0 or spec.run.generations != usual.run.generations:
+        problem = f"must be above 0, got {steps:g}" if steps <= 0 else "and --generations say the same; leave one out"
+        raise flags.FlagError(f"--steps {problem}.")
+    return spec.with_run(generations=math.ceil(steps / spec.learner.steps_per_generation))
 
 
 def _print_help(words: Sequence[str]) -> None:
@@ -318,6 +336,9 @@ def train(command: Train, group: ProcessGroup) -> None:
         planning.plan(command.spec)
         return
     spec, schedule = planning.complete(command.spec)
+    if command.steps is not None and spec.learner is not None:
+        each = spec.learner.steps_per_generation
+        running.show(spec.run, f"{command.steps:,.0f} steps: {spec.run.generations:,} x {each:,} for each member")
     if divided:
         islands.train(spec, command.processes, command.tracking)
     else:

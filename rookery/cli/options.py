@@ -60,7 +60,7 @@ _OWNERS[type(program.METHOD.settings)] = "program"
 """Dataclasses whose settings are in a part with others -> heading of their own."""
 
 IMPORTANT = (
-    *("env", "population", "ga-population", "batch-size", "num-skills", "member", "seed", "generations"),
+    *("env", "population", "ga-population", "batch-size", "num-skills", "member", "seed", "generations", "steps"),
     *("steps-per-generation", "num-envs", "hidden-sizes", "devices", "init-from", "run-dir", "overwrite"),
     *("config", "print-config", "plan"),
 )

@@ -14,7 +14,7 @@ import pytest
 
 import rookery
 import rookery.cli.app
-from rookery.cli.app import Train
+from rookery.cli.app import Train, parse
 from rookery.cli.flags import as_typed, flags_of
 from rookery.experiments import build
 from rookery.experiments.config_io import from_record, to_record
@@ -478,6 +478,22 @@ def test_an_empty_value_is_rejected(rookery_command, tmp_path):
         assert code == 2
         assert "is empty; give" in err
     assert not list(tmp_path.iterdir())
+
+
+def test_environment_steps_are_another_way_to_give_the_generations(rookery_command):
+    for words, generations in (
+        ("sac --steps 2500", 3),
+        ("pbt-sac --steps 1e6", 1000),
+        ("ppo --steps 1 --num-envs 4", 1),
+    ):
+        assert parse(["train", *words.split()]).spec.run.generations == generations
+    for words, message in (
+        ("sac --steps 0", "--steps must be above 0, got 0."),
+        ("sac --steps 5000 --generations 3", "--steps and --generations say the same; leave one out."),
+        ("map-elites --steps 5", "--steps is for kinds with training agents, not for map-elites; give --generations."),
+        ("sac --steps nan", "--steps must be a finite number, got nan."),
+    ):
+        assert rookery_command("train", *words.split()) == (2, "", f"error: {message}\n")
 
 
 def test_too_little_memory_is_one_message(rookery_command, monkeypatch, tmp_path):
