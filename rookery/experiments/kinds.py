@@ -21,7 +21,7 @@ row to `agents.AGENTS` or append to `methods.METHODS`."""
 
 
 class KindWarning(UserWarning):
-    """An installed package cannot add its kinds of run."""
+    """A kind of run that an installed package adds cannot be used."""
 
 
 @functools.cache
@@ -41,14 +41,20 @@ def _add_plugins() -> None:
 
 
 def kinds() -> dict[str, Kind]:
-    """All kinds of run: name on the command line -> kind."""
+    """All kinds of run: name on the command line -> kind.
+
+    Warns:
+      KindWarning: two have the same name; the first is used.
+    """
     _add_plugins()
     found: dict[str, Kind] = {}
     for method in METHODS:
         trained = [None] if method.trains is None else [row for row in rows(WRAPPERS) if method.trains(row)]
         for row in trained:
             name = method.name.format(agent=row.name if row else "")
-            found[name] = Kind(name, method, row)
+            if name in found:
+                warnings.warn(f"two kinds of run are named {name}; the first is used", KindWarning, stacklevel=2)
+            found.setdefault(name, Kind(name, method, row))
     return found
 
 

@@ -145,3 +145,10 @@ def test_a_package_that_cannot_add_its_kinds_is_a_warning(monkeypatch):
     with pytest.warns(KindWarning, match="absent_package:register adds no kind of run .ModuleNotFoundError"):
         assert set(kinds()) == {*NAMES, "program"}
     assert kinds()["sac"].agent is not None
+
+
+def test_a_package_cannot_replace_a_kind(monkeypatch):
+    usual = kinds()["map-elites"]
+    monkeypatch.setattr(kinds_module, "METHODS", [*METHODS, usual.method._replace()])
+    with pytest.warns(KindWarning, match="two kinds of run are named map-elites; the first is used"):
+        assert kinds()["map-elites"].method is usual.method
