@@ -56,7 +56,7 @@ class Wrapper(NamedTuple):
     defaults: Mapping[str, Any] = MappingProxyType({})
     """Part of a run (`environment`, `learner`, `pbt`) -> default that differs from the agent's."""
     rules: tuple[Any, ...] = ()
-    """`spec.Rule`s of its settings."""
+    """Rules (`spec.Rule`) of its settings."""
     subject: str = ""
     """Heading of its kinds of run in the help; by default that of the method, as the guide."""
     guide: str = ""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rookery.distributed import mesh
-from rookery.experiments import build, kinds
+from rookery.experiments import build, kinds, parts
 from rookery.experiments.config import EnvironmentConfig
 
 
@@ -25,7 +25,7 @@ def test_precision_is_set_on_a_gpu(precision: mesh.Precision, expected: str, mon
 
 def test_the_precision_of_a_run_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[str] = []
-    monkeypatch.setattr(build, "use_precision", used.append)
+    monkeypatch.setattr(parts, "use_precision", used.append)
     environment = EnvironmentConfig(env="point_room", precision="tf32", devices=1)
     build.build(kinds.configure("pbt-ppo", environment=environment, population=2))
     assert used == ["tf32"]
