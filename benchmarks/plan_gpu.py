@@ -71,4 +71,7 @@ def _count(stages: Stages, iterations: int) -> tuple[int, int, int]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except ValueError as error:
+        sys.exit(f"error: {error}")
