@@ -1,5 +1,6 @@
 """PGA-ME: a repertoire of policies, half of which are varied by the gradient of critics."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rookery.distributed.mesh import Mesh
@@ -8,35 +9,48 @@ from rookery.experiments.spec import Built, RunSpec
 from rookery.learners.base import EvaluationConfig
 from rookery.populations.sharding import Placement
 from rookery.qd.base import Emitter, Scoring
-from rookery.qd.policy_gradient.config import PgaMeConfig
+from rookery.qd.policy_gradient.config import DcrlMeConfig, PgaMeConfig
 from rookery.qd.policy_gradient.factories import gradient_count, pga_me
 from rookery.qd.variation import VariationConfig
 from rookery.storage.lineage import Schedule
 
 
 @dataclass(frozen=True)
-class Settings(map_elites.Searched):
-    """The settings of PGA-ME."""
+class Varied(map_elites.Searched):
+    """The settings of every search with variation and the gradient of critics."""
 
     evaluation: EvaluationConfig = field(default=EvaluationConfig(eval_episodes=1))
     variation: VariationConfig = field(default_factory=VariationConfig)
+
+
+@dataclass(frozen=True)
+class Settings(Varied):
+    """The settings of PGA-ME."""
+
     pga_me: PgaMeConfig = field(default_factory=PgaMeConfig)
 
 
-GRADIENT_BATCH = "gradient batch (batch_size less its variation_share)"
-"""The size that the devices must divide, for messages."""
+def search(spec: RunSpec, over: Mesh | None, make: Callable[..., Emitter], config: PgaMeConfig | DcrlMeConfig) -> Built:
+    """Build a search with variation and the gradient of critics.
 
+    Args:
+      spec: the run; its settings are `Varied`.
+      over: see `Method.build`.
+      make: `pga_me` or `dcrl_me`.
+      config: its config.
+    """
 
-def _emitter(scored: Scoring, settings: Settings, placement: Placement) -> Emitter:
-    given = settings.policy, settings.variation, placement
-    return pga_me(scored, settings.batch_size, settings.pga_me, *given)
+    def emitter(scored: Scoring, settings: Varied, placement: Placement) -> Emitter:
+        return make(scored, settings.batch_size, config, settings.policy, settings.variation, placement)
+
+    size = gradient_count(spec.method.batch_size, config)
+    return map_elites.search(spec, over, emitter, sizes={"gradient batch (batch_size less its variation_share)": size})
 
 
 def build(spec: RunSpec[Settings], _: Schedule | None, over: Mesh | None, populations: int) -> Built:
     """Build the program; see `Method.build`."""
     del populations
-    size = gradient_count(spec.method.batch_size, spec.method.pga_me)
-    return map_elites.search(spec, over, _emitter, sizes={GRADIENT_BATCH: size})
+    return search(spec, over, pga_me, spec.method.pga_me)
 
 
 METHOD = map_elites.METHOD._replace(
