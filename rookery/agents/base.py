@@ -52,6 +52,8 @@ class RolloutExtras(NamedTuple):
     """`[]` bool: False after the agent's task has ended while the tasks of its team mates continue."""
     accumulated: Array
     """`[]`, discounted sum of the rewards of the episode so far."""
+    broken: Array
+    """`[]` bool: the simulation produced non-finite numbers in the step, which counts in no statistics."""
 
 
 class InitFn(Protocol[ParamsT]):

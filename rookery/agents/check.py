@@ -260,7 +260,7 @@ def _data(agent: Agent, spec: EnvSpec, state: PyTree, hyper: Hyper, key: Key, re
     ended = jax.random.bernoulli(keys[4], 0.2, leading)
     if spec.agents:
         ended = jnp.broadcast_to(ended[..., None], axes)
-    extras = RolloutExtras(log_prob, ended, jnp.ones(axes, bool), reward)
+    extras = RolloutExtras(log_prob, ended, jnp.ones(axes, bool), reward, jnp.zeros(axes, bool))
     return Transition(observation, action, reward, following, ended, extras)
 
 

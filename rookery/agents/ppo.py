@@ -261,7 +261,8 @@ def prepare_rows(
     """Compute a rollout's advantages and targets and cut it into sequences; also updates the return statistics."""
     extras, reward = batch.extras, batch.reward
     if config.normalize_rewards:
-        statistics = normalize.update(state.discounted, extras.accumulated.reshape(-1, 1), extras.counts.reshape(-1))
+        known = extras.counts & ~extras.broken
+        statistics = normalize.update(state.discounted, extras.accumulated.reshape(-1, 1), known.reshape(-1))
         deviation = jnp.sqrt(statistics.squares[0] / jnp.maximum(statistics.count, 1.0) + 1e-8)
         reward = jnp.clip(reward / deviation, -REWARD_LIMIT, REWARD_LIMIT)
         state = state._replace(discounted=statistics)

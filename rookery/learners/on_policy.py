@@ -146,7 +146,7 @@ def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, co
     keys = jax.random.split(act_key, bindings.config.rollout_length)
     explore = partial(_explore, bindings, member)
     discount, actors = member.hyper.discount, member.env_state
-    actors, (rows, broken) = collect(explore, bindings.environment, bank, discount, actors, keys)
+    actors, rows = collect(explore, bindings.environment, bank, discount, actors, keys)
     batch = rows._replace(
         observation=rollout.normalize_features(member.normalizer, rows.observation),
         next_observation=rollout.normalize_features(member.normalizer, rows.next_observation),
@@ -160,8 +160,9 @@ def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, co
         env_state=actors,
         normalizer=_update_statistics(bindings, member.normalizer, rows.observation.features, counts),
     )
-    reward = normalize.mean_of(trees.where(broken, False, counts), rows.reward)
-    return member, (metrics, reward, jnp.sum(broken))
+    broken = rows.extras.broken
+    reward = normalize.mean_of(counts & ~broken, rows.reward)
+    return member, (metrics, reward, jnp.sum(broken.reshape(*broken.shape[:2], -1)[..., 0]))
 
 
 def summarize(log: tuple) -> Metrics:
@@ -189,7 +190,7 @@ ExploreBatchFn = Callable[[Observation, Key], tuple[PyTree, Array]]
 
 def collect(
     explore: ExploreBatchFn, environment: envs.Environment, bank: Bank, discount: Scalar, actors: Actors, keys: Array
-) -> tuple[Actors, tuple[Transition, Array]]:
+) -> tuple[Actors, Transition]:
     """Collect one rollout, with automatic resets.
 
     Args:
@@ -201,17 +202,16 @@ def collect(
       keys: `[T]`, one for each step; consumed.
 
     Returns:
-      The environments after the rollout; the transitions `[T, E, ...]` with extras `RolloutExtras`; and `[T, E]` bool,
-      whether the simulation produced non-finite numbers in the step, whose reward is then the worst value of the
-      rollout (`returns.worst_value`).
+      The environments after the rollout, and the transitions `[T, E, ...]` with extras `RolloutExtras`. The reward of a
+      broken step is the worst value of the rollout (`returns.worst_value`).
     """
     draws = jax.vmap(partial(_draw, bank, actors.env_batch.num_envs))(keys)
-    actors, (rows, broken) = jax.lax.scan(partial(_act, explore, environment, bank, discount), actors, draws)
-    known = rows.reward, rows.terminated, trees.where(broken, False, rows.extras.counts)
+    actors, rows = jax.lax.scan(partial(_act, explore, environment, bank, discount), actors, draws)
+    broken = rows.extras.broken
+    known = rows.reward, rows.terminated, rows.extras.counts & ~broken
     flat = (leaf.reshape(-1, *environment.spec.agents) for leaf in known)
     worst = returns.worst_value(*flat, discount=discount)
-    reward = trees.where(broken, jnp.broadcast_to(worst, rows.reward.shape), rows.reward)
-    return actors, (rows._replace(reward=reward), broken)
+    return actors, rows._replace(reward=jnp.where(broken, jnp.broadcast_to(worst, rows.reward.shape), rows.reward))
 
 
 def _draw(bank: Bank, num_envs: int, key: Key) -> tuple[Array, auto_reset.Draws]:
@@ -228,7 +228,7 @@ def _act(
     discount: Scalar,
     actors: Actors,
     draws: tuple[Array, auto_reset.Draws],
-) -> tuple[Actors, tuple[Transition, Array]]:
+) -> tuple[Actors, Transition]:
     """Step every environment once."""
     action, log_prob = explore(actors.env_batch.observation, draws[0])
     clipped = action if environment.spec.unbounded else _clip_action(action)
@@ -236,10 +236,11 @@ def _act(
     env_batch, rows, steps = rollout.record(actors.env_batch, action, stepped)
     accumulated = steps.reward + jnp.broadcast_to(discount, steps.reward.shape) * actors.accumulated
     ended = steps.ended | ~actors.counts
-    extras = RolloutExtras(log_prob, ended, actors.counts, accumulated)
+    broken = jnp.broadcast_to(steps.broken.reshape(-1, *[1] * len(environment.spec.agents)), ended.shape)
+    extras = RolloutExtras(log_prob, ended, actors.counts, accumulated, broken)
     episode_over = jax.vmap(jnp.all)(steps.ended)
     next_actors = Actors(env_batch, trees.where(episode_over, True, ~ended), jnp.where(ended, 0.0, accumulated))
-    return next_actors, (rows._replace(extras=extras), steps.broken)
+    return next_actors, rows._replace(extras=extras)
 
 
 def _clip_action(action: PyTree) -> PyTree:

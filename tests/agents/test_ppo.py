@@ -362,7 +362,7 @@ def test_a_recurrent_update_reproduces_the_log_densities_of_the_rollout() -> Non
         keys = jax.random.split(jax.random.key(5), STEPS)
         _, (observed, action, log_prob) = jax.lax.scan(act, memory, (sensed, ended, keys))
         truth = jnp.ones((STEPS, ENVS), bool)
-        extras = RolloutExtras(log_prob, ended, truth, jnp.zeros((STEPS, ENVS)))
+        extras = RolloutExtras(log_prob, ended, truth, jnp.zeros((STEPS, ENVS)), ~truth)
         return Transition(observed, action, agent_case.batch.reward, observed, ended, extras)
 
     batch = jax.jit(extras)()

@@ -55,7 +55,7 @@ def _start(spec: EnvSpec, params: jax.Array) -> Recorded:
     mask = jnp.zeros(action.shape, bool) if spec.masked else None
     observed = Observation(jnp.zeros((*each, spec.observation_size)), action_mask=mask)
     none, never = jnp.zeros(each), jnp.zeros(each, bool)
-    extras = RolloutExtras(none, never, never, none)
+    extras = RolloutExtras(none, never, never, none, never)
     return Recorded(params, jnp.int32(-1), Transition(observed, action, none, observed, never, extras))
 
 

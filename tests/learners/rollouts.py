@@ -49,6 +49,7 @@ def rollout(key: jax.Array, spec: EnvSpec, memory_size: int = 0, agents: tuple[i
         ended=terminated | truncated,
         counts=jnp.broadcast_to((time != 5) | (place != 0), each),
         accumulated=3.0 * jax.random.normal(keys[4], each),
+        broken=jnp.zeros(each, bool),
     )
     given: Any = ActionWithCarry(action, observation.carry) if memory_size else action
     reward = jax.random.normal(keys[5], each)

@@ -103,6 +103,19 @@ def test_on_policy_a_broken_step_has_the_worst_value_and_is_in_no_mean(team: boo
     np.testing.assert_allclose(worst, 1.0 / (1.0 - discount), rtol=1e-4)
 
 
+def test_return_statistics_count_no_broken_step() -> None:
+    env = breaking(1.0)
+    agent = rookery.ppo(env.spec, hidden_sizes=(4,), minibatches=1, normalize_rewards=True)
+    learner = rookery.on_policy(
+        agent, env, num_envs=4, rollout_length=16, evaluate_every=1, eval_episodes=2, start_states=2
+    )
+    bank = jax.jit(learner.start_states)(jax.random.key(0))
+    member = jax.jit(learner.init)(jax.random.key(1), hyperparams.defaults(learner.space), bank)
+    member, metrics = jax.jit(learner.step)(member, bank, jax.random.key(2), jnp.int32(0))
+    assert metrics["broken_steps"] > 0
+    assert int(member.state.discounted.count) == 64 - int(metrics["broken_steps"])
+
+
 # With a reward of 0 for the broken step, or without that step, PPO learns to break where rewards are -1; without it,
 # TD3 where they are 1. `benchmarks.learning.broken_physics` has all agents with both signs.
 @pytest.mark.parametrize(("agent", "reward"), [("ppo", -1.0), ("td3", 1.0)])

@@ -32,7 +32,7 @@ def test_a_rollout_equals_steps_with_automatic_reset_and_one_key_each() -> None:
     env, num_envs, length = rookery.make("point_room", episode_length=2), 3, 7
     keys, bank = jax.random.split(jax.random.key(1), length), auto_reset.start_bank(env, jax.random.key(0), 5)
     begun = start_actors(rollout.begin(env, bank, jax.random.key(2), num_envs), env.spec)
-    actors, (rows, _) = jax.jit(lambda keys: collect(_wander, env, bank, 0.5, begun, keys))(keys)
+    actors, rows = jax.jit(lambda keys: collect(_wander, env, bank, 0.5, begun, keys))(keys)
 
     def step(env_batch: rollout.EnvBatchState, key: jax.Array) -> tuple[rollout.EnvBatchState, Transition]:
         explore_key, env_key = jax.random.split(key)
@@ -65,7 +65,7 @@ def test_the_first_episodes_end_at_different_steps_of_the_time_limit() -> None:
         keys = jax.random.split(jax.random.key(2), length)
         rows = jax.jit(lambda actors, env=env, bank=bank, keys=keys: collect(_wander, env, bank, 0.5, actors, keys))(
             actors
-        )[1][0]
+        )[1]
         ended = np.asarray(rows.extras.ended)
         ends[stagger] = [np.flatnonzero(column).tolist() for column in ended.T]
     assert ends[False] == [[7, 15]] * num_envs

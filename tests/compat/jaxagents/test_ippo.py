@@ -314,7 +314,7 @@ def test_rollouts_have_the_documented_axes():
     ended = jnp.zeros(size, bool).at[0, 1].set(True).at[1, 2].set(True)
     terminated = jnp.zeros(size, bool).at[0, 1].set(True)
     number = jax.random.normal(jax.random.key(2), size)
-    extras = RolloutExtras(number + 1.0, ended, jnp.ones(size, bool), number)
+    extras = RolloutExtras(number + 1.0, ended, jnp.ones(size, bool), number, jnp.zeros(size, bool))
     batch = Rows(
         Observation(observations[0]), number[..., None], number + 2.0, Observation(observations[1]), terminated, extras
     )
