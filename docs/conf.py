@@ -1,6 +1,11 @@
 """Settings of the documentation site: `sphinx-build -W -b html docs site`."""
 
 import importlib.metadata
+import os
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
 
 project = "Rookery"
 copyright = "The Rookery maintainers"
@@ -49,3 +54,16 @@ html_theme_options = {
     "show_toc_level": 2,
     "navigation_with_keys": False,
 }
+
+
+def offer_files(app: Sphinx, doctree: nodes.document) -> None:
+    """Replace links to Markdown files outside of this folder, such as the notes of benchmarks, by links to copies."""
+    for link in list(doctree.findall(addnodes.pending_xref)):
+        if link.get("refdomain") == "doc" and os.path.isabs(link["reftarget"]):
+            path = os.path.relpath(link["reftarget"] + ".md", app.srcdir)
+            link.replace_self(addnodes.download_reference("", "", *link.children, reftarget="/" + path))
+
+
+def setup(app: Sphinx) -> None:
+    """Connect `offer_files`, before Sphinx collects the files that it copies."""
+    app.connect("doctree-read", offer_files, priority=400)
