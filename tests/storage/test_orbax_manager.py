@@ -1,4 +1,4 @@
-"""The properties of orbax's `CheckpointManager` for which it is not used; `docs/history.md` gives the reasons.
+"""The properties of orbax's `CheckpointManager` for which it is not used; `docs/design.md` gives the reasons.
 
 A test that fails after an update of orbax means that a reason no longer holds.
 """
