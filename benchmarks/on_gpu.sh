@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measure the tables of docs/evidence/performance.md that need a GPU, within ten minutes; writes JSON into benchmarks/results.
+# Measure the tables of benchmarks/notes/performance.md that need a GPU, within ten minutes; writes JSON into benchmarks/results.
 #
 #   benchmarks/on_gpu.sh [FLAGS]     in an environment with the extras cuda13 (or cuda12) and playground; PYTHON chooses
 #                                    the interpreter, FLAGS are those of `python -m benchmarks.on_gpu`
