@@ -26,6 +26,8 @@ Factory = Callable[..., Any]
 _MODULES: dict[Path, ModuleType] = {}
 COPIES: dict[str, Path] = {}
 """File that a run recorded -> its copy in the run directory, which is used where the file is gone."""
+REPLACED: dict[str, str] = {}
+"""Name of a function that a run recorded -> the name that is read in its place."""
 
 ConfigT = TypeVar("ConfigT")
 

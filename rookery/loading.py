@@ -269,20 +269,26 @@ class LoadedRun:
             raise ValueError(f"{self.path} was started from Python, so {method} cannot rebuild its parts; {remedy}.")
 
 
-def load(run_dir: str | Path, program: Program | None = None) -> LoadedRun:
+def load(
+    run_dir: str | Path, program: Program | None = None, env: str | None = None, factory: str | None = None
+) -> LoadedRun:
     """Open a recorded run.
 
     Args:
       run_dir: the run directory; of a run of islands, the island with the best member or elite is opened.
       program: the program of a run that was started from Python, which its record cannot rebuild. A run of `rookery
         train program` is rebuilt by its recorded factory.
+      env: the factory of a user-defined environment, such as "path/to/file.py:make", in place of the recorded one; by
+        default the recorded file, or its copy in the run directory where that is gone.
+      factory: that of a user-defined program, likewise.
 
     Raises:
-      ValueError: the folder is no run directory.
+      ValueError: the folder is no run directory, or its run has no user-defined environment or program to replace.
 
     Example:
       >>> run = rookery.load("runs/pbt-sac")
       >>> size = rookery.make(run.config["environment"]["env"]).spec.observation_size
       >>> action = run.policy()(jnp.zeros(size))
     """
+    sources.replace(run_dir, env=env, factory=factory)
     return LoadedRun(open_run(best_of(run_dir)), program)

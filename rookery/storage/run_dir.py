@@ -15,7 +15,7 @@ from typing import Any
 
 import filelock
 
-from rookery.factories import user_path
+from rookery.factories import REPLACED, user_path
 from rookery.versions import version, versions
 
 FORMAT = 2
@@ -370,6 +370,9 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise _damaged(path, "no `config` in it")
     if written_format == 1 and "world" in content["config"]:  # the name of this part before format 2
         content["config"]["environment"] = content["config"].pop("world")
+    for part, name in ((content["config"].get("environment"), "env"), (content["config"], "factory")):
+        if isinstance(part, dict) and part.get(name) in REPLACED:
+            part[name] = REPLACED[part[name]]
     return content
 
 

@@ -52,17 +52,42 @@ def save(folder: RunFolder) -> None:
 
 def use(folder: RunFolder) -> None:
     """Let `factories.load` find the copies of a run's files where the files themselves are gone."""
-    for number, where in enumerate(_recorded(folder)):
-        copy = folder.sources / str(number) / Path(where).name
+    for number, (where, recorded) in enumerate(zip(_references(folder.config), _recorded(folder), strict=False)):
+        copy = folder.sources / str(number) / Path(recorded).name
         if where.endswith(".py") and copy.is_file():
             factories.COPIES[where] = copy
+
+
+def replace(run_dir: str | Path, **functions: str | None) -> None:
+    """Build the parts of a run by other functions than those that it recorded, such as of a file that was moved.
+
+    It counts in this process, for all runs that recorded the same function; a run that is resumed records the new name.
+
+    Args:
+      run_dir: the run directory.
+      **functions: `env` and `factory`, each the name of a function, or None to keep the recorded one.
+
+    Raises:
+      ValueError: the run has no function of a user in this place, or the name has another form.
+    """
+    config = open_existing(run_dir).config
+    recorded = {"env": config.get("environment", {}).get("env"), "factory": config.get("factory")}
+    for name, function in functions.items():
+        if function is None:
+            continue
+        if not is_reference(str(recorded[name])):
+            raise ValueError(f"{name} replaces a function of yours, and the run {run_dir} has none; leave {name} out.")
+        if not is_reference(function):
+            raise ValueError(f"{name} must be package.module:function or path/to/file.py:function, got {function!r}.")
+        names = [recorded[name], *(old for old, new in factories.REPLACED.items() if new == recorded[name])]
+        factories.REPLACED.update(dict.fromkeys(names, factories.canonical(function)))
 
 
 def changed(folder: RunFolder) -> list[str]:
     """The files of a run's functions that differ from those that it recorded; a file that is gone has a copy."""
     return [
         str(path)
-        for where, recorded in _recorded(folder).items()
+        for where, recorded in zip(_references(folder.config), _recorded(folder).values(), strict=False)
         for name, path in _files(where).items()
         if recorded.get(name) not in (None, _digest(path)) and str(path) != str(factories.COPIES.get(where))
     ]

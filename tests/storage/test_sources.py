@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import rookery
+from rookery import factories
 from rookery.storage import sources
 from rookery.storage.run_dir import RunFolder
 from tests.commandline import call
@@ -45,6 +46,25 @@ def test_a_run_moves_without_the_files_that_built_it(trained, tmp_path):
         assert call(*words)[0] == 0, words
     assert rookery.load(moved).policy()(np.zeros(2, np.float32)).shape == (2,)
     assert len(rookery.load(moved).metrics["generation"]) == 3
+
+
+def test_a_run_is_built_from_the_file_that_is_named_in_place_of_the_recorded_one(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(factories, "_MODULES", {})  # as in another process
+    moved = shutil.move(tmp_path / "project", tmp_path / "moved")
+    function = f"{next(Path(moved).glob('*.py'))}:make"
+    shutil.rmtree(trained / "source")  # as runs of earlier versions have none
+    with pytest.raises(ValueError, match=r"there is no file .*project.*hill_"):
+        rookery.load(trained).policy()
+    assert rookery.load(trained, env=function).policy()(np.zeros(2, np.float32)).shape == (2,)
+    rookery.load(trained, env=function).resume(3, quiet=True)
+    assert json.loads((trained / "config.json").read_text())["config"]["environment"]["env"] == function
+    assert call("evaluate", str(trained), "--episodes", "2")[0] == 0, "a resumed run has recorded the new name"
+    for name, given, reason in (
+        ("env", "hopper", "env must be package.module:function or path/to/file.py:function, got 'hopper'"),
+        ("factory", function, "factory replaces a function of yours, and the run .* has none"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            rookery.load(trained, **{name: given})
 
 
 def test_changed_code_is_said_at_resume_and_an_exact_run_refuses_it(trained, tmp_path):
