@@ -53,7 +53,6 @@ def of_diayn() -> Learner:
 
 # `test_grouped_updates` has other numbers of updates, also those that do not divide into periods.
 LEARNERS = {
-    "td3": partial(of_td3, 2, 4),
     "sac": partial(of_sac, 4),
     "diayn of td3": of_diayn,
 }

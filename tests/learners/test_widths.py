@@ -49,7 +49,7 @@ def units(tree) -> list[tuple[int, int]]:
     return found
 
 
-@pytest.fixture(scope="module", params=["sac", "td3", "ppo"])
+@pytest.fixture(scope="module", params=["sac", "ppo"])
 def trained(request):
     """A learner, a member with a width of 3 after a generation, and the start states."""
     learner = make(request.param)
