@@ -17,6 +17,7 @@ from rookery.envs.wrappers.skills import skills
 from rookery.learners.base import Bank, Learner, Member, genotype
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
+from rookery.qd.base import Emitter
 from rookery.types import Array, Key, PyTree
 
 CONFIG = OffPolicyConfig(
@@ -60,6 +61,11 @@ def train_and_evaluate(learner: Learner, member: Member, key: Key, bank: Bank, g
     train_key, evaluate_key = jax.random.split(key)
     member, metrics = learner.step(member, bank, train_key, generation)
     return member, (learner.evaluate(genotype(member), bank, evaluate_key), metrics)
+
+
+def compiled(emitter: Emitter) -> Emitter:
+    """The emitter with compiled functions."""
+    return emitter._replace(init=jax.jit(emitter.init), ask=jax.jit(emitter.ask), tell=jax.jit(emitter.tell))
 
 
 def assert_equal(left: PyTree, right: PyTree) -> None:

@@ -20,6 +20,7 @@ from rookery.qd.map_elites import map_elites
 from rookery.qd.scoring import function_scoring, learner_scoring, named_scoring
 from rookery.types import Evaluation
 from tests import walks
+from tests.tiny import compiled
 
 NAN, INF = math.nan, math.inf
 update = jax.jit(cma_es.update)
@@ -129,7 +130,7 @@ def evaluation(improvement) -> Evaluation:
 
 class TestEmitter:
     def test_each_distribution_follows_its_samples_of_the_greatest_improvement(self):
-        emitter = cma_mae(SLOPE, 8, CmaMaeConfig(emitters=2, initial_sigma=0.1))
+        emitter = compiled(cma_mae(SLOPE, 8, CmaMaeConfig(emitters=2, initial_sigma=0.1)))
         state = emitter.init(jax.random.key(0), ())
         assert len(np.unique(state.shared.distributions.mean, axis=0)) == 2
         asked, proposals, _ = emitter.ask(state, repertoires.empty(jnp.zeros(2), LINE), (), jax.random.key(1))
@@ -138,7 +139,7 @@ class TestEmitter:
         after, metrics = emitter.tell(asked, evaluation([1.0, 2.0, -INF, -1.0, -INF, INF, 3.0, 4.0]))
         ranked = [proposals[jnp.asarray(rows)] for rows in ([1, 0, 3, 2], [5, 7, 6, 4])]  # an empty cell: 1 + 5
         for number, samples in enumerate(ranked):
-            expected = cma_es.update(trees.take(state.shared.distributions, number), samples, jnp.asarray(2))
+            expected = update(trees.take(state.shared.distributions, number), samples, jnp.asarray(2))
             found = trees.take(after.shared.distributions, number)
             jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, expected)
         assert after.shared.restarts.tolist() == [False, False]
@@ -146,7 +147,7 @@ class TestEmitter:
 
     def test_parents_and_restarts(self):
         config = CmaMaeConfig(emitters=2, initial_sigma=0.1, parents="accepted", restart="no-improvement")
-        emitter = cma_mae(SLOPE, 8, config)
+        emitter = compiled(cma_mae(SLOPE, 8, config))
         elites = repertoires.empty(jnp.zeros(2), LINE)
         asked, _, _ = emitter.ask(emitter.init(jax.random.key(0), ()), elites, (), jax.random.key(1))
         after, _ = emitter.tell(asked, evaluation([0.0, -1.0, -2.0, -1.0, 1.0, -3.0, -INF, 0.0]))

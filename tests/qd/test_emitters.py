@@ -28,6 +28,7 @@ from rookery.qd.scoring import PolicyConfig, function_scoring, learner_scoring, 
 from rookery.qd.variation import VariationConfig
 from rookery.types import Evaluation, Genotype
 from tests import tiny, walks
+from tests.tiny import compiled
 
 LEARNER = walks.learner(descriptor=True)
 AGENTS = learner_scoring(LEARNER)
@@ -49,10 +50,6 @@ KEY = jax.random.key(0)
 BOLD = VariationConfig(0.5, 0.5)
 
 
-def compiled(emitter: Emitter) -> Emitter:
-    return emitter._replace(init=jax.jit(emitter.init), ask=jax.jit(emitter.ask), tell=jax.jit(emitter.tell))
-
-
 def init_vector(key):
     return jax.random.normal(key, (4,))
 
@@ -67,6 +64,7 @@ POLICY = PolicyConfig(hidden_sizes=(4,))
 ROOM = policy_scoring(
     registry.make("point_room", episode_length=4), POLICY, EvaluationConfig(eval_episodes=1, start_states=2)
 )
+RECORDED = partial(evaluate, cast(Evaluator, ROOM.evaluator), record=True)
 GRADIENTS = {"critic_steps": 2, "policy_gradient_steps": 2, "gradient_batch_size": 4, "buffer_size": 64}
 PGA_ME = PgaMeConfig(**GRADIENTS, critic_hidden_sizes=(4,))
 DCRL_ME = DcrlMeConfig(**GRADIENTS, critic_hidden_sizes=(4,))
@@ -88,11 +86,11 @@ SUITE = {
 }
 
 
-@pytest.fixture(params=SUITE)
+@pytest.fixture(scope="module", params=SUITE)
 def case(request):
     """An emitter, its scoring, its first state and a bank."""
     emitter, scoring = SUITE[request.param]
-    bank = scoring.start_states(jax.random.key(9))
+    bank = jax.jit(scoring.start_states)(jax.random.key(9))
     state = emitter.init(jax.random.key(8), bank)
     if emitter.learns_from_transitions:  # begin with the transitions of a generation
         state, proposals, _ = emitter.ask(state, repertoire_of(scoring, bank, 0), bank, jax.random.key(5))
@@ -102,20 +100,28 @@ def case(request):
 
 def repertoire_of(scoring: Scoring, bank, count: int) -> Repertoire:
     """A repertoire with `count` initial genotypes at the centres of as many cells; fitness is the cell's number."""
-    centroids = grid((4, 4), scoring.descriptor.lower, scoring.descriptor.upper)
-    genotypes_of_init = jax.vmap(scoring.init_genotype, in_axes=(0, None))(member_keys(jax.random.key(7), 16), bank)
-    whole = repertoires.empty(trees.take(genotypes_of_init, 0), centroids)
-    rows = trees.take(genotypes_of_init, jnp.arange(count))
-    fitness = jnp.arange(count, dtype=jnp.float32)
-    return jax.jit(repertoires.add)(whole, rows, fitness, centroids[:count])[0] if count else whole
+    return repertoire_with(scoring.init_genotype, scoring.descriptor, bank, count)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def repertoire_with(init_genotype, descriptor, bank, count) -> Repertoire:
+    centroids = grid((4, 4), descriptor.lower, descriptor.upper)
+    rows = jax.vmap(init_genotype, in_axes=(0, None))(member_keys(jax.random.key(7), 16), bank)
+    cells = jnp.arange(16)
+    fitness = jnp.where(cells < count, cells.astype(jnp.float32), jnp.nan)
+    return repertoires.add(repertoires.empty(trees.take(rows, 0), centroids), rows, fitness, centroids)[0]
 
 
 def evaluator(scoring: Scoring, proposals, bank) -> Evaluation:
+    score = RECORDED if scoring is ROOM else scoring.evaluate
+    return evaluated(score, proposals, bank, repertoire_of(scoring, bank, 0))
+
+
+@partial(jax.jit, static_argnums=0)
+def evaluated(score, proposals, bank, repertoire) -> Evaluation:
     keys = member_keys(jax.random.key(6), len(jax.tree.leaves(proposals)[0]))
-    score = partial(evaluate, cast(Evaluator, scoring.evaluator), record=True) if scoring is ROOM else scoring.evaluate
     evaluation = jax.vmap(score, in_axes=(0, None, 0))(proposals, bank, keys)
-    whole = repertoire_of(scoring, bank, 0)
-    _, added = repertoires.add(whole, proposals, evaluation.fitness, evaluation.descriptor)
+    _, added = repertoires.add(repertoire, proposals, evaluation.fitness, evaluation.descriptor)
     return evaluation._replace(added=added)
 
 
@@ -127,45 +133,37 @@ def rows_of(tree) -> list[bytes]:
 
 
 @pytest.mark.parametrize("elites", [0, 1, 12])
-class TestContract:
-    def test_a_batch_of_finite_genotypes_that_differ(self, case, elites):
-        emitter, scoring, state, bank = case
-        repertoire = repertoire_of(scoring, bank, elites)
-        after, proposals, metrics = emitter.ask(state, repertoire, bank, KEY)
-        expected = jax.eval_shape(scoring.init_genotype, KEY, bank)
-        assert jax.tree.structure(proposals) == jax.tree.structure(expected)
-        for leaf, one in zip(jax.tree.leaves(proposals), jax.tree.leaves(expected), strict=True):
-            assert (leaf.shape, leaf.dtype) == ((emitter.batch_size, *one.shape), one.dtype)
-        assert trees.all_finite(proposals)
-        least = emitter.batch_size - (scoring is ROOM)  # two actors of DCRL-ME may have the same elite's descriptor
-        assert len(set(rows_of(proposals))) >= least
-        assert jax.tree.structure(after) == jax.tree.structure(state)
-        for value in metrics.values():
-            assert value.shape in ((), (emitter.population_size,))
+def test_contract(case, elites):
+    """Finite genotypes that differ and depend on the key; neither `ask` nor `tell` changes its arguments."""
+    emitter, scoring, state, bank = case
+    given = (state, repertoire_of(scoring, bank, elites), bank)
+    before = jax.tree.map(np.array, given)
+    after, proposals, metrics = emitter.ask(*given, KEY)
+    tiny.assert_equal(given, before)
+    tiny.assert_equal((after, proposals, metrics), emitter.ask(*given, KEY))
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+    for value in metrics.values():
+        assert value.shape in ((), (emitter.population_size,))
 
-    def test_proposals_depend_on_the_key(self, case, elites):
-        emitter, scoring, state, bank = case
-        repertoire = repertoire_of(scoring, bank, elites)
-        requested = emitter.ask(state, repertoire, bank, KEY)
-        tiny.assert_equal(requested, emitter.ask(state, repertoire, bank, KEY))
-        other = emitter.ask(state, repertoire, bank, jax.random.key(1))
-        assert not set(rows_of(requested[1])) & set(rows_of(other[1]))
+    expected = jax.eval_shape(scoring.init_genotype, KEY, bank)
+    assert jax.tree.structure(proposals) == jax.tree.structure(expected)
+    for leaf, one in zip(jax.tree.leaves(proposals), jax.tree.leaves(expected), strict=True):
+        assert (leaf.shape, leaf.dtype) == ((emitter.batch_size, *one.shape), one.dtype)
+        assert np.isfinite(leaf).all()
+    rows = set(rows_of(proposals))
+    least = emitter.batch_size - (scoring is ROOM)  # two actors of DCRL-ME may have the same elite's descriptor
+    assert len(rows) >= least
+    assert not rows & set(rows_of(emitter.ask(*given, jax.random.key(1))[1]))
 
-    def test_ask_and_tell_do_not_change_their_arguments(self, case, elites):
-        emitter, scoring, state, bank = case
-        given = (state, repertoire_of(scoring, bank, elites), bank)
-        before = jax.tree.map(np.array, given)
-        requested, proposals, _ = emitter.ask(*given, KEY)
-        tiny.assert_equal(given, before)
-        evaluation = evaluator(scoring, proposals, bank)
-        before = jax.tree.map(np.array, (requested, evaluation))
-        after_tell = emitter.tell(requested, evaluation)
-        tiny.assert_equal((requested, evaluation), before)
-        tiny.assert_equal(after_tell, emitter.tell(requested, evaluation))
-        assert jax.tree.structure(after_tell[0]) == jax.tree.structure(state)
-        assert ("fitness" in after_tell[1]) == (emitter.population_size > 0)
-        if emitter.population_size:
-            assert after_tell[1]["fitness"].shape == (emitter.population_size,)
+    evaluation = evaluator(scoring, proposals, bank)
+    before = jax.tree.map(np.array, (after, evaluation))
+    after_tell = emitter.tell(after, evaluation)
+    tiny.assert_equal((after, evaluation), before)
+    tiny.assert_equal(after_tell, emitter.tell(after, evaluation))
+    assert jax.tree.structure(after_tell[0]) == jax.tree.structure(state)
+    assert ("fitness" in after_tell[1]) == (emitter.population_size > 0)
+    if emitter.population_size:
+        assert after_tell[1]["fitness"].shape == (emitter.population_size,)
 
 
 class TestIsoLine:

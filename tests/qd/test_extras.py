@@ -86,14 +86,14 @@ def test_they_are_saved_and_loaded(found, tmp_path):
 
 def test_another_program_starts_with_them(found):
     repertoire, program = repertoire_of(found[2].state), map_elites(SCORING, grid((5, 5), (0.0, 0.0), (1.0, 1.0)))
-    check(repertoire_of(begin_with(program, repertoire).init(jax.random.key(0))))
+    check(repertoire_of(jax.jit(begin_with(program, repertoire).init)(jax.random.key(0))))
     genotypes = repertoire.genotypes[repertoire.occupied]
-    check(repertoire_of(begin_from(program, SCORING, genotypes).init(jax.random.key(0))))
+    check(repertoire_of(jax.jit(begin_from(program, SCORING, genotypes).init)(jax.random.key(0))))
     without = begin_with(program, repertoire._replace(extras={}))
     with pytest.raises(ValueError, match="the elites lack pair and sum and whole, which this repertoire stores"):
         without.init(jax.random.key(0))
     plain = function_scoring(lambda genotype, key: score(genotype, key)[:2], uniform, (0.0, 0.0), (1.0, 1.0))
-    begun = begin_with(map_elites(plain, CELLS), repertoire).init(jax.random.key(0))
+    begun = jax.jit(begin_with(map_elites(plain, CELLS), repertoire).init)(jax.random.key(0))
     assert repertoire_of(begun).extras == {}
 
 

@@ -348,8 +348,8 @@ def test_a_repertoire_of_agents_with_skills_is_evaluated(tmp_path):
     agent = rookery.agents.diayn(rookery.sac(env.spec, hidden_sizes=(4,)), env.spec)
     config = OffPolicyConfig(2, 4, batch_size=4, buffer_size=16, warmup_steps=0, eval_episodes=2, start_states=2)
     learner = rookery.off_policy(agent, env, config)
-    learner = learner._replace(step=lambda member, *_: (member, {"loss": jnp.zeros(())}))  # it learns nothing
-    program = rookery.me_pbt(learner, grid((2, 2), (-1, -1), (1, 1)), population_size=2, ga_population=2)
+    scoring = learner_scoring(learner)
+    program = rookery.map_elites(scoring, grid((2, 2), (-1, -1), (1, 1)), rookery.qd.iso_line(scoring, 4))
     rookery.run(program, generations=1, quiet=True, run_dir=tmp_path)
     found = rookery.load(tmp_path, program=program).evaluate(episodes=2)
     assert found["returns"].shape == (4, 2)

@@ -63,7 +63,7 @@ def two_generations(emitter):
     descriptor = SCORING.descriptor
     empty = repertoires.empty(genotype, grid((2, 2), descriptor.lower, descriptor.upper))
     run = jax.jit(partial(generation, emitter))
-    first = run(emitter.init(jax.random.key(8), bank), empty, bank, jax.random.key(1))
+    first = run(jax.jit(emitter.init)(jax.random.key(8), bank), empty, bank, jax.random.key(1))
     rows = jax.tree.map(lambda leaf: leaf[:4], first[1])
     filled, _ = repertoires.add(empty, rows, jnp.arange(4.0), empty.centroids)
     return first, run(first[3], filled, bank, jax.random.key(2)), filled, bank
@@ -104,14 +104,18 @@ class TestVariation:
             action = jnp.tanh(policy.apply(params, features))
             return -jnp.mean(critic.critic.apply(values, seen, action)[:, 0])
 
-        expected, moments = params, optimiser.init(params)
-        for step in range(4):
+        @jax.jit
+        def advance(expected, moments, step):
             rows = jax.random.randint(jax.random.fold_in(KEY, step), (5,), 0, 7)
             features = stored.rows.features[rows]
             seen = features if condition is None else jnp.concatenate([features, jnp.tile(condition, (5, 1))], axis=1)
             with jax.numpy_dtype_promotion("standard"):
                 changes, moments = optimiser.update(jax.grad(loss)(expected, features, seen), moments)
-            expected = optax.apply_updates(expected, changes)
+            return optax.apply_updates(expected, changes), moments
+
+        expected, moments = params, optimiser.init(params)
+        for step in range(4):
+            expected, moments = advance(expected, moments, step)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found, expected)
         everything = stored.rows.features
         both = everything if condition is None else jnp.concatenate([everything, jnp.tile(condition, (7, 1))], axis=1)
@@ -123,7 +127,8 @@ class TestProposals:
         emitter, (first, second, _, bank) = pga
         asked, proposals, _, _, metrics = first
         assert int(asked.shared.training.updates) == 0
-        tiny.assert_equal(asked.shared.training.member, emitter.init(jax.random.key(8), bank).shared.training.member)
+        initial = jax.jit(emitter.init)(jax.random.key(8), bank)
+        tiny.assert_equal(asked.shared.training.member, initial.shared.training.member)
         assert all(float(value) == 0.0 for value in metrics.values())
         assert len(np.unique(np.asarray(jax.tree.leaves(proposals.params)[-1]).reshape(8, -1), axis=0)) == 8
         for asked, proposals, *_ in (first, second):
@@ -151,18 +156,16 @@ class TestProposals:
             jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found, expected)
         assert emitter.batch_size == 8
 
-    def test_the_place_of_a_cut_changes_no_bit(self):
+    def test_the_place_of_a_cut_changes_no_bit(self, pga):
+        _, (first, _, repertoire, bank) = pga
         emitter = pga_me(SCORING, 8, PgaMeConfig(**{**SMALL, "critic_steps": 58}), POLICY)  # 29 iterations of 2 updates
         ask: Any = emitter.ask
         assert ask.iterations == 29
-        bank = SCORING.start_states(KEY)
-        empty = repertoires.empty(jax.eval_shape(SCORING.init_genotype, KEY, bank), jnp.zeros((1, 2)))
-        state = generation(emitter, emitter.init(KEY, bank), empty, bank, KEY)[3]
-        state, work = ask.begin(state, empty, bank, KEY)
+        state, work = jax.jit(ask.begin)(first[3], repertoire, bank, KEY)
         advance = jax.jit(ask.advance)
         whole, cut = advance(state, work, 0, 3), advance(*advance(state, work, 0, 1), 1, 3)
         tiny.assert_equal(cut[0], whole[0])
-        assert int(whole[0].shared.training.updates) == 6
+        assert int(whole[0].shared.training.updates - state.shared.training.updates) == 6
         np.testing.assert_allclose(cut[1].shared[-1]["critic_loss"], whole[1].shared[-1]["critic_loss"], rtol=1e-6)
 
 
