@@ -130,8 +130,6 @@ class Evaluation(NamedTuple):
     physics broke."""
     transitions: PyTree = ()
     """`learners.evaluation.Recorded`, the transitions of its episodes; () where they are not recorded."""
-    added: PyTree = ()
-    """`qd.repertoire.Added`, the result of adding the genotype to a repertoire; () before that and without one."""
     extras: Mapping[str, Array] = {}
     """Name -> values that are stored with the genotype if it becomes an elite; never mutated."""
 

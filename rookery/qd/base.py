@@ -14,7 +14,7 @@ from rookery.envs.base import DescriptorSpec
 from rookery.factories import check_names, type_of
 from rookery.learners.base import Bank, EvaluateFn, Evaluator, StartStatesFn
 from rookery.populations.base import MembersT, SharedT
-from rookery.qd.repertoire import Repertoire
+from rookery.qd.repertoire import Added, Repertoire
 from rookery.types import NO_SETTINGS, Array, Evaluation, GenotypeT, Key, Metrics, Settings
 
 
@@ -105,14 +105,14 @@ class AskFn(Protocol[EmitterStateT, GenotypeT]):
 
 
 class TellFn(Protocol[EmitterStateT]):
-    """Receive the evaluation `[B, ...]` of the proposals, and in its field `added` the result of adding them to the
-    repertoire; the fitness of a rejected proposal is NaN.
+    """Receive the evaluation `[B, ...]` of the proposals, and the result of adding them to the repertoire; the fitness
+    of a rejected proposal is NaN.
 
     Returns:
       The state, and metrics `[]` or `[P]`; an emitter with a population reports its `fitness` `[P]`.
     """
 
-    def __call__(self, state: EmitterStateT, evaluation: Evaluation) -> tuple[EmitterStateT, Metrics]: ...
+    def __call__(self, state: EmitterStateT, evaluation: Evaluation, added: Added) -> tuple[EmitterStateT, Metrics]: ...
 
 
 class Emitter(NamedTuple, Generic[EmitterStateT, GenotypeT]):

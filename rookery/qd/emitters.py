@@ -14,7 +14,7 @@ from rookery.populations.base import member_keys
 from rookery.populations.sharding import HERE, Rows
 from rookery.qd import repertoire as repertoires
 from rookery.qd.base import Bank, Emitter, EmitterState, EmitterStateT, Scoring
-from rookery.qd.repertoire import Repertoire
+from rookery.qd.repertoire import Added, Repertoire
 from rookery.qd.variation import VariationConfig, child
 from rookery.types import Evaluation, GenotypeT, Key, Metrics, PyTree
 
@@ -65,8 +65,8 @@ def _empty_state(key: Key, bank: Bank) -> EmitterState[tuple[()], tuple[()]]:
     return EmitterState((), ())
 
 
-def _ignore_evaluation(state: EmitterStateT, evaluation: Evaluation) -> tuple[EmitterStateT, Metrics]:
-    del evaluation
+def _ignore_evaluation(state: EmitterStateT, evaluation: Evaluation, added: Added) -> tuple[EmitterStateT, Metrics]:
+    del evaluation, added
     return state, {}
 
 
@@ -155,12 +155,12 @@ def _ask_all(
 
 
 def _tell_all(
-    emitters: tuple[Emitter, ...], state: EmitterState, evaluation: Evaluation
+    emitters: tuple[Emitter, ...], state: EmitterState, evaluation: Evaluation, added: Added
 ) -> tuple[EmitterState, Metrics]:
     results, first = [], 0
     for emitter, part in zip(emitters, _split(state), strict=True):
         rows = jnp.arange(first, first + emitter.batch_size)
-        results.append(emitter.tell(part, trees.take(evaluation, rows)))
+        results.append(emitter.tell(part, *trees.take((evaluation, added), rows)))
         first += emitter.batch_size
     states, metrics = zip(*results, strict=True)
     return _joined(states), _named(emitters, metrics)

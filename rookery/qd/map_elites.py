@@ -134,7 +134,7 @@ def finish(bindings: MapElitesBindings, state: ProgramState, work: Work) -> tupl
         repertoire, genotypes, evaluation.fitness, evaluation.descriptor, limits, bindings.placement.cells
     )
     repertoire = repertoires.store_extras(repertoire, added, evaluation.extras)
-    emitter_state, tell_metrics = bindings.emitter.tell(emitter_state, evaluation._replace(added=added))
+    emitter_state, tell_metrics = bindings.emitter.tell(emitter_state, evaluation, added)
     state = with_repertoire(_with_emitter(state, emitter_state), repertoire)
     own = {"fitness": evaluation.fitness, **_metrics(bindings, repertoire, added, evaluation)}
     taken = [*RESERVED_COLUMNS, *own]

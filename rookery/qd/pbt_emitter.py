@@ -30,7 +30,7 @@ from rookery.populations.stages import Work
 from rookery.qd import emitters
 from rookery.qd import repertoire as repertoires
 from rookery.qd.base import Emitter, EmitterState, Scoring
-from rookery.qd.repertoire import Repertoire
+from rookery.qd.repertoire import Added, Repertoire
 from rookery.qd.staged import StagedAsk
 from rookery.qd.variation import VariationConfig
 from rookery.types import FROM_REPERTOIRE, Array, Evaluation, Key, Metrics, PyTree
@@ -263,7 +263,9 @@ def _restart(learner: Learner, member: Member, key: Key, needed: Array, cleared:
     return fresh._replace(buffer=emptied.buffer)
 
 
-def tell(bindings: PbtEmitterBindings, state: EmitterState, evaluation: Evaluation) -> tuple[EmitterState, Metrics]:
+def tell(
+    bindings: PbtEmitterBindings, state: EmitterState, evaluation: Evaluation, added: Added
+) -> tuple[EmitterState, Metrics]:
     """Record the fitness of the members, the last rows of the batch; NaN if what a member learned is not finite.
 
     The fitness is also NaN if the physics broke in the evaluation; such a member has not diverged and keeps its buffer.
@@ -272,6 +274,7 @@ def tell(bindings: PbtEmitterBindings, state: EmitterState, evaluation: Evaluati
       The state, and metrics `[P]`: `fitness`, `parent`, `diverged`, `episode_length`, `hyper/...` (the values used in
       training); and `revived` `[]`, the number of members that were replaced by an elite.
     """
+    del added
     of_members = jax.tree.map(lambda leaf: leaf[-bindings.population_size :], evaluation)
     is_finite = jax.vmap(trees.all_finite)((state.members.state, state.members.normalizer))
     fitness = jnp.where(is_finite, of_members.fitness, jnp.nan)

@@ -120,12 +120,12 @@ SLOPE = function_scoring(slope, lambda key: jax.random.uniform(key, (2,)), (0.0,
 LINE = grid((4,), (0.0,), (1.0,))
 
 
-def evaluation(improvement) -> Evaluation:
+def evaluation(improvement) -> tuple[Evaluation, repertoires.Added]:
     improvement = jnp.asarray(improvement)
     fitness = jnp.where(jnp.isneginf(improvement), NAN, 1.0)
     none = jnp.zeros_like(improvement, jnp.int32)
     added = repertoires.Added(none, none, none == 1, none == 1, improvement)
-    return Evaluation(fitness, improvement[:, None], fitness[:, None], none[:, None], none, added=added)
+    return Evaluation(fitness, improvement[:, None], fitness[:, None], none[:, None], none), added
 
 
 class TestEmitter:
@@ -136,7 +136,7 @@ class TestEmitter:
         asked, proposals, _ = emitter.ask(state, repertoires.empty(jnp.zeros(2), LINE), (), jax.random.key(1))
         assert ((proposals >= 0) & (proposals <= 1)).all()
         assert jnp.array_equal(asked.shared.samples, proposals)
-        after, metrics = emitter.tell(asked, evaluation([1.0, 2.0, -INF, -1.0, -INF, INF, 3.0, 4.0]))
+        after, metrics = emitter.tell(asked, *evaluation([1.0, 2.0, -INF, -1.0, -INF, INF, 3.0, 4.0]))
         ranked = [proposals[jnp.asarray(rows)] for rows in ([1, 0, 3, 2], [5, 7, 6, 4])]  # an empty cell: 1 + 5
         for number, samples in enumerate(ranked):
             expected = update(trees.take(state.shared.distributions, number), samples, jnp.asarray(2))
@@ -150,7 +150,7 @@ class TestEmitter:
         emitter = compiled(cma_mae(SLOPE, 8, config))
         elites = repertoires.empty(jnp.zeros(2), LINE)
         asked, _, _ = emitter.ask(emitter.init(jax.random.key(0), ()), elites, (), jax.random.key(1))
-        after, _ = emitter.tell(asked, evaluation([0.0, -1.0, -2.0, -1.0, 1.0, -3.0, -INF, 0.0]))
+        after, _ = emitter.tell(asked, *evaluation([0.0, -1.0, -2.0, -1.0, 1.0, -3.0, -INF, 0.0]))
         assert after.shared.restarts.tolist() == [True, False]
         assert after.shared.distributions.updates.tolist() == [0, 1], "no parent, no update"
         for seed in (2, 3):  # there is no elite

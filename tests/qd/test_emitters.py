@@ -23,7 +23,7 @@ from rookery.qd.emitters import iso_line, mix
 from rookery.qd.pbt_emitter import pbt_emitter
 from rookery.qd.policy_gradient.config import DcrlMeConfig, PgaMeConfig
 from rookery.qd.policy_gradient.factories import dcrl_me, pga_me
-from rookery.qd.repertoire import Repertoire
+from rookery.qd.repertoire import Added, Repertoire
 from rookery.qd.scoring import PolicyConfig, function_scoring, learner_scoring, policy_scoring
 from rookery.qd.variation import VariationConfig
 from rookery.types import Evaluation, Genotype
@@ -94,7 +94,7 @@ def case(request):
     state = emitter.init(jax.random.key(8), bank)
     if emitter.learns_from_transitions:  # begin with the transitions of a generation
         state, proposals, _ = emitter.ask(state, repertoire_of(scoring, bank, 0), bank, jax.random.key(5))
-        state, _ = emitter.tell(state, evaluator(scoring, proposals, bank))
+        state, _ = emitter.tell(state, *evaluator(scoring, proposals, bank))
     return emitter, scoring, state, bank
 
 
@@ -112,17 +112,17 @@ def repertoire_with(init_genotype, descriptor, bank, count) -> Repertoire:
     return repertoires.add(repertoires.empty(trees.take(rows, 0), centroids), rows, fitness, centroids)[0]
 
 
-def evaluator(scoring: Scoring, proposals, bank) -> Evaluation:
+def evaluator(scoring: Scoring, proposals, bank) -> tuple[Evaluation, Added]:
     score = RECORDED if scoring is ROOM else scoring.evaluate
     return evaluated(score, proposals, bank, repertoire_of(scoring, bank, 0))
 
 
 @partial(jax.jit, static_argnums=0)
-def evaluated(score, proposals, bank, repertoire) -> Evaluation:
+def evaluated(score, proposals, bank, repertoire) -> tuple[Evaluation, Added]:
     keys = member_keys(jax.random.key(6), len(jax.tree.leaves(proposals)[0]))
     evaluation = jax.vmap(score, in_axes=(0, None, 0))(proposals, bank, keys)
     _, added = repertoires.add(repertoire, proposals, evaluation.fitness, evaluation.descriptor)
-    return evaluation._replace(added=added)
+    return evaluation, added
 
 
 def rows_of(tree) -> list[bytes]:
@@ -155,11 +155,11 @@ def test_contract(case, elites):
     assert len(rows) >= least
     assert not rows & set(rows_of(emitter.ask(*given, jax.random.key(1))[1]))
 
-    evaluation = evaluator(scoring, proposals, bank)
-    before = jax.tree.map(np.array, (after, evaluation))
-    after_tell = emitter.tell(after, evaluation)
-    tiny.assert_equal((after, evaluation), before)
-    tiny.assert_equal(after_tell, emitter.tell(after, evaluation))
+    told = evaluator(scoring, proposals, bank)
+    before = jax.tree.map(np.array, (after, told))
+    after_tell = emitter.tell(after, *told)
+    tiny.assert_equal((after, told), before)
+    tiny.assert_equal(after_tell, emitter.tell(after, *told))
     assert jax.tree.structure(after_tell[0]) == jax.tree.structure(state)
     assert ("fitness" in after_tell[1]) == (emitter.population_size > 0)
     if emitter.population_size:
@@ -203,7 +203,8 @@ def recording_emitter(offset: float, batch_size: int) -> Emitter:
         del repertoire, bank, key
         return state, jnp.full((batch_size,), offset), {"requested": jnp.asarray(offset)}
 
-    def tell(state, evaluation):
+    def tell(state, evaluation, added):
+        del added
         heard = {"heard": jnp.sum(evaluation.fitness), "rows": jnp.sum(jnp.ones_like(evaluation.fitness))}
         return EmitterState(state.members, state.shared + jnp.sum(evaluation.fitness)), heard
 
@@ -221,9 +222,8 @@ class TestMix:
         assert floats(requested) == {"requested": 1.0, "1/requested": 10.0, "2/requested": 100.0}
         fitness = jnp.asarray([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
         lengths, broken = jnp.ones((6, 1), jnp.int32), jnp.zeros(6, jnp.int32)
-        state, after_tell = emitter.tell(
-            state, Evaluation(fitness, jnp.zeros((6, 2)), fitness[:, None], lengths, broken)
-        )
+        evaluation = Evaluation(fitness, jnp.zeros((6, 2)), fitness[:, None], lengths, broken)
+        state, after_tell = emitter.tell(state, evaluation, Added(broken, broken, broken > 0, broken > 0, fitness))
         heard = {"heard": 3.0, "1/heard": 28.0, "2/heard": 32.0}
         assert floats(after_tell) == heard | {"rows": 2.0, "1/rows": 3.0, "2/rows": 1.0}
         assert [float(shared) for shared in state.shared] == [4.0, 38.0, 132.0]
@@ -232,7 +232,7 @@ class TestMix:
         emitter, _ = SUITE["pbt and iso_line"]
         bank = AGENTS.start_states(KEY)
         state, proposals, _ = emitter.ask(emitter.init(KEY, bank), repertoire_of(AGENTS, bank, 3), bank, KEY)
-        _, after_tell = emitter.tell(state, evaluator(AGENTS, proposals, bank))
+        _, after_tell = emitter.tell(state, *evaluator(AGENTS, proposals, bank))
         positions = state.members[0].state.position
         np.testing.assert_allclose(after_tell["fitness"], jnp.sum(positions, axis=1), rtol=1e-6)
         assert jnp.array_equal(proposals.params[6:10], positions)

@@ -21,7 +21,7 @@ from rookery.qd.emitters import iso_line
 from rookery.qd.pbt_emitter import Counts, MePbtConfig, PbtEmitterBindings, counts, init, origins, pbt_emitter, tell
 from rookery.qd.pbt_emitter import ask as pbt_emitter_ask
 from rookery.qd.pbt_emitter import exploit as pbt_emitter_exploit
-from rookery.qd.repertoire import Repertoire
+from rookery.qd.repertoire import Added, Repertoire
 from rookery.qd.scoring import learner_scoring
 from rookery.types import FROM_REPERTOIRE, Evaluation, Genotype
 from tests import tiny, walks
@@ -333,7 +333,9 @@ class TestAskAndTell:
         state = population._replace(members=population.members._replace(state=poisoned, normalizer=statistics))
         parents = jnp.asarray([0, 2, 2, FROM_REPERTOIRE, FROM_REPERTOIRE], jnp.int32)
         state = state._replace(shared=state.shared._replace(parents=parents))
-        given, metrics = tell(bindings(), state, evaluation)
+        none = jnp.zeros(8, jnp.int32)
+        added = Added(none, none, none > 0, none > 0, fitness)
+        given, metrics = tell(bindings(), state, evaluation, added)
         np.testing.assert_array_equal(metrics["fitness"], [1.0, NAN, 3.0, NAN, INF])
         np.testing.assert_array_equal(given.shared.fitness, metrics["fitness"])
         assert metrics["diverged"].tolist() == [False, True, False, True, True]

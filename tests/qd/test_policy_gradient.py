@@ -53,7 +53,8 @@ def generation(emitter, state: EmitterState, repertoire: Repertoire, bank, key):
     keys = member_keys(key, emitter.batch_size)
     score = partial(evaluate, EVALUATOR, record=True)
     evaluation = jax.vmap(score, in_axes=(0, None, 0))(proposals, bank, keys)
-    return asked, proposals, evaluation, emitter.tell(asked, evaluation)[0], metrics
+    _, added = repertoires.add(repertoire, proposals, evaluation.fitness, evaluation.descriptor)
+    return asked, proposals, evaluation, emitter.tell(asked, evaluation, added)[0], metrics
 
 
 def two_generations(emitter):

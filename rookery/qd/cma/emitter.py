@@ -23,7 +23,7 @@ from rookery.qd import repertoire as repertoires
 from rookery.qd.base import Bank, Emitter, EmitterState, Scoring
 from rookery.qd.cma import distribution
 from rookery.qd.cma.config import CmaMaeConfig
-from rookery.qd.repertoire import Repertoire
+from rookery.qd.repertoire import Added, Repertoire
 from rookery.types import Array, Evaluation, Genotype, Key, Metrics, PyTree
 
 LARGEST_FULL = 1_000
@@ -174,15 +174,16 @@ def _draw(bindings: CmaMaeBindings, shared: Shared, starts: PyTree, needed: Arra
     return Shared(distributions, samples, jnp.zeros_like(needed), number), jax.vmap(unflatten)(samples)
 
 
-def _tell(bindings: CmaMaeBindings, state: EmitterState, evaluation: Evaluation) -> tuple[EmitterState, Metrics]:
+def _tell(
+    bindings: CmaMaeBindings, state: EmitterState, evaluation: Evaluation, added: Added
+) -> tuple[EmitterState, Metrics]:
     """Rank the samples of each distribution by their improvement of the archive, and adapt the distribution.
 
     Returns:
       The state, and metrics `[]`: `sigma`, the mean step size; `restarts`, the number of restarts so far.
     """
     adapt = partial(_adapt, bindings)
-    improvement, fitness = evaluation.added.improvement, evaluation.fitness
-    shared = bindings.placement.everywhere(adapt, state.shared, improvement, fitness)
+    shared = bindings.placement.everywhere(adapt, state.shared, added.improvement, evaluation.fitness)
     metrics = {"sigma": jnp.mean(shared.distributions.sigma), "restarts": shared.number}
     return state._replace(shared=shared), metrics
 

@@ -25,7 +25,7 @@ from rookery.qd.policy_gradient import conditions, critics, variation
 from rookery.qd.policy_gradient.conditions import Conditions
 from rookery.qd.policy_gradient.critics import Critics, Training
 from rookery.qd.policy_gradient.variation import Ascent
-from rookery.qd.repertoire import Repertoire
+from rookery.qd.repertoire import Added, Repertoire
 from rookery.types import Array, Evaluation, Key, Metrics, PyTree
 
 
@@ -159,13 +159,16 @@ def _actors(bindings: GradientBindings, state: Td3State, targets: Array | None, 
     return jax.vmap(partial(conditions.freeze, bindings.conditions, params))(wanted)
 
 
-def tell(bindings: GradientBindings, state: EmitterState, evaluation: Evaluation) -> tuple[EmitterState, Metrics]:
+def tell(
+    bindings: GradientBindings, state: EmitterState, evaluation: Evaluation, added: Added
+) -> tuple[EmitterState, Metrics]:
     """Store the transitions of all evaluations, with the worst value where the physics broke, as agents do.
 
     Returns:
       The state, and metrics `[]`: `stored`, the number of transitions in the replay buffer; `actor_fitness`, the mean
       fitness of the actors.
     """
+    del added
     store = partial(_store, bindings)
     arguments = (evaluation.transitions, evaluation.descriptor)
     training = bindings.placement.everywhere(store, state.shared.training, state.shared.targets, *arguments)
