@@ -12,8 +12,9 @@ from unittest import mock
 import jax
 
 from benchmarks import described_gpu, kernels
+from rookery import running
 from rookery.agents import backend
-from rookery.cli import app, islands, listings, planning
+from rookery.cli import app, islands, listings
 from rookery.distributed import device_memory
 from rookery.distributed.device_memory import size
 from rookery.distributed.programs import Stages
@@ -33,7 +34,7 @@ def main(name: str, *words: str) -> None:
     """
     jax.config.update("jax_platforms", "cpu")  # a GPU of this machine is left alone
     gpu, console = described_gpu.find(name), terminal()
-    spec, schedule = planning.complete(app.parse(["train", *words]).spec)
+    spec, schedule = running.complete(app.parse(["train", *words]).spec)
     spec = islands.planned(spec)
     over = described_gpu.mesh(spec.environment.devices or 1, gpu)
     started = time.monotonic()

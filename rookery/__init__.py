@@ -46,7 +46,7 @@ from rookery.learners.base import Learner, genotype
 from rookery.learners.off_policy import off_policy
 from rookery.learners.on_policy import on_policy
 from rookery.learners.rollout import act
-from rookery.loading import load
+from rookery.loading import load, train
 from rookery.populations.base import Program
 from rookery.populations.independent import seeds
 from rookery.populations.pbt import pbt
@@ -102,6 +102,7 @@ __all__ = [
     "skills",
     "td3",
     "tracking",
+    "train",
     "training",
     "types",
 ]

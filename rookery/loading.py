@@ -1,6 +1,5 @@
 """A recorded run as a Python object: its tables, its policies, and what the commands do with it."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +15,12 @@ from rookery.deploy.episodes import add_episodes
 from rookery.deploy.export import Exported, export
 from rookery.deploy.policy import Cell, acting, choose
 from rookery.distributed import mesh, programs
-from rookery.experiments import build, config_io, repertoire_io, warm_start
+from rookery.experiments import build, config_io, repertoire_io, warm_start, warm_start_settings
+from rookery.experiments.kinds import check_effects, kind_of, with_steps
 from rookery.experiments.spec import RunSpec
 from rookery.experiments.warm_start import Origin
-from rookery.factories import user_path
+from rookery.factories import type_of, user_path
+from rookery.islands import plan
 from rookery.populations.base import Program, ProgramState
 from rookery.qd.repertoire import Repertoire
 from rookery.report.page import write_report
@@ -32,8 +33,6 @@ from rookery.storage.lineage import Lineage, schedule_of
 from rookery.storage.played import Tournament
 from rookery.storage.record import PYTHON
 from rookery.training import Callback, Required, loop
-from rookery.training.loop import RunOptions
-from rookery.training.start_point import has_checkpoint
 from rookery.types import Genotype
 
 
@@ -235,11 +234,7 @@ class LoadedRun:
         sources.use(self._record.folder)
         spec = config_io.from_record(self.config)
         spec = spec.with_run(generations=generations, run_dir=str(self.path), **options)
-        built = build.build(spec, schedule_of(self.config))
-        if not has_checkpoint(self.path):  # it begins again, from the run in `init_from` if there is one
-            built = built._replace(program=warm_start.begin(spec, built))
-        record = {**self.config, "run": dataclasses.asdict(spec.run)}
-        return running.train(built.program, spec.run, built.mesh, RunOptions(True, record, callbacks=callbacks))
+        return running.start(spec, schedule_of(self.config), callbacks, resume=True)
 
     @cached_property
     def _checkpoints(self) -> Checkpointer:
@@ -267,6 +262,57 @@ class LoadedRun:
         if self._program is None and self.config.get("kind") == PYTHON:
             remedy = "give its program, rookery.load(run, program=program), or train it by `rookery train program`"
             raise ValueError(f"{self.path} was started from Python, so {method} cannot rebuild its parts; {remedy}.")
+
+
+def train(
+    kind: str,
+    env: str | None = None,
+    steps: float | None = None,
+    callbacks: Sequence[Callback | Required] = (),
+    **settings: Any,
+) -> LoadedRun:
+    """Train as `rookery train KIND` does: the same kinds of run, settings, defaults and files.
+
+    Args:
+      kind: a kind of `rookery train`, such as "sac" or "pbt-sac".
+      env: name of a task, of a factory ("file.py:make"), or one that `rookery.register` gave; by default that of the
+        kind.
+      steps: environment steps of each member (above 0), another way to say how many generations; rounded up to whole
+        ones.
+      callbacks: as of `rookery.run`; of a run of islands for each of them.
+      **settings: as of `rookery.experiments.configure`, named like the flags: `population=8`, `seed=0`,
+        `generations=100`, `hidden_sizes=(64, 64)`, `space={"discount": 0.98}`. Without a `run_dir` it is
+        `runs/<kind>-<env>-<seed>`.
+
+    Returns:
+      The run, as `load` opens it.
+
+    Raises:
+      ValueError: there is no such kind or task, or a setting is invalid or has no effect.
+      TypeError: the kind has no such setting.
+      Interrupted, Diverged, CheckpointError, CallbackError: as of `rookery.run`.
+
+    Example:
+      >>> run = rookery.train("sac", "point_room", steps=1_500, hidden_sizes=(8,), run_dir="runs/room", quiet=True)
+      >>> run.generation
+      2
+    """
+    if not isinstance(env, str | None):
+        raise TypeError(
+            f"env must be the name of a task, got {type_of(env)}; give an environment of your own a name with "
+            "rookery.register, or build a program and use rookery.run."
+        )
+    settings |= {} if env is None else {"env": env}
+    usual = warm_start_settings.defaults(kind_of(kind), settings)
+    spec = with_steps(usual.replace(**settings), usual, steps)
+    check_effects(spec)
+    if "islands" in spec.flat and spec.method.islands.islands > 1:
+        spec, _ = running.complete(plan.check(spec), steps)
+        running.start_islands(spec, lambda: callbacks)
+    else:
+        spec, schedule = running.complete(spec, steps)
+        running.start(spec, schedule, callbacks)
+    return load(str(spec.run.run_dir))
 
 
 def load(

@@ -1,4 +1,5 @@
-"""Runs a program and writes everything that a run folder contains; `rookery.run`, which the command line shares."""
+"""Runs a program, or a run from its description, and writes everything that a run folder contains: `rookery.run`, and
+what `rookery.train` and the command line share."""
 
 import contextlib
 import shlex
@@ -9,22 +10,33 @@ from typing import Any
 
 import jax
 
+from rookery import factories
 from rookery.distributed import layout
 from rookery.distributed.mesh import Mesh, describe
 from rookery.distributed.signals import Interrupted
-from rookery.distributed.sync import is_first
+from rookery.distributed.sync import connect, is_first, process_count
+from rookery.envs import custom
+from rookery.experiments import build, warm_start, warm_start_settings
+from rookery.experiments.config_io import run_record
 from rookery.experiments.methods.program import check_program
+from rookery.experiments.spec import Built, RunSpec
+from rookery.islands import IslandError, run_islands
+from rookery.islands.plan import CallbacksFn
 from rookery.populations.base import Program
 from rookery.report import tables
 from rookery.report.figures import curves
 from rookery.report.figures.repertoire import draw_repertoire
+from rookery.report.formatting import counted
 from rookery.report.page import write_report
-from rookery.storage.record import PROGRAM, PYTHON, method_of
-from rookery.storage.run_dir import OutputWarning, check_new, open_existing
+from rookery.storage.island_files import best_of, islands_of
+from rookery.storage.lineage import Schedule, check_agent, lineage, record_of
+from rookery.storage.record import PROGRAM, PYTHON, agent_of, method_of
+from rookery.storage.run_dir import OutputWarning, RunFolderError, check_new, open_existing
 from rookery.training import Callback, Required, loop
 from rookery.training.config import RunConfig
 from rookery.training.loop import Result, RunOptions
 from rookery.training.program_record import changes
+from rookery.training.start_point import has_checkpoint
 from rookery.training.terminal import terminal
 
 
@@ -89,9 +101,110 @@ def run(
     program = layout.place(program, over)
     if config.run_dir is not None:
         if not (resume or config.overwrite) and jax.process_count() == 1:  # before the line says that it runs
-            check_new(config.run_dir, from_python=True)
+            check_new(config.run_dir, "resume=True")
         show(config, f"{title(program, over)}, in {config.run_dir}")
     return train(program, config, over, RunOptions(resume, record, command, after_save, callbacks))
+
+
+def complete(spec: RunSpec, steps: float | None = None) -> tuple[RunSpec, Schedule | None]:
+    """The run with its run directory and its absolute names, and the schedule that it replays.
+
+    Args:
+      spec: the run.
+      steps: if its generations were given as environment steps of a member, that number, which is then shown.
+    """
+    if steps is not None and spec.learner is not None:
+        each = spec.learner.steps_per_generation
+        show(spec.run, f"{steps:,.0f} steps: {spec.run.generations:,} x {each:,} for each member")
+    schedule, name, settings = None, spec.kind.name, spec.flat
+    if not spec.kind.method.has_task:
+        factory = settings["factory"]
+        run_dir = spec.run.run_dir or f"runs/{name}-{factories.label(factory)}-{spec.run.seed}"
+        return spec.replace(factory=factories.canonical(factory)).with_run(run_dir=run_dir), None
+    if settings.get("replay_schedule") is not None:
+        schedule = lineage(settings["replay_schedule"]).schedule()
+        check_agent(schedule, agent_of(name))
+        spec, name = warm_start_settings.without_population_method(spec), f"replay-{agent_of(name)}"
+    run_dir = spec.run.run_dir or f"runs/{name}-{factories.label(spec.environment.env)}-{spec.run.seed}"
+    given = {name: spec.flat.get(name) for name in _OTHER_RUNS}
+    others = {name: str(Path(path).resolve()) for name, path in given.items() if path is not None}
+    spec = spec.replace(**others).with_environment(env=custom.canonical(spec.environment.env))
+    return spec.with_run(run_dir=run_dir), schedule
+
+
+_OTHER_RUNS = ("init_from", "replay_schedule")
+"""Settings that name the directory of another run, which a resumed run finds from any working directory."""
+
+
+def start(
+    spec: RunSpec,
+    schedule: Schedule | None = None,
+    callbacks: Sequence[Callback | Required] = (),
+    resume: bool = False,
+    command: Sequence[str] | None = None,
+    finished: Callable[[], object] | None = None,
+) -> Result:
+    """Build a run from its complete description, and train it; see `train`.
+
+    Args:
+      spec: the run, with its run directory.
+      schedule: the hyper-parameters that it replays, or None.
+      callbacks: see `run`.
+      resume: continue the run in its run directory.
+      command: the words of the command line; None in Python.
+      finished: called in every process when the run is saved, before the page is written.
+    """
+    run_dir = str(spec.run.run_dir)
+    if not (resume or spec.run.overwrite) and process_count() == 1:  # before anything is built
+        check_new(run_dir, f"rookery.load({run_dir!r}).resume(generations=...)" if command is None else "")
+    built = build.build(spec, schedule)
+    connect(built.mesh)
+    if not (resume and has_checkpoint(run_dir)):  # else the run in `init_from` is not needed any more
+        built = built._replace(program=warm_start.begin(spec, built))
+    show(spec.run, f"{run_title(spec, built)}, in {run_dir}")
+    record = run_record(built.spec or spec, built.space, built.program) | record_of(schedule)
+    options = RunOptions(resume, record, command, callbacks=callbacks)
+    return train(built.program, spec.run, built.mesh, options, finished)
+
+
+def start_islands(
+    spec: RunSpec,
+    callbacks: CallbacksFn = tuple,
+    resume: bool = False,
+    command: Sequence[str] | None = None,
+    ray_address: str | None = None,
+) -> None:
+    """Train a run of islands, and write its page; see `islands.run_islands`."""
+    count, run_dir = spec.method.islands.islands, Path(str(spec.run.run_dir))
+    engine = "in turn in this process" if ray_address is None else "on Ray"
+    size = spec.method.population // count
+    show(spec.run, f"{spec.kind.name}: {count} islands of {counted(size, 'member')}, {engine}, in {run_dir}")
+    live = _with_live_report(None) if spec.run.live else None
+    try:
+        try:
+            run_islands(spec, resume, ray_address, command, live, callbacks)
+        finally:
+            if any((path / "metrics.csv").is_file() for path in islands_of(run_dir)):
+                show(spec.run, f"report     {write_report([run_dir])}")
+    except IslandError:
+        with contextlib.suppress(RunFolderError):  # no island has a finite fitness
+            _show_best(spec.run, run_dir)
+        raise
+    _show_best(spec.run, run_dir)
+
+
+def _show_best(config: RunConfig, run_dir: Path) -> None:
+    show(config, f"best       {best_of(run_dir)}")
+    show(config, f"evaluate   rookery evaluate {run_dir}")
+
+
+def run_title(spec: RunSpec, built: Built) -> str:
+    """A run in one line: its kind, task, population, devices and timing."""
+    if not spec.kind.method.has_task:
+        return title(built.program, built.mesh)
+    timing = f", {built.program.timing}" if built.program.timing else ""
+    task = task_title(built.program, factories.label(spec.environment.env))
+    return f"{spec.kind.name} on {task}: {spec.kind.method.describe(spec)} on {describe(built.mesh)}{timing}"
 
 
 def title(program: Program, over: Mesh) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import rookery
+from rookery import running
 from rookery.deploy import evaluate
 from rookery.storage import manifest
 from tests.tiny import assert_equal
@@ -42,6 +43,30 @@ def test_a_run_of_the_command_line(short_runs: dict[str, Path]) -> None:
 
     found = run.evaluate(episodes=2, seed=3)
     assert_equal(found, evaluate.evaluate(run.path, 2, 3)[1])
+
+
+def test_one_line_trains_as_the_command_line_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny = {"hidden_sizes": (4,), "num_envs": 2, "batch_size": 4, "buffer_size": 32, "warmup_steps": 4}
+    tiny |= {"steps_per_generation": 20, "eval_episodes": 2, "start_states": 2, "episode_length": 12, "quiet": True}
+    seen: list[int] = []
+    callbacks = [lambda generation: seen.append(generation.finished)]
+    where = str(tmp_path / "run")
+    run = rookery.train("sac", "point_room", steps=30, callbacks=callbacks, run_dir=where, space={"tau": 0.1}, **tiny)
+    assert seen == [1, 2], "steps are rounded up to whole generations"
+    assert (run.path, run.generation, run.config["kind"]) == (tmp_path / "run", 2, "sac")
+    assert run.state().members.hyper.tau == np.float32(0.1)
+    assert rookery.load(where).policy()(jnp.zeros(2)).shape == (2,)
+    assert capsys.readouterr().out == ""
+    with pytest.raises(ValueError, match=r"already contains a run: continue it with rookery.load\(.*\).resume"):
+        rookery.train("sac", "point_room", run_dir=where)
+    with pytest.raises(TypeError, match=r"env must be the name of a task, got an object of type rookery.envs"):
+        rookery.train("sac", rookery.make("point_room"))  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(running, "start", lambda spec, *_: started.append(spec))
+    started: list[rookery.experiments.RunSpec] = []
+    rookery.train("sac", init_from=where, run_dir=where)
+    assert started[0].environment.env == "point_room", "defaults are those of the other run, as on the command line"
 
 
 def test_a_repertoire(short_runs: dict[str, Path]) -> None:

@@ -6,7 +6,6 @@ for invalid flags.
 
 import dataclasses
 import importlib.metadata
-import math
 import re
 import sys
 import warnings
@@ -22,11 +21,11 @@ from rookery.cli import commands, config_file, flags, help, islands, parameters,
 from rookery.cli.options import FLAG, settings_class
 from rookery.distributed.initialize import ProcessesConfig, ProcessGroup, join
 from rookery.distributed.signals import Interrupted
-from rookery.distributed.sync import check_alike, connect, is_first
+from rookery.distributed.sync import check_alike, is_first
 from rookery.envs.host.base import HostError, HostWarning
-from rookery.experiments import build, warm_start, warm_start_settings
-from rookery.experiments.config_io import from_record, run_record, to_record
-from rookery.experiments.kinds import KindWarning, check_effects, kinds
+from rookery.experiments import warm_start_settings
+from rookery.experiments.config_io import from_record, to_record
+from rookery.experiments.kinds import KindWarning, check_effects, kinds, with_steps
 from rookery.experiments.spec import Kind, RunSpec
 from rookery.factories import place_of
 from rookery.islands import IslandError
@@ -36,14 +35,11 @@ from rookery.storage.csv_log import TableWarning
 from rookery.storage.events import Diverged
 from rookery.storage.island_files import IslandWarning
 from rookery.storage.lineage import Schedule, record_of, schedule_of
-from rookery.storage.record import PYTHON
-from rookery.storage.run_dir import OutputWarning, check_new, open_existing
+from rookery.storage.run_dir import OutputWarning
 from rookery.storage.sources import SourceWarning
 from rookery.tracking import TrackingConfig, continued, trackers
 from rookery.training import CallbackWarning, run_writer
 from rookery.training.compilation import keep_compiled_programs
-from rookery.training.loop import RunOptions
-from rookery.training.start_point import has_checkpoint
 from rookery.training.terminal import unfailing_streams
 
 
@@ -93,21 +89,12 @@ _ABOUT = "Train populations of reinforcement-learning agents; evaluate, render, 
 
 
 def _default(kind: Kind, arguments: Sequence[str]) -> RunSpec:
-    """The defaults of a kind of run in a command line.
-
-    With `--replay-schedule` or `--init-from`, they include settings of the run that the flag names, if that run was
-    started from the command line.
-    """
+    """The defaults of a kind of run in a command line."""
     words = [word for argument in arguments for word in argument.split("=", 1 if argument.startswith("--") else 0)]
-    flags = [word.replace("_", "-") if word.startswith("--") else word for word in words]
-    for flag, defaults in warm_start_settings.DEFAULTS.items():
-        place = flags.index(flag) + 1 if flag in flags else len(words)
-        if place < len(words) and not words[place].startswith("-") and words[place] != "None":
-            record = open_existing(words[place]).config
-            run = from_record(record) if record.get("kind", PYTHON) != PYTHON else None
-            env = words[flags.index("--env") + 1] if "--env" in flags[:-1] else None
-            return defaults(warm_start_settings.on_task(run, env), kind)
-    return kind.default()
+    flags = [word[2:].replace("-", "_") if word.startswith("--") else "" for word in words[:-1]]
+    given = {name: words[flags.index(name) + 1] for name in ("env", *warm_start_settings.DEFAULTS) if name in flags}
+    given = {name: word for name, word in given.items() if not word.startswith("-") and word != "None"}
+    return warm_start_settings.defaults(kind, given)
 
 
 def _kind_in(words: Sequence[str]) -> Kind | None:
@@ -198,25 +185,10 @@ def _parse_train(kind: Kind, usual: RunSpec, words: Sequence[str], chosen: Mappi
     if "space" in settings:
         settings["space"] = {name.removeprefix(FLAG): one for name, one in settings["space"].items()} | dict(chosen)
     try:
-        spec = usual.replace(**settings)
+        spec = with_steps(usual.replace(**settings), usual, parsed.steps)
     except (TypeError, ValueError) as error:
         raise flags.FlagError(str(error)) from error
-    spec = _of_steps(spec, usual, parsed.steps)
     return Train(**{**vars(parsed), "spec": spec})
-
-
-def _of_steps(spec: RunSpec, usual: RunSpec, steps: float | None) -> RunSpec:
-    """The run with the number of generations in which each member makes `steps` environment steps."""
-    if steps is None:
-        return spec
-    if spec.learner is None:
-        raise flags.FlagError(
-            f"--steps is for kinds with training agents, not for {spec.kind.name}; give --generations."
-        )
-    if steps <= 0 or spec.run.generations != usual.run.generations:
-        problem = f"must be above 0, got {steps:g}" if steps <= 0 else "and --generations say the same; leave one out"
-        raise flags.FlagError(f"--steps {problem}.")
-    return spec.with_run(generations=math.ceil(steps / spec.learner.steps_per_generation))
 
 
 def _print_help(words: Sequence[str]) -> None:
@@ -335,10 +307,7 @@ def train(command: Train, group: ProcessGroup) -> None:
     if command.plan:
         planning.plan(command.spec)
         return
-    spec, schedule = planning.complete(command.spec)
-    if command.steps is not None and spec.learner is not None:
-        each = spec.learner.steps_per_generation
-        running.show(spec.run, f"{command.steps:,.0f} steps: {spec.run.generations:,} x {each:,} for each member")
+    spec, schedule = running.complete(command.spec, command.steps)
     if divided:
         islands.train(spec, command.processes, command.tracking)
     else:
@@ -370,16 +339,7 @@ def _run(
     group.set_run_dir(run_dir)
     callbacks = trackers(continued(tracking, run_dir) if resume else tracking, spec.run.quiet)
     check_alike({**to_record(spec), **record_of(schedule), "resume": resume})
-    if not (resume or spec.run.overwrite) and group.alone:  # before anything is built
-        check_new(run_dir)
-    built = build.build(spec, schedule)
-    connect(built.mesh)
-    if not (resume and has_checkpoint(run_dir)):  # else the run in `init_from` is not needed any more
-        built = built._replace(program=warm_start.begin(spec, built))
-    running.show(spec.run, f"{planning.run_title(spec, built)}, in {run_dir}")
-    record = run_record(built.spec or spec, built.space, built.program) | record_of(schedule)
-    options = RunOptions(resume, record, events.command_line(), callbacks=callbacks)
-    running.train(built.program, spec.run, built.mesh, options, group.finish)
+    running.start(spec, schedule, callbacks, resume, events.command_line(), group.finish)
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:

@@ -1,6 +1,5 @@
 """The command line of islands: `rookery train KIND --islands I`, `rookery resume RUN` and `rookery replay-island`."""
 
-import contextlib
 import dataclasses
 import functools
 from pathlib import Path
@@ -10,12 +9,11 @@ import tyro
 from rookery import running
 from rookery.distributed.initialize import ProcessesConfig
 from rookery.experiments.spec import RunSpec
-from rookery.islands import IslandError, plan, replay_island, run_islands
+from rookery.islands import plan, replay_island
 from rookery.report.formatting import counted
-from rookery.report.page import write_report
 from rookery.storage import events
-from rookery.storage.island_files import best_of, check_is_no_island, island_dir, islands_of
-from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing
+from rookery.storage.island_files import check_is_no_island, island_dir
+from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.tracking import TrackingConfig, continued, trackers
 from rookery.training.terminal import terminal
 
@@ -88,7 +86,9 @@ def _divided(folder: RunFolder) -> bool:
 
 def train(spec: RunSpec, processes: ProcessesConfig, tracking: TrackingConfig) -> None:
     """`rookery train KIND --islands I`."""
-    _run(plan.check(spec), processes.ray_address, tracking)
+    callbacks = functools.partial(trackers, tracking, quiet=True)
+    callbacks()  # a tracker that cannot be used is an error before anything is written
+    running.start_islands(plan.check(spec), callbacks, False, events.command_line(), processes.ray_address)
 
 
 def resume(
@@ -115,40 +115,10 @@ def resume(
     spec = plan.resumed(folder, islands, changed)
     if devices is not None:
         spec = spec.with_environment(devices=devices)
-    _run(spec, processes.ray_address, tracking, resume=True)
+    callbacks = functools.partial(trackers, continued(tracking, island_dir(run, 0)), quiet=True)
+    callbacks()
+    running.start_islands(spec, callbacks, True, events.command_line(), processes.ray_address)
     return True
-
-
-def _run(spec: RunSpec, ray_address: str | None, tracking: TrackingConfig, resume: bool = False) -> None:
-    count, run_dir = spec.method.islands.islands, Path(str(spec.run.run_dir))
-    tracking = continued(tracking, island_dir(run_dir, 0)) if resume else tracking
-    callbacks = functools.partial(trackers, tracking, quiet=True)
-    callbacks()  # a tracker that cannot be used is an error before anything is written
-    engine = "in turn in this process" if ray_address is None else "on Ray"
-    size = spec.method.population // count
-    running.show(spec.run, f"{spec.kind.name}: {count} islands of {counted(size, 'member')}, {engine}, in {run_dir}")
-    live = functools.partial(_live, run_dir) if spec.run.live else None
-    try:
-        try:
-            run_islands(spec, resume, ray_address, events.command_line(), live, callbacks)
-        finally:
-            if any((path / "metrics.csv").is_file() for path in islands_of(run_dir)):
-                page = write_report([run_dir])
-                running.show(spec.run, f"report     {page}")
-    except IslandError:
-        with contextlib.suppress(RunFolderError):  # no island has a finite fitness
-            _show_best(spec, run_dir)
-        raise
-    _show_best(spec, run_dir)
-
-
-def _show_best(spec: RunSpec, run_dir: Path) -> None:
-    running.show(spec.run, f"best       {best_of(run_dir)}")
-    running.show(spec.run, f"evaluate   rookery evaluate {run_dir}")
-
-
-def _live(run_dir: Path, _: Path) -> None:
-    write_report([run_dir], refresh=10)
 
 
 def replay(command: ReplayIsland) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import importlib.metadata
+import math
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -63,15 +64,16 @@ def configure(kind: str, **settings: Any) -> RunSpec:
 
     Args:
       kind: a kind of `rookery train`, such as "pbt-sac".
-      **settings: its settings: `environment`, `run`, `learner`, `agent`, `population`, `pbt`, `islands`, ...
+      **settings: its settings, named like the flags, such as `env`, `population` and `hidden_sizes`, or whole parts:
+        `environment`, `run`, `learner`, `agent`, `pbt`, `islands`, ... Choices in the search space are a mapping:
+        `space={"discount": 0.98, "policy_lr": (1e-4, 1e-2)}`.
 
     Raises:
       ValueError: there is no such kind, or a setting is invalid.
       TypeError: the kind has no such setting.
 
     Example:
-      >>> run = rookery.experiments.RunConfig(generations=20, run_dir="runs/mine")
-      >>> config = rookery.experiments.configure("pbt-sac", population=4, run=run)
+      >>> spec = rookery.experiments.configure("pbt-sac", population=4, generations=20, run_dir="runs/mine")
     """
     return kind_of(kind).default().replace(**settings)
 
@@ -86,6 +88,28 @@ def kind_of(name: str) -> Kind:
     if name not in known:
         raise ValueError(f"there is no kind of run {name!r}; {suggestion(name, known)}")
     return known[name]
+
+
+def with_steps(spec: RunSpec, usual: RunSpec, steps: float | None) -> RunSpec:
+    """The run with the number of generations in which each member makes `steps` environment steps.
+
+    Args:
+      spec: the run.
+      usual: the run with the defaults.
+      steps: above 0, rounded up to whole generations; None changes nothing.
+
+    Raises:
+      ValueError: no agents train, the number is not above 0, or the generations are given too.
+    """
+    if steps is None:
+        return spec
+    if spec.learner is None:
+        raise ValueError(f"steps is for kinds with training agents, not for {spec.kind.name}; leave it out.")
+    if steps <= 0:
+        raise ValueError(f"steps must be above 0, got {steps:g}.")
+    if spec.run.generations != usual.run.generations:
+        raise ValueError("steps and generations say the same; leave one out.")
+    return spec.with_run(generations=math.ceil(steps / spec.learner.steps_per_generation))
 
 
 def with_space(spec: RunSpec, space: Space | None) -> RunSpec:

@@ -1,7 +1,7 @@
 """The description of a run (`RunSpec`), of a kind of run, and of a population method."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Self
@@ -11,7 +11,8 @@ from typing_extensions import TypeVar
 from rookery.distributed.mesh import Mesh
 from rookery.experiments.agents import AgentRow, Unwrapped
 from rookery.experiments.config import Chosen, EnvironmentConfig, Rule
-from rookery.hyperparams import Space
+from rookery.factories import suggestion
+from rookery.hyperparams import Space, describe
 from rookery.learners.base import Learner
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.learners.on_policy import OnPolicyConfig
@@ -155,21 +156,22 @@ class RunSpec(Generic[MethodT]):
         return {**vars(self.method), **vars(self.wrapper), **trained, **parts}
 
     def replace(self, **settings: Any) -> Self:
-        """The run with other values of settings, named as in `flat`.
+        """The run with other values of settings: of parts, named as in `flat`, and of the fields of a part.
 
         Raises:
           TypeError: the kind of run has no such setting.
           ValueError: a value is invalid.
         """
-        if unknown := [name for name in settings if name not in self.flat]:
-            raise TypeError(
-                f"a run of kind {self.kind.name} has no setting {unknown[0]}; it has {', '.join(self.flat)}."
-            )
-        changed: dict[str, Any] = {}
-        for part in ("method", "wrapper"):
-            own = {name: settings.pop(name) for name in vars(getattr(self, part)) if name in settings}
-            changed |= {part: dataclasses.replace(getattr(self, part), **own)} if own else {}
-        return dataclasses.replace(self, **changed, **settings)
+        known = [*_names(self.flat)]
+        for name in (name for name in settings if name not in known):
+            hyper = describe(self.kind.agent.default_space) if self.kind.agent else ()
+            remedy = suggestion(name, known, f"`rookery train {self.kind.name} --help` lists all, as flags.")
+            remedy = f"it is a hyper-parameter: space={{{name!r}: ...}}." if name in hyper else remedy
+            raise TypeError(f"a run of kind {self.kind.name} has no setting {name}; {remedy}")
+        replaced = _replaced(self, settings)
+        for name, value in settings.items():  # what is left
+            raise TypeError(f"{name} must be of type {type(self.flat[name]).__name__}, got {value!r}.")
+        return replaced
 
     def with_run(self, **fields: Any) -> Self:
         """The run with other values of fields of `RunConfig`."""
@@ -178,6 +180,27 @@ class RunSpec(Generic[MethodT]):
     def with_environment(self, **fields: Any) -> Self:
         """The run with other values of fields of its `EnvironmentConfig`."""
         return dataclasses.replace(self, environment=dataclasses.replace(self.environment, **fields))
+
+
+def _names(settings: Mapping[str, Any]) -> Iterator[str]:
+    """The names of settings and, where one is a dataclass, of its fields."""
+    for name, value in settings.items():
+        yield name
+        if dataclasses.is_dataclass(value):
+            yield from _names(vars(value))
+
+
+def _replaced(part: Any, settings: dict[str, Any]) -> Any:
+    """A dataclass with other values of its fields, and of those of its parts, which are removed from `settings`."""
+    changed = {}
+    for name, value in vars(part).items():
+        if not dataclasses.is_dataclass(value):
+            changed |= {name: settings.pop(name)} if name in settings else {}
+        elif dataclasses.is_dataclass(settings.get(name)):
+            changed[name] = _replaced(settings.pop(name), settings)
+        else:
+            changed[name] = _replaced(value, settings)
+    return dataclasses.replace(part, **changed)
 
 
 class Built(NamedTuple):

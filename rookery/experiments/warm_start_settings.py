@@ -1,14 +1,17 @@
 """The defaults that a run takes from another run, if it replays its schedule or starts from its results."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from rookery.envs import custom
 from rookery.experiments.config import EnvironmentConfig, parameter_flag
+from rookery.experiments.config_io import from_record
 from rookery.experiments.kinds import kind_of
 from rookery.experiments.spec import Kind, RunSpec
 from rookery.experiments.wrappers import WRAPPERS
-from rookery.storage.record import agent_of
+from rookery.storage.record import PYTHON, agent_of
+from rookery.storage.run_dir import open_existing
 
 
 def _of_genotypes() -> tuple[str, ...]:
@@ -99,5 +102,21 @@ def _shared(run: RunSpec, default: RunSpec, *names: str) -> dict[str, Any]:
     return {name: run.flat[name] for name in names if name in run.flat and name in default.flat}
 
 
-DEFAULTS = {"--replay-schedule": replay_defaults, "--init-from": warm_start_defaults}
-"""Flag that names another run -> the function that takes settings from it."""
+DEFAULTS = {"replay_schedule": replay_defaults, "init_from": warm_start_defaults}
+"""Setting that names another run -> the function that takes settings from it."""
+
+
+def defaults(kind: Kind, settings: Mapping[str, Any]) -> RunSpec:
+    """The defaults of a kind of run, which include settings of the run that `replay_schedule` or `init_from` names, if
+    that run was not started from Python.
+
+    Args:
+      kind: of the new run.
+      settings: those that are given, of which `env` decides what belongs to the task.
+    """
+    for name, of in DEFAULTS.items():
+        if settings.get(name) is not None:
+            record = open_existing(settings[name]).config
+            run = from_record(record) if record.get("kind", PYTHON) != PYTHON else None
+            return of(on_task(run, settings.get("env")), kind)
+    return kind.default()

@@ -23,14 +23,14 @@ from rookery.qd.pbt_emitter import counts
 from rookery.storage import sources
 from rookery.storage.island_files import ISLAND, ImportJournal, island_dir
 from rookery.storage.run_dir import RunFolder, open_existing
-from rookery.training.callbacks import Callback
+from rookery.training.callbacks import Callback, Required
 from rookery.training.compilation import Compiler
 from rookery.training.config import RunConfig
 from rookery.training.host_episodes import host_episodes
 from rookery.training.loop import Result, RunOptions, Sharing, result_of, turns
 from rookery.training.start_point import has_checkpoint
 
-CallbacksFn = Callable[[], Sequence[Callback]]
+CallbacksFn = Callable[[], Sequence[Callback | Required]]
 """Makes the callbacks of one island, in its process."""
 
 

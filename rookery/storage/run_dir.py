@@ -188,8 +188,12 @@ def resume_command(run_dir: str | os.PathLike[str]) -> str:
     return f"rookery resume {shlex.quote(str(run_dir))}"
 
 
-def check_new(path: str | os.PathLike[str], from_python: bool = False) -> None:
+def check_new(path: str | os.PathLike[str], in_python: str = "") -> None:
     """Check that a directory contains no run.
+
+    Args:
+      path: the directory.
+      in_python: what continues the run in Python, for the message; "" for the command line.
 
     Raises:
       RunFolderError: it does, and the message names the remedy, in Python or on the command line; or other files have
@@ -199,8 +203,8 @@ def check_new(path: str | os.PathLike[str], from_python: bool = False) -> None:
     if found := _files_of_a_run(folder):
         _check_is_run(folder, found)
         remedy = f"continue it with `{resume_command(folder.path)}`, replace it with `--overwrite`, or give a --run-dir"
-        if from_python:
-            remedy = "continue it with resume=True, replace it with overwrite=True, or give another run_dir"
+        if in_python:
+            remedy = f"continue it with {in_python}, replace it with overwrite=True, or give another run_dir"
         raise RunFolderError(f"{folder.path} already contains a run: {remedy}.")
 
 
@@ -230,7 +234,7 @@ def create(path: str | os.PathLike[str], config: Mapping[str, Any], overwrite: b
         if overwrite:
             _check_is_run(folder, _files_of_a_run(folder))
         else:
-            check_new(path, from_python=config.get("kind") == "python")
+            check_new(path, "resume=True" if config.get("kind") == "python" else "")
         _delete_run(folder)
         write_atomically(folder.config_file, text)
         folder._load()

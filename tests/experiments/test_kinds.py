@@ -69,10 +69,37 @@ def test_paths_begin_in_the_home_folder_and_unknown_settings_are_named(monkeypat
     config = configure("pbt-sac", init_from="~/a", replay_schedule=Path("~/b"), run=RunConfig(run_dir="~/ü"))
     found = (config.method.init_from, config.method.replay_schedule, config.run.run_dir)
     assert found == tuple(f"{tmp_path}/{x}" for x in "abü")
-    with pytest.raises(TypeError, match="a run of kind pbt-sac has no setting batch_size; it has population, "):
-        configure("pbt-sac", batch_size=3)
+    for settings, message in (
+        ({"batch_sise": 3}, "a run of kind pbt-sac has no setting batch_sise; did you mean batch_size"),
+        ({"policy_lr": 3}, "no setting policy_lr; it is a hyper-parameter: space={'policy_lr': ...}"),
+        ({"learner": 3}, "learner must be of type OffPolicyConfig, got 3"),
+        ({"method": 3}, "no setting method; "),
+    ):
+        with pytest.raises(TypeError, match=message):
+            configure("pbt-sac", **settings)
+    with pytest.raises(TypeError, match="a run of kind map-elites has no setting space"):
+        configure("map-elites", space={})
     with pytest.raises(ValueError, match="there is no kind of run 'pbt-sacc'; did you mean pbt-sac"):
         configure("pbt-sacc")
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        (
+            "pbt-sac --env ant --seed 3 --islands 2 --population 4",
+            {"env": "ant", "islands": 2, "population": 4, "seed": 3},
+        ),
+        (
+            "sac --hidden-sizes 8 8 --batch-size 9 --eval-episodes 3",
+            {"hidden_sizes": (8, 8), "batch_size": 9, "eval_episodes": 3},
+        ),
+        ("map-elites --grid 4 4 --hidden-sizes 8 --run-dir a", {"grid": (4, 4), "hidden_sizes": (8,), "run_dir": "a"}),
+        ("sac --space.discount 0.9 --space.tau 0.1 0.2", {"space": {"discount": 0.9, "tau": (0.1, 0.2)}}),
+    ],
+)
+def test_settings_have_the_names_of_the_flags_in_python(words: str, settings: dict[str, Any]):
+    assert configure(words.partition(" ")[0], **settings) == parse(["train", *words.split()]).spec
 
 
 def changed(config: Any, path: tuple[str, ...], value: Any) -> Any:
