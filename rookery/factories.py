@@ -136,22 +136,27 @@ def user_path(path: str | os.PathLike[str]) -> Path:
 
 KEY_COLUMNS = ("generation", "member", "parent", "cell", "skill", "episode", "step", "opponent")
 """Columns of whole numbers, which say what the row of a table is about."""
+MEASURE, RETURN, BEST = "measure/", "return", "best/"
+"""Columns of what is reported of an evaluation beside its fitness: the sum of a measure over an episode and, with
+measures, the return; in `metrics.csv` their means, and after `best/` those of the member with the highest fitness."""
+CALLBACK = "callback/"
+"""Begins the columns of `lineage.csv` with the numbers of members that a callback returned."""
 ROW_NAMES = (
     *("generation", "member", "env_steps", "best_fitness", "median_fitness", "worst_fitness", "mean_fitness"),
     *("replaced", "best_rating", "best_smoothed_rating"),
     *("seconds", "steps_per_second", "seconds_tables", "seconds_checkpoint"),
 )
 """Columns of `metrics.csv` that are computed for every program."""
-RESERVED_COLUMNS = (*(name for name in KEY_COLUMNS if name != "parent"), *ROW_NAMES)
+RESERVED_COLUMNS = (*(name for name in KEY_COLUMNS if name != "parent"), *ROW_NAMES, BEST)
 """Columns that no metric of a program or of an emitter can be."""
 METRIC_NAMES = (
     *(*KEY_COLUMNS, *ROW_NAMES, "fitness", "diverged", "rating", "smoothed_fitness", "smoothed_rating", "reward"),
     *("episode_length", "coverage", "qd_score", "normalized_qd_score", "max_fitness", "below_offset", "added"),
     *("improved", "rejected", "outside", "evaluation_steps", "revived"),
-    *("broken_", "hyper/", "descriptor/", "best_fitness/", "member/", "members/"),
+    *("broken_", "hyper/", "descriptor/", "best_fitness/", "member/", "members/", RETURN, MEASURE, BEST),
 )
 """Metrics that a population method computes for any agent and any emitter, and beginnings of such names."""
-HYPER_NAMES = (*KEY_COLUMNS, "fitness", "rating")
+HYPER_NAMES = (*KEY_COLUMNS, "fitness", "rating", RETURN, MEASURE, CALLBACK)
 """Columns of `lineage.csv` beside the hyper-parameters."""
 
 

@@ -96,6 +96,9 @@ class Compare:
     score: str | None = None
     """Column of metrics.csv to compare, such as qd_score or coverage; by default the fitness, which for a population is
     that of its best member."""
+    metric: str | None = None
+    """Measure of the task (`rookery envs NAME`), or return, to compare in place of the fitness of the same members; it
+    compares runs of different objectives too."""
     resamples: int = 5_000
     """Bootstrap resamples for each interval (at least 1)."""
     fresh: int | None = None
@@ -223,7 +226,8 @@ def compare(command: Compare) -> None:
     fresh = None if command.fresh is None else evaluate.fresh(command.fresh, command.seed, command.checkpoint)
     if fresh is None and (command.checkpoint, command.seed) != ("last", 0):
         raise ValueError("--checkpoint and --seed have an effect only with --fresh; give --fresh, or leave them out.")
-    comparison = comparing.compare(command.runs, command.picture, command.resamples, score=command.score, fresh=fresh)
+    chosen = {"score": command.score, "fresh": fresh, "metric": command.metric}
+    comparison = comparing.compare(command.runs, command.picture, command.resamples, **chosen)
     console = terminal()
     for part in comparing.tables(comparison):
         console.print(part)

@@ -17,7 +17,7 @@ from rookery.envs.descriptors import visited_cells
 from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import warm_start
 from rookery.experiments.warm_start import Origin
-from rookery.factories import check_counts
+from rookery.factories import MEASURE, RETURN, check_counts, suggestion
 from rookery.learners.base import Bank, Learner, genotype
 from rookery.learners.episodes import with_episodes
 from rookery.learners.goals import check_goals, reach_goals
@@ -34,7 +34,7 @@ from rookery.storage.record import PYTHON, are_independent, without_defaults
 from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.training.config import check_seed
 from rookery.training.progress import bar
-from rookery.types import Genotype, Key
+from rookery.types import Array, Evaluation, Genotype, Key
 
 
 def evaluate(
@@ -58,7 +58,8 @@ def evaluate(
 
     Returns:
       The checkpoint's generation, and the metrics of `Program.evaluate`: `fitness` `[P]`, `returns` `[P, N]`, `lengths`
-      `[P, N]` in steps, `descriptor` `[P, D]`, and the hyper-parameters `[P]`. For a repertoire the same by cell, with
+      `[P, N]` in steps, `descriptor` `[P, D]`, of a task with measures `measure/...` `[P, N]`, and the hyper-parameters
+      `[P]`. For a repertoire the same by cell, with
       its stored values (`stored...`) and the metrics that it would have with these evaluations (`corrected/...`). For
       members that are evaluated separately, also `best_member` `[]`, the member with the highest fitness in the
       training run's last evaluation, and `independent` `[]`, whether each member is an independent run. With skills,
@@ -151,6 +152,7 @@ def fresh_fitness(
     seed: int = 0,
     checkpoint: str | int = "last",
     known: MutableMapping[str, Program] | None = None,
+    metric: str | None = None,
 ) -> tuple[int, np.ndarray]:
     """Evaluate the policies that determine a run's score on fresh episodes; the folder is only read.
 
@@ -165,14 +167,15 @@ def fresh_fitness(
       checkpoint: as for `evaluate`.
       known: programs of runs that were evaluated before, by their settings; that of this run is added. A program of
         a run that differs only in the seed is used again, with its compiled evaluation.
+      metric: a measure of the task, or "return", in place of the fitness.
 
     Returns:
       The checkpoint's generation, and the fitness `[N]`, NaN where it is not finite. N = 1 unless members are
       independent.
 
     Raises:
-      ValueError: as for `evaluate`; or the roles of a team evolve separately, so that no member can be evaluated
-        without the others; or the repertoire is empty.
+      ValueError: as for `evaluate`; the task has no such measure; or the roles of a team evolve separately, so that no
+        member can be evaluated without the others; or the repertoire is empty.
       CheckpointError: the run has no complete checkpoint.
       ImportError: the package of its environment is not installed; the message names the extra.
     """
@@ -190,7 +193,8 @@ def fresh_fitness(
     bank = jax.jit(problem.start_states)(bank_key)
     with jax.debug_nans(False):  # a fitness of NaN is a result
         evaluation = _evaluate_each(problem.evaluate, genotypes, bank, keys)
-    fitness = np.asarray(jax.device_get(evaluation.fitness), np.float64)
+    found = evaluation.fitness if metric is None else _mean(evaluation, metric)
+    fitness = np.asarray(jax.device_get(found), np.float64)
     return read.generation, np.where(np.isfinite(fitness), fitness, np.nan)
 
 
@@ -207,17 +211,27 @@ def fresh(episodes: int, seed: int = 0, checkpoint: str | int = "last") -> Fresh
       >>> comparison = rookery.report.compare.compare(["runs/a", "runs/b"], fresh=fresh)
     """
 
-    def evaluate_all(paths: Sequence[Path]) -> dict[Path, tuple[int, np.ndarray]]:
+    def evaluate_all(paths: Sequence[Path], metric: str | None = None) -> dict[Path, tuple[int, np.ndarray]]:
         for path in paths:
             check_fresh(path)
         results, known = {}, {}
         with bar("evaluating runs", len(paths)) as advance:
             for path in paths:
-                results[path] = fresh_fitness(path, episodes, seed, checkpoint, known)
+                results[path] = fresh_fitness(path, episodes, seed, checkpoint, known, metric)
                 advance(1)
         return results
 
     return Fresh(episodes, evaluate_all)
+
+
+def _mean(evaluation: Evaluation, metric: str) -> Array:
+    """The mean of a measure, or of the return, over the episodes of each evaluation, `[N]`."""
+    sums = {RETURN: evaluation.returns, **evaluation.episodes}
+    name = metric if metric == RETURN else f"{MEASURE}{metric}"
+    if name not in sums:
+        known = [RETURN, *(key.removeprefix(MEASURE) for key in sums if key.startswith(MEASURE))]
+        raise ValueError(f"metric {metric!r} is no measure of the task; {suggestion(metric, known)}")
+    return jnp.mean(sums[name], axis=1)
 
 
 @partial(jax.jit, static_argnums=0)

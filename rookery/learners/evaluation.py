@@ -11,10 +11,10 @@ from rookery import hyperparams, trees
 from rookery.agents.base import ActFn, Agent, IntrinsicReward
 from rookery.envs import base as envs
 from rookery.envs import descriptors
-from rookery.envs.base import Environment, Step, Team
+from rookery.envs.base import Environment, EnvSpec, Step, Team
 from rookery.envs.wrappers import auto_reset, skills
 from rookery.envs.wrappers.time_limit import guard_physics
-from rookery.factories import suggestion
+from rookery.factories import MEASURE, suggestion
 from rookery.learners import widths
 from rookery.learners.base import (
     SUMMARIES,
@@ -59,8 +59,8 @@ class Episodes(NamedTuple):
     """`[]` bool, or `[I]`: every action before the end of the episodes was finite."""
     last: PyTree = ()
     """`LastStep` of the agents of a team."""
-    objective: PyTree = ()
-    """`[N]` or `[N, I]`, sums of the measure that is the objective; () without one."""
+    measures: Mapping[str, Array] = {}
+    """Name -> `[N]` or `[N, I]`, sums of the measures of the environment; {} without any."""
 
 
 class Recorded(NamedTuple):
@@ -176,9 +176,11 @@ def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key, rec
 
     Returns:
       The `Evaluation`; its fitness, the mean return or the mean sum of the objective, is NaN if any action was not
-      finite or the physics broke in any episode. `episodes` contains the descriptors `[N, D]` and the values that an
-      intrinsic reward reports; for a team also `return/<agent>`, `final_reward/<agent>`, `terminated/<agent>` and
-      `truncated/<agent>`, `[N]` each. What is reported of an episode in which the physics broke is NaN.
+      finite, the physics broke in any episode, or the objective is not finite. `episodes` contains the descriptors
+      `[N, D]`, the sum of each measure of the environment as `measure/<name>` `[N]` (of agents: their mean, and
+      `measure/<name>/<agent>`), and the values that an intrinsic reward reports; for a team also `return/<agent>`,
+      `final_reward/<agent>`, `terminated/<agent>` and `truncated/<agent>`, `[N]` each. What is reported of an episode
+      in which the physics broke is NaN.
     """
     environment, episodes = evaluator.environment, evaluator.episodes
     spec = environment.spec
@@ -202,7 +204,7 @@ def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key, rec
         broken=false,
         is_finite=~inactive[0],
         last=LastStep(zeros, inactive, inactive) if spec.team else (),
-        objective=_no_objective(evaluator, bank, zeros),
+        measures=_no_measures(spec, bank, zeros),
     )
     step = partial(_advance_episodes, evaluator, kind, record)
     loop = EpisodeLoop(step, episodes, spec.episode_length, together=environment.host is not None)
@@ -216,7 +218,7 @@ def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key, rec
         returns=end.returns,
         lengths=end.lengths,
         broken=jnp.sum(end.broken),
-        episodes={"descriptors": reached},
+        episodes={"descriptors": reached, **_reported_measures(spec.team, end)},
     )
     if record:
         rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), recorded)
@@ -268,7 +270,7 @@ def _advance_episodes(
 ) -> tuple[Episodes, PyTree]:
     env_batch, transition, step, action = act_once(evaluator, genotype, run.env_batch, jax.random.fold_in(key, time))
     sums = (
-        _accumulate_measures(evaluator.intrinsic_reward, genotype, step, run)
+        _accumulate_intrinsic(evaluator.intrinsic_reward, genotype, step, run)
         if evaluator.intrinsic_reward
         else run.sums
     )
@@ -286,33 +288,46 @@ def _advance_episodes(
         broken=run.broken | (active & step.broken),
         is_finite=run.is_finite & (_finite(action, run.active.ndim) | ~run.active).all(axis=0),
         last=last,
-        objective=_accumulate_objective(evaluator, step, run),
+        measures=_accumulate_measures(step, run),
     )
     return advanced, Recorded(transition, active, step.broken) if record else ()
 
 
-def _no_objective(evaluator: Evaluator, bank: Bank, zeros: Array) -> PyTree:
-    """The sums of the objective before the first step: `[N]` of zeros, or `[N, I]` if it measures each agent."""
-    if evaluator.config.objective is None:
-        return ()
-    return zeros if bank[1].measures[evaluator.config.objective].ndim == zeros.ndim else zeros[:, 0]
+def _no_measures(spec: EnvSpec, bank: Bank, zeros: Array) -> dict[str, Array]:
+    """The sums of the measures before the first step: `[N]` of zeros, or `[N, I]` of those of each agent."""
+    firsts = {name: bank[1].measures[name] for name in spec.measures or {}}
+    return {name: zeros if first.ndim == zeros.ndim else zeros[:, 0] for name, first in firsts.items()}
 
 
-def _accumulate_objective(evaluator: Evaluator, step: Step, run: Episodes) -> PyTree:
-    """Add a step's objective to the sums of the episodes, or agents, that have not ended."""
-    if evaluator.config.objective is None:
-        return ()
-    assert step.measures is not None
-    counts = run.active if run.objective.ndim == run.active.ndim else _any_agent(run.active)
-    return run.objective + jnp.where(counts, step.measures[evaluator.config.objective], 0.0)
+def _accumulate_measures(step: Step, run: Episodes) -> dict[str, Array]:
+    """Add a step's measures to the sums of the episodes, or agents, that have not ended."""
+    found = {}
+    for name, total in run.measures.items():
+        assert step.measures is not None
+        counts = run.active if total.ndim == run.active.ndim else _any_agent(run.active)
+        found[name] = total + jnp.where(counts, step.measures[name], 0.0)
+    return found
+
+
+def _reported_measures(team: Team | None, end: Episodes) -> dict[str, Array]:
+    """The sums of the measures of each episode, `[N]`: of agents their mean, and those of each."""
+    found = {}
+    for name, sums in end.measures.items():
+        key, known = f"{MEASURE}{name}", trees.where(end.broken, jnp.nan, sums)
+        if team and sums.ndim == 2:
+            found |= {f"{key}/{agent}": known[:, i] for i, agent in enumerate(team.names)}
+            known = jnp.mean(known, axis=1)
+        found[key] = known
+    return found
 
 
 def _scores(evaluator: Evaluator, end: Episodes) -> Array:
     """What the fitness averages for each episode, `[N]` (*): the objective, or else the return."""
     if evaluator.config.objective is None:
         return end.returns
-    missing = end.returns.ndim - end.objective.ndim  # a measure of the whole episode counts for every agent
-    return jnp.broadcast_to(end.objective[(..., *(None,) * missing)], end.returns.shape)
+    sums = end.measures[evaluator.config.objective]
+    missing = end.returns.ndim - sums.ndim  # a measure of the whole episode counts for every agent
+    return jnp.broadcast_to(sums[(..., *(None,) * missing)], end.returns.shape)
 
 
 def _any_agent(active: Array) -> Array:
@@ -328,7 +343,7 @@ def _finite(action: PyTree, rank: int) -> Array:
     return valid.all(axis=tuple(range(rank, action.ndim)))
 
 
-def _accumulate_measures(
+def _accumulate_intrinsic(
     intrinsic_reward: IntrinsicReward, genotype: Genotype, step: Step, run: Episodes
 ) -> Mapping[str, Array]:
     """Add a step's measured quantities to the sums of the episodes that have not ended; broken steps have none."""

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from typing_extensions import TypeVar
 
 from rookery.envs.base import DescriptorSpec
+from rookery.factories import MEASURE, RETURN
 from rookery.hyperparams import Space
 from rookery.learners.base import Learner
 from rookery.populations.config import Timing
@@ -130,6 +131,14 @@ def evaluation_metrics(evaluation: Evaluation) -> dict[str, Array]:
     """The fields of an evaluation `[P, ...]` by name, with the entries of `episodes` merged in."""
     fields = evaluation._asdict()
     return {**fields, **fields.pop("episodes")}
+
+
+def measure_metrics(evaluation: Evaluation) -> dict[str, Array]:
+    """The means over episodes of the measures and of the return, `[P]`, of an evaluation `[P, ...]`; {} without
+    measures, where the fitness alone is reported."""
+    sums = {name: values for name, values in evaluation.episodes.items() if name.startswith(MEASURE)}
+    sums = {RETURN: evaluation.returns, **sums} if sums else {}
+    return {name: jnp.mean(values, axis=1) for name, values in sums.items()}
 
 
 def hyper_metrics(hyper: Hyper) -> Metrics:

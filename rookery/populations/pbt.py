@@ -272,7 +272,9 @@ def metrics_of(
 ) -> dict[str, Array]:
     """The metrics `[P]` of a generation: evaluation, parents, training, and the hyper-parameters used in training."""
     descriptor = {f"descriptor/{i}": evaluation.descriptor[:, i] for i in range(evaluation.descriptor.shape[1])}
-    episodes = {name: jnp.mean(values, axis=1) for name, values in evaluation.episodes.items() if values.ndim == 2}
+    measures = base.measure_metrics(evaluation)
+    others = {name: values for name, values in evaluation.episodes.items() if name not in measures}
+    episodes = {name: jnp.mean(values, axis=1) for name, values in others.items() if values.ndim == 2}
     check_names("metric of an evaluation", episodes, [*METRIC_NAMES, *learned])
     return {
         "fitness": evaluation.fitness,
@@ -280,6 +282,7 @@ def metrics_of(
         "diverged": diverged,
         "broken_episodes": evaluation.broken,
         "episode_length": jnp.mean(evaluation.lengths.astype(jnp.float32), axis=1),
+        **measures,
         **descriptor,
         **episodes,
         **learned,

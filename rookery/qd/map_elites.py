@@ -115,8 +115,9 @@ def finish(bindings: MapElitesBindings, state: ProgramState, work: Work) -> tupl
       The next state, and metrics: those of the repertoire after the generation (see `repertoire.metrics`); `added`,
       `improved`, `rejected` and `outside`, the number of proposals that filled a cell, replaced an elite, were not
       finite, or had a descriptor outside of the limits; `evaluation_steps`, the environment steps of the evaluation;
-      `broken_episodes`, its episodes in which the physics broke, which rejects a genotype; `fitness`, of the emitter's
-      population `[P]`, or of all proposals `[B]` if it has none; and the metrics of the emitter.
+      `broken_episodes`, its episodes in which the physics broke, which rejects a genotype; `fitness` and, of an
+      environment with measures, `return` and `measure/...`, of the emitter's population `[P]`, or of all proposals
+      `[B]` if it has none; and the metrics of the emitter.
     """
     ask_shared, bank, evaluate_key = work.shared
     repertoire = repertoire_of(state)
@@ -136,9 +137,10 @@ def finish(bindings: MapElitesBindings, state: ProgramState, work: Work) -> tupl
     repertoire = repertoires.store_extras(repertoire, added, evaluation.extras)
     emitter_state, tell_metrics = bindings.emitter.tell(emitter_state, evaluation, added)
     state = with_repertoire(_with_emitter(state, emitter_state), repertoire)
-    own = {"fitness": evaluation.fitness, **_metrics(bindings, repertoire, added, evaluation)}
+    of_population = {"fitness": evaluation.fitness, **base.measure_metrics(evaluation)}
+    own = {**of_population, **_metrics(bindings, repertoire, added, evaluation)}
     taken = [*RESERVED_COLUMNS, *own]
-    check_names("metric of the emitter", [*ask_metrics, *(set(tell_metrics) - {"fitness"})], taken)
+    check_names("metric of the emitter", [*ask_metrics, *(set(tell_metrics) - set(of_population))], taken)
     metrics = {**own, **ask_metrics, **tell_metrics}
     return state, metrics
 

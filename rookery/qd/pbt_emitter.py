@@ -284,6 +284,7 @@ def tell(
         "parent": state.shared.parents,
         "diverged": diverged,
         "episode_length": jnp.mean(of_members.lengths.astype(jnp.float32), axis=1),
+        **base.measure_metrics(of_members),
         "revived": jnp.sum(state.shared.parents == FROM_REPERTOIRE),
         **base.hyper_metrics(state.members.hyper),
     }

@@ -46,6 +46,7 @@ def compare(
     gamma: float | None = None,
     score: str | None = None,
     fresh: Fresh | None = None,
+    metric: str | None = None,
 ) -> Comparison:
     """Compare runs: group them by configuration, and compare the groups within each environment.
 
@@ -63,6 +64,8 @@ def compare(
         independent members then counts as one run, since the column describes all of them.
       fresh: score each run on fresh episodes of one checkpoint, regardless of its environment steps, instead of by the
         evaluations recorded in training at the common budget.
+      metric: a measure of the task, or "return", in place of the fitness of the same members; runs of different
+        objectives are compared by it.
 
     Returns:
       The comparison. Intervals are 95 % stratified bootstrap intervals, and NaN for a group of one run.
@@ -76,15 +79,17 @@ def compare(
     """
     if score is not None and fresh is not None:
         raise ValueError(f"fresh episodes give a fitness and no {score}; leave out --fresh or --score.")
+    if score is not None and metric is not None:
+        raise ValueError(f"score {score} is a column, and metric {metric} a measure of members; give one of them.")
     if picture is not None:
         check_format(picture)
-    found = group_runs(run_dirs, score)
+    found = group_runs(run_dirs, score, None if fresh else metric, across_objectives=metric is not None)
     if fresh is not None:
-        found = _evaluated(found, fresh)
+        found = _evaluated(found, fresh, metric)
     settings = {}
     for environment in dict.fromkeys(group.environment for group in found):
         runs = [run for group in found if group.environment == environment for run in group.runs]
-        settings[environment] = _setting(environment, runs, gamma, fresh)
+        settings[environment] = _setting(environment, runs, gamma, fresh, metric)
     rows = [_row(group, settings[group.environment], resamples) for group in found]
     pairs = [
         Pair(first.group, second.group, _improvement(first, second, resamples))
@@ -97,11 +102,11 @@ def compare(
     return comparison._replace(picture=draw_comparison(comparison, picture))
 
 
-def _evaluated(groups: Sequence[Group], fresh: Fresh) -> list[Group]:
+def _evaluated(groups: Sequence[Group], fresh: Fresh, metric: str | None) -> list[Group]:
     """The groups, with `Run.fresh` set in every run."""
     if fresh.episodes < 1:
         raise ValueError(f"fresh must be at least 1 episode, got {fresh.episodes}.")
-    results = fresh.evaluate(list(dict.fromkeys(run.path for group in groups for run in group.runs)))
+    results = fresh.evaluate(list(dict.fromkeys(run.path for group in groups for run in group.runs)), metric)
 
     def scored(run: Run) -> Run:
         generation, fitness = results[run.path]
@@ -123,7 +128,9 @@ def tables(comparison: Comparison) -> list[console.RenderableType]:
     return parts
 
 
-def _setting(environment: str, runs: Sequence[Run], gamma: float | None, fresh: Fresh | None) -> Setting:
+def _setting(
+    environment: str, runs: Sequence[Run], gamma: float | None, fresh: Fresh | None, metric: str | None
+) -> Setting:
     """Budget, target score and worst score on an environment; with fresh episodes the budget is the longest run's."""
     ends = {run.end.env_steps: run for run in runs if not run.diverged}
     if not ends:
@@ -136,9 +143,10 @@ def _setting(environment: str, runs: Sequence[Run], gamma: float | None, fresh: 
                 f"{run.env_steps[0]:,.0f} environment steps, and {ends[budget].path} stopped at {budget:,.0f}; "
                 "continue that run, or compare the last checkpoints of both with --fresh 100."
             )
-    floor = np.nanmin([worst_fitness(runs), *(run.fresh.fitness for run in runs if run.fresh is not None)])
+    known = [] if fresh and metric else [worst_fitness(runs)]  # which is a fitness
+    floor = np.nanmin([*known, *(run.fresh.fitness for run in runs if run.fresh is not None)])
     scores = [_score(run, budget, float(floor)) for run in runs]
-    label = _label({run.column for run in runs})
+    label = _label({run.column for run in runs}) if metric is None else f"mean {metric}"
     gamma = max(scores) if gamma is None else gamma
     return Setting(budget, gamma, float(floor), len(ends) > 1, label, fresh.episodes if fresh else 0)
 

@@ -1,11 +1,12 @@
 """Text of numbers, counts, durations and limits, and labels of metrics, for figures, tables and pages alike."""
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from rookery.factories import BEST, MEASURE, RETURN
 from rookery.storage.record import SKILL_METHODS, environment_label, kind_label
 
 Settings = Mapping[str, Any]
@@ -36,6 +37,25 @@ def fitness_metric(config: Settings) -> str | None:
     return _FITNESS.get(str(chosen))
 
 
+def objective(config: Settings) -> str | None:
+    """The measure of the task that is the fitness of a run; None where it is no measure."""
+    return part(config, "learner").get("objective") or part(config, "evaluation").get("objective")
+
+
+def measure_labels(config: Settings, columns: Collection[str], seeds: bool = False) -> dict[str, str]:
+    """The columns of `metrics.csv` with measures that are not the fitness, and their labels.
+
+    They are those of the best member (of MAP-Elites, the best child of a generation), or the means of independent ones.
+    """
+    chosen = objective(config)
+    names = [RETURN, *(name for name in columns if name.startswith(MEASURE))]
+    names.remove(f"{MEASURE}{chosen}" if f"{MEASURE}{chosen}" in names else RETURN)
+    agents = tuple(f"/{name.removeprefix(AGENT_PREFIX)}" for name in columns if name.startswith(AGENT_PREFIX))
+    whose = "mean of the seeds" if seeds else f"of the best {'child' if 'coverage' in columns else 'member'}"
+    labels = {name if seeds else BEST + name: f"{name.removeprefix(MEASURE)}, {whose}" for name in names}
+    return {name: label for name, label in labels.items() if name in columns and not name.endswith(agents)}
+
+
 def part(config: Settings, name: str) -> Settings:
     """A nested part of a configuration; {} where it is missing or, in a run from Python, not a mapping."""
     found = config.get(name)
@@ -49,8 +69,8 @@ def headline(config: Settings) -> str:
 
 def fitness_label(config: Settings) -> str:
     """What the fitness of a run measures, for axes."""
-    objective = part(config, "learner").get("objective")
-    return f"mean {objective}" if objective else SKILL_METRICS[fitness_metric(config) or "true_return"]
+    chosen = objective(config)
+    return f"mean {chosen}" if chosen else SKILL_METRICS[fitness_metric(config) or "true_return"]
 
 
 def counted(count: int, noun: str) -> str:

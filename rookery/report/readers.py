@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rookery.factories import suggestion
+from rookery.factories import BEST, MEASURE, RETURN, suggestion
 from rookery.report.dimensions import Dimensions, dimensions
-from rookery.report.formatting import Settings, part
+from rookery.report.formatting import Settings, fitness_metric, objective, part
 from rookery.report.runs import Run, finite_or_nan
 from rookery.storage.csv_log import filled, lost_rows, read_csv
 from rookery.storage.events import read_journal
@@ -191,6 +191,33 @@ class RunRecord:
             Run(self.path, self._seed, env_steps, values, "fitness", member) for member, values in enumerate(fitness.T)
         )
 
+    def measured(self, metric: str, per_member: bool) -> Sequence[Run]:
+        """The curves of the members that the fitness of the run is of, by another result of their evaluations.
+
+        Args:
+          metric: a measure of the task, or "return".
+          per_member: each independent member, in place of the best member of the population.
+        """
+        fitness = list(self.members) if per_member else [self.learning_curve()]
+        name = metric if metric == RETURN else f"{MEASURE}{metric}"
+        columns = self.lineage.reported if per_member else {} if self.has_repertoire else self.metrics
+        column = name if per_member else BEST + name
+        if column in columns:
+            curves = columns[column].T if per_member else [columns[column]]
+            return [
+                run._replace(best_fitness=finite_or_nan(values), column=column)
+                for run, values in zip(fitness, curves, strict=True)
+            ]
+        if metric == RETURN and objective(self.config) is None and fitness_metric(self.config) is None:
+            return fitness  # the fitness is the return
+        if self.has_repertoire:
+            raise ValueError(
+                f"{self.path} records no {metric} of its elites in training; evaluate the best one: --fresh 100."
+            )
+        known = [name.rpartition(MEASURE)[2] for name in columns if MEASURE in name]
+        remedy = suggestion(metric, known) if known else "leave it out, or evaluate the run: --fresh 100."
+        raise ValueError(f"{self.path} cannot be compared: it records no measure {metric}; {remedy}")
+
     @property
     def seeds(self) -> tuple[Run, ...]:
         """The learning curves of several independent members; () for a folder that is one run."""
@@ -323,8 +350,12 @@ def _together(tables: Sequence[Table]) -> dict[str, np.ndarray]:
     if not tables:
         return {}
     length = max(len(table["generation"]) for table in tables)
-    columns = [name for name in tables[0] if name in _TOGETHER]
-    return {name: _TOGETHER[name]([_continued(table, name, length) for table in tables], axis=0) for name in columns}
+    columns = [name for name in tables[0] if name in _TOGETHER or name == RETURN or name.startswith(MEASURE)]
+    return {
+        name: _TOGETHER.get(name, np.mean)([_continued(table, name, length) for table in tables], axis=0)
+        for name in columns
+        if all(name in table for table in tables)
+    }
 
 
 def _continued(table: Table, name: str, length: int) -> np.ndarray:

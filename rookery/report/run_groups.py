@@ -2,10 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rookery.factories import BEST
 from rookery.report.formatting import Settings
 from rookery.report.readers import RunRecord, open_run
 from rookery.report.runs import Run
@@ -31,7 +32,12 @@ _WITHOUT_EFFECT = {
     *("environment.devices", "environment.exact", "environment.precision"),
 }
 # What the fitness measures.
-_MEASURES = {"learner.objective", "learner.fitness", *(f"{name}.fitness" for name in SKILL_METHODS)}
+_MEASURES = {
+    "learner.objective",
+    "evaluation.objective",
+    "learner.fitness",
+    *(f"{name}.fitness" for name in SKILL_METHODS),
+}
 # Values that mean the same as the absence of the setting: older versions did not record it.
 _ABSENT = {
     "environment.frame_stack": 1,
@@ -63,10 +69,16 @@ class Group(NamedTuple):
     def selected(self) -> bool:
         """Whether a run's score is the highest of several evaluations."""
         columns = {run.column for run in self.runs}
-        return "max_fitness" in columns or ("best_fitness" in columns and self.population != "1")
+        is_best = any(column == "best_fitness" or column.startswith(BEST) for column in columns)
+        return "max_fitness" in columns or (is_best and self.population != "1")
 
 
-def group_runs(runs: Iterable[str | Path | RunRecord], score: str | None = None) -> list[Group]:
+def group_runs(
+    runs: Iterable[str | Path | RunRecord],
+    score: str | None = None,
+    metric: str | None = None,
+    across_objectives: bool = False,
+) -> list[Group]:
     """Group runs by configuration, in the order in which the configurations first appear.
 
     Two runs are in one group if their `config.json` agree except for the seed and for settings without an effect on
@@ -82,6 +94,8 @@ def group_runs(runs: Iterable[str | Path | RunRecord], score: str | None = None)
       score: the column of `metrics.csv` that is the score of a run. By default the fitness: of the best elite for a run
         with a repertoire, of the member itself if it is independent, else of the best member. A column describes all
         members of a folder together, so with a column a folder of independent members counts as one run.
+      metric: the measure of the task, or "return", that is the score of the same members in place of their fitness.
+      across_objectives: whether runs whose fitness is another measure are on one environment.
 
     Returns:
       The groups.
@@ -102,13 +116,19 @@ def group_runs(runs: Iterable[str | Path | RunRecord], score: str | None = None)
         without_effect = _WITHOUT_EFFECT | {"population"} if per_member else _WITHOUT_EFFECT
         settings = _settings(record.config).items()
         key = tuple(sorted((name, _text(value)) for name, value in settings if name not in without_effect))
-        sorted_runs.setdefault(key, []).extend(record.members if per_member else [record.learning_curve(score)])
+        sorted_runs.setdefault(key, []).extend(_scored(record, per_member, score, metric))
         independent[key] = record.is_independent
     configurations = [dict(key) for key in sorted_runs]
     return [
-        _group(dict(key), configurations, runs)._replace(independent=independent[key])
+        _group(dict(key), configurations, runs, not across_objectives)._replace(independent=independent[key])
         for key, runs in sorted_runs.items()
     ]
+
+
+def _scored(record: RunRecord, per_member: bool, score: str | None, metric: str | None) -> Sequence[Run]:
+    if metric is not None:
+        return record.measured(metric, per_member)
+    return record.members if per_member else [record.learning_curve(score)]
 
 
 def _check_exact(records: Iterable[RunRecord]) -> None:
@@ -137,10 +157,13 @@ def _settings(config: Settings) -> dict[str, Any]:
     return {name: value for name, value in flat if value not in (None, [], _ABSENT.get(name))}
 
 
-def _group(settings: Mapping[str, str], configurations: Iterable[Mapping[str, str]], runs: Iterable[Run]) -> Group:
-    environment, others = _split(settings)
+def _group(
+    settings: Mapping[str, str], configurations: Iterable[Mapping[str, str]], runs: Iterable[Run], by_fitness: bool
+) -> Group:
+    environment, others = _split(settings, by_fitness)
     kind = others.get("kind", "run")
-    peers = [peer for peer_environment, peer in map(_split, configurations) if peer_environment == environment]
+    split = (_split(peer, by_fitness) for peer in configurations)
+    peers = [peer for peer_environment, peer in split if peer_environment == environment]
     peers = [peer for peer in peers if peer.get("kind") == others.get("kind")]
     flags = [name.rpartition(".")[2] for name in set().union(*peers)]
     distinct = {}
@@ -152,14 +175,14 @@ def _group(settings: Mapping[str, str], configurations: Iterable[Mapping[str, st
     return Group(*names, environment, tuple(runs), settings.get("population", "1"))
 
 
-def _split(settings: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The environment with its settings and the measure that is the fitness, across which scores are not comparable;
-    and all other settings."""
+def _split(settings: Mapping[str, str], by_fitness: bool) -> tuple[str, dict[str, str]]:
+    """The environment with its settings and, if scores are fitnesses, the measure that the fitness is, across which
+    scores are not comparable; and all other settings."""
     environment, others = {}, {}
     for name, value in settings.items():
         if name == "env" or name.startswith("environment."):
             environment[name.removeprefix("environment.")] = value
-        elif name not in _MEASURES:
+        elif name not in _MEASURES or not by_fitness:
             others[name] = value
         elif value != "return":  # otherwise the fitness is that of a run without the setting
             environment[name.rpartition(".")[2]] = value

@@ -26,9 +26,10 @@ class Fresh(NamedTuple):
 
     episodes: int
     """Number of episodes per scored member, at least 1."""
-    evaluate: Callable[[Sequence[Path]], Mapping[Path, tuple[int, np.ndarray]]]
-    """Run directories -> the generation of the scored checkpoint, and the fitness `[N]` of its members, NaN where it is
-    not finite; see `deploy.evaluate.fresh`."""
+    evaluate: Callable[[Sequence[Path], str | None], Mapping[Path, tuple[int, np.ndarray]]]
+    """Run directories, and a measure of the task, or "return" -> the generation of the scored checkpoint, and the
+    measure, or without one the fitness, of its members `[N]`, NaN where it is not finite; see `deploy.evaluate.fresh`.
+    """
 
 
 class Run(NamedTuple):

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from rich import box
 from rich.table import Table
 
+from rookery.factories import MEASURE
 from rookery.report.formatting import counted, equal_decimals, number, signed
 from rookery.report.readers import open_run
 from rookery.report.runs import ranking_fitness, worst_fitness
@@ -108,14 +109,17 @@ def repertoire_evaluation(metrics: Metrics) -> Table:
     title = f"{counted(elites, 'elite')}, {f'{times} episodes each' if times > 1 else 'each evaluated once'}"
     sides = ["stored", "corrected"]
     rows = {label: [f"{metrics[f'{side}/{name}']:.4g}" for side in sides] for name, label in _REPERTOIRE.items()}
+    occupied = np.isfinite(metrics["stored_fitness"])
+    for name, values in _measures(metrics).items():
+        rows[f"mean {name}"] = ["", f"{np.mean(values[occupied]):.4g}" if elites else ""]
     return _titled_table(title, sides, rows)
 
 
 def member_evaluation(metrics: Metrics) -> Table:
     """Every member on fresh start states, best first: mean and spread of the return, episode length, descriptor.
 
-    With skills, also what the method of skill discovery measures. The fitness has a separate column where it
-    is not the mean return.
+    With skills, also what the method of skill discovery measures; then the means of the task's measures. The fitness
+    has a separate column where it is not the mean return.
     """
     returns, fitness = metrics["returns"], metrics["fitness"]
     mean = returns.mean(axis=1)
@@ -125,11 +129,19 @@ def member_evaluation(metrics: Metrics) -> Table:
     if not np.isclose(fitness, mean, rtol=1e-4, atol=rounding, equal_nan=True).all():
         columns = {"fitness": equal_decimals(fitness)[0], **columns}
     columns |= _skill_columns({name: metrics[name].mean(axis=1) for name in _OF_SKILLS if name in metrics})
+    columns |= {name: equal_decimals(values.mean(axis=1))[0] for name, values in _measures(metrics).items()}
     columns["length"] = [f"{value:.0f}" for value in metrics["lengths"].mean(axis=1)]
     if metrics["descriptor"].shape[1] > 0:
         columns["descriptor"] = _descriptor_texts(metrics["descriptor"])
     labels = {member: str(member) for member in _best_first(fitness)}
     return _columns_table(f"{counted(returns.shape[1], 'episode')} per member", "member", labels, columns)
+
+
+def _measures(metrics: Metrics) -> dict[str, np.ndarray]:
+    """The measures of the task, name -> `[P, N]`; of agents their mean only."""
+    agents = tuple(f"/{name}" for name in metrics.get("agents", ()))
+    found = {name.removeprefix(MEASURE): values for name, values in metrics.items() if name.startswith(MEASURE)}
+    return {name: values for name, values in found.items() if not name.endswith(agents)}
 
 
 def evaluation_summary(metrics: Metrics) -> list[Table | str]:

@@ -59,12 +59,12 @@ class RunLog:
 
         Args:
           generation: greater than every generation written before.
-          row: column name -> scalar, for `metrics.csv`. The first row fixes the columns.
-          members: column name -> `[P]`, for `lineage.csv`: `parent` and `fitness`, then the hyper-parameters. Empty for
-            a program without members.
+          row: column name -> scalar, for `metrics.csv`.
+          members: column name -> `[P]`, for `lineage.csv`: `parent` and `fitness`, then other numbers and the
+            hyper-parameters. Empty for a program without members.
 
         Raises:
-          ValueError: the columns differ from the first row's, the generation is not new, or an array is not `[P]`.
+          ValueError: the generation is not new, or an array is not `[P]`.
         """
         numbers = {name: float(value) for name, value in row.items()}
         columns = _member_columns(members)
@@ -76,6 +76,15 @@ class RunLog:
             )
         medians = {f"members/median_{name}": _median(values) for name, values in columns.items() if name != "parent"}
         self._events.add(generation, numbers | medians)
+
+    def add(self, generation: int, row: Mapping[str, float], members: Mapping[str, ArrayLike]) -> None:
+        """Add columns to the rows of the generation that was written last, of the form of `write`."""
+        columns = {name: np.asarray(values, np.float64).tolist() for name, values in members.items()}
+        self._metrics.amend({name: [value] for name, value in row.items()})
+        if columns:
+            self._lineage.amend(columns)
+        medians = {f"members/median_{name}": _median(values) for name, values in columns.items()}
+        self._events.add(generation, {**row, **medians})
 
     def write_cells(self, generation: int, fitness: ArrayLike) -> None:
         """Append to `cells.csv` the cells whose elite's fitness changed since the last call.
@@ -180,27 +189,62 @@ def _type_of(name: str) -> type:
 
 
 class _Table:
-    """A CSV file to which rows are appended; the first row fixes its columns."""
+    """A CSV file to which rows are appended; a column is NaN in the rows that lack it."""
 
     def __init__(self, path: Path, resume_generation: int, has_all_generations: bool = True):
         self._path, self._lost = path, has_all_generations and resume_generation > 0
         self._header, self._last_generation = _resumed(path, resume_generation, has_all_generations)
         self._file: IO[bytes] | None = None
         self._size, self._pending = 0, b""  # bytes of the file, and lines that could not be written yet
+        self._rows: Mapping[str, Sequence[float]] = {}  # appended last
+        self._lines = b""  # likewise, as text
 
     def append(self, columns: Mapping[str, Sequence[float]]) -> None:
-        header = list(columns) if self._header is None else self._header
-        self._check(columns, header)
         generation = int(columns["generation"][0])
-        rows: Mapping[str, Sequence[float]] = {name: columns[name] for name in header}
-        if self._header is None and self._lost:  # the whole file
-            new = {name: np.asarray(values, _type_of(name)) for name, values in rows.items()}
-            rows = {name: column.tolist() for name, column in filled(new, generation + 1)[0].items()}
-        names = [header] if self._header is None else []
-        self._pending += _as_csv([*names, *_numbers(rows.values())]).encode()
-        self._header, self._last_generation = header, generation
+        if generation <= self._last_generation:
+            raise ValueError(
+                f"{self._path} ends at generation {self._last_generation}, so generation {generation} cannot be "
+                "appended; append later generations only."
+            )
+        self._last_generation = generation
+        if self._header is None:
+            self._header, size = list(columns), len(columns["generation"])
+            self._pending += _as_csv([self._header]).encode()
+            if self._lost:
+                new = {name: np.asarray(values, _type_of(name)) for name, values in columns.items()}
+                before = [column[:-size].tolist() for column in filled(new, generation + 1)[0].values()]
+                self._pending += _as_csv(_numbers(before)).encode()
+        self._put(columns)
+
+    def amend(self, columns: Mapping[str, Sequence[float]]) -> None:
+        """Add columns to the rows that were appended last."""
+        if self._pending:  # they could not be written yet
+            self._pending = self._pending[: -len(self._lines)]
+        else:
+            self._size -= len(self._lines)
+        self._put({**self._rows, **columns})
+
+    def _put(self, columns: Mapping[str, Sequence[float]]) -> None:
+        assert self._header is not None
+        self._rows = columns
+        if any(name not in self._header for name in columns):
+            self._widen([name for name in columns if name not in self._header])
+        unknown = [math.nan] * len(columns["generation"])
+        self._lines = _as_csv(_numbers([columns.get(name, unknown) for name in self._header])).encode()
+        self._pending += self._lines
         with output_to(self._path):
             self._write()
+
+    def _widen(self, names: Sequence[str]) -> None:
+        """Add columns, whose values in earlier rows are unknown; later if the file cannot be written now."""
+        self.close()
+        if self._pending:
+            return
+        with output_to(self._path):
+            table = read_csv(self._path)
+            unknown = np.full(len(table["generation"]), np.nan)
+            write_table(self._path, {**table, **dict.fromkeys(names, unknown)})
+            self._header = [*table, *names]
 
     def _write(self) -> None:
         """Write all lines that are pending, or none."""
@@ -224,20 +268,6 @@ class _Table:
                 self._write()
             self._file.close()
             self._file = None
-
-    def _check(self, columns: Mapping[str, Sequence[float]], header: list[str]) -> None:
-        generation = columns["generation"][0]
-        if generation <= self._last_generation:
-            raise ValueError(
-                f"{self._path} ends at generation {self._last_generation}, so generation {generation} cannot be "
-                "appended; append later generations only."
-            )
-        missing, new = sorted(set(header) - set(columns)), sorted(set(columns) - set(header))
-        if missing or new:
-            raise ValueError(
-                f"{self._path} has fixed columns; generation {generation} lacks {missing} and adds {new}: "
-                "give every generation the same names."
-            )
 
 
 def _last_elites(path: Path) -> dict[int, float]:

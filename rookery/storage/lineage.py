@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rookery.factories import CALLBACK, MEASURE, RETURN
 from rookery.storage.csv_log import read_csv
 from rookery.storage.island_files import ISLAND, Exchange, ancestors, best_of, islands_of, read_exchanges
 from rookery.storage.record import PROGRAM, PYTHON, SCHEDULE, agent_name, agent_of
@@ -63,6 +64,9 @@ class Lineage(NamedTuple):
     fitness."""
     island: Path | None = None
     """Run directory of the island that the members belong to; None for a run without islands, or with a repertoire."""
+    reported: Mapping[str, np.ndarray] = {}
+    """Name -> what else is known of each individual, `[G, P]` float64: in an environment with measures `return` and
+    `measure/...` of its evaluation; `callback/...`, the numbers that a callback returned; NaN where it is unknown."""
 
     @property
     def evolving(self) -> Mapping[str, np.ndarray]:
@@ -249,12 +253,22 @@ def lineage_of(folder: RunFolder, members: Mapping[str, np.ndarray], metrics: Ma
     return Lineage(
         parents=table["parent"],
         fitness=table["fitness"],
-        hyper={name: values for name, values in table.items() if name not in (*_KNOWN_COLUMNS, _RATING)},
+        hyper={name: values for name, values in table.items() if is_hyper(name)},
         steps_per_generation=_member_steps(folder, metrics, folder.config["population"] if of_agents else population),
         agent=agent_name(folder.config) if kind in (PYTHON, PROGRAM) else None if kind is None else agent_of(kind),
+        reported={name: values for name, values in table.items() if _is_reported(name)},
         rating=table.get(_RATING),
         island=folder.path if ISLAND in folder.config and "coverage" not in metrics else None,
     )
+
+
+def is_hyper(column: str) -> bool:
+    """Whether a column of `lineage.csv` is a hyper-parameter."""
+    return column not in (*_KNOWN_COLUMNS, _RATING) and not _is_reported(column)
+
+
+def _is_reported(column: str) -> bool:
+    return column == RETURN or column.startswith((MEASURE, CALLBACK))
 
 
 def record_of(schedule: Schedule | None) -> dict[str, Any]:

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from rookery.factories import CALLBACK
 from rookery.storage.csv_log import read_csv
 from rookery.storage.island_files import ISLAND
+from rookery.storage.lineage import is_hyper
 from rookery.storage.run_dir import RunFolder, write_atomically
 from rookery.training.callbacks import Generation, Start
 
@@ -66,25 +68,23 @@ def values(generation: Generation) -> dict[str, float]:
 def recorded(start: Start, first: int) -> Iterator[Generation]:
     """The generations from `first` up to the start of a resumed run, from the tables of its run directory.
 
-    A tracker sends those that it may have lost when the process was killed. Their members have a fitness, a parent and
-    hyper-parameters, but not the other metrics.
+    A tracker sends those that it may have lost when the process was killed. Their members have a fitness, a parent,
+    hyper-parameters and what `lineage.csv` has besides, but not the other metrics.
     """
     folder = RunFolder(start.run_dir or "")
     if start.run_dir is None or first >= start.finished or not folder.metrics_file.exists():
         return
     table = read_csv(folder.metrics_file)
     lineage = read_csv(folder.lineage_file) if folder.lineage_file.exists() else {}
-    of_members = [name for name in lineage if name not in ("generation", "member")]
     for number in range(first, start.finished):
         places = np.flatnonzero(table["generation"] == number)
         if not len(places):  # its row is lost
             continue
         row = {name: float(column[places[0]]) for name, column in table.items()}
         members = {
-            name if name in ("fitness", "parent", "rating") else f"hyper/{name}": lineage[name][
-                lineage["generation"] == number
-            ]
-            for name in of_members
+            f"hyper/{name}" if is_hyper(name) else name.removeprefix(CALLBACK): column[lineage["generation"] == number]
+            for name, column in lineage.items()
+            if name not in ("generation", "member")
         }
         yield Generation(number + 1, start.total, row, members, start.run_dir)
 

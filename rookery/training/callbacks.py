@@ -12,8 +12,9 @@ import numpy as np
 
 from rookery.distributed import sync
 from rookery.distributed.signals import Requests
-from rookery.factories import RAISED, place_of
+from rookery.factories import CALLBACK, METRIC_NAMES, RAISED, check_names, place_of
 from rookery.storage.run_dir import OutputWarning
+from rookery.training.metrics import mean_over_members
 
 
 class Generation(NamedTuple):
@@ -74,7 +75,10 @@ class Callback(Protocol):
     first.
 
     - `begin(start: Start)`: before the program is compiled and the first generation runs.
-    - `__call__(generation: Generation)`: after each generation, when its rows are in the tables.
+    - `__call__(generation: Generation)`: after each generation, when its rows are in the tables. It may return a
+      mapping of names to numbers, or to one number for each of the P members: they become columns of `metrics.csv`
+      (of members, their mean) and `lineage.csv` (`callback/NAME`), and the callbacks after it see them. In generations
+      without them they are NaN. A name is that of no other metric.
     - `end(error: BaseException | None)`: after the last generation, or with the exception that ended the run;
       `rookery.distributed.signals.Interrupted` after a signal. It is called if `begin` succeeded.
     """
@@ -98,6 +102,17 @@ class CallbackLostWarning(CallbackWarning, OutputWarning):
 
 class CallbackError(RuntimeError):
     """A required callback raised an exception, which ended the run; the message names where the run is saved."""
+
+
+class Called(NamedTuple):
+    """What the callbacks of a generation returned."""
+
+    seconds: float
+    """Wall time that they took."""
+    row: Mapping[str, float] = {}
+    """Name -> number, for `metrics.csv`."""
+    members: Mapping[str, np.ndarray] = {}
+    """Name -> `[P]`, for `lineage.csv`; their means are in `row`."""
 
 
 class Callbacks:
@@ -129,7 +144,7 @@ class Callbacks:
 
     def __call__(
         self, finished: int, total: int, row: Mapping[str, float], metrics: Mapping[str, np.ndarray], path: Path | None
-    ) -> float:
+    ) -> Called:
         """Call every callback after a generation.
 
         Args:
@@ -138,18 +153,17 @@ class Callbacks:
           row: of `metrics.csv`.
           metrics: of the program, on the host.
           path: of the run directory.
-
-        Returns:
-          Seconds that the callbacks took.
         """
         if not self._entries:
-            return 0.0
+            return Called(0.0)
         started = time.monotonic()
-        shape = np.shape(metrics["fitness"])
+        shape, row, added = np.shape(metrics["fitness"]), dict(row), Called(0.0, {}, {})
         members = {name: _copy(values) for name, values in metrics.items() if np.shape(values) == shape}
         for entry in self._entries:
-            self._call(entry, Generation(finished, total, dict(row), dict(members), path))
-        return time.monotonic() - started
+            found = self._call(entry, Generation(finished, total, {**row, **added.row}, dict(members), path), metrics)
+            added = Called(0.0, {**added.row, **found.row}, {**added.members, **found.members})
+            members |= found.members
+        return added._replace(seconds=time.monotonic() - started)
 
     def failed(self) -> bool:
         """Whether a required callback has failed in process 0; every process calls this, and they agree."""
@@ -169,10 +183,12 @@ class Callbacks:
         error.__cause__ = self._failure[1] if self._failure else None
         return error
 
-    def _call(self, entry: Callback | Required, generation: Generation) -> None:
+    def _call(self, entry: Callback | Required, generation: Generation, metrics: Mapping[str, np.ndarray]) -> Called:
+        """Call a callback; its exception does not leave this function."""
         callback = _callback(entry)
         try:
-            callback(generation)
+            returned = callback(generation)
+            return _columns(returned, generation, metrics) if isinstance(returned, Mapping) else Called(0.0)
         except KeyboardInterrupt:
             if self._requests.signum is not None:  # a second Ctrl-C stops at once
                 raise
@@ -182,6 +198,7 @@ class Callbacks:
                 self._warn(callback, error, "the run continues, calls it again, and does not repeat this warning")
             elif self._failure is None:
                 self._failure = callback, error
+        return Called(0.0)
 
     def _warn(self, callback: Callback, error: BaseException, consequence: str) -> None:
         if (id(callback), consequence) not in self._warned:
@@ -224,6 +241,28 @@ def _entries(callbacks: Sequence[Callback | Required]) -> list[Callback | Requir
 
 def _callback(entry: Callback | Required) -> Callback:
     return entry.callback if isinstance(entry, Required) else entry
+
+
+def _columns(returned: Mapping[Any, Any], generation: Generation, metrics: Mapping[str, np.ndarray]) -> Called:
+    """The numbers that a callback returned.
+
+    Raises:
+      ValueError: a name is no name of a column or is that of another metric, or a value is neither a number nor `[P]`.
+    """
+    check_names("number of a callback", returned, [*METRIC_NAMES, CALLBACK, *generation.metrics, *metrics])
+    fitness = metrics["fitness"]
+    row, members = {}, {}
+    for name, value in returned.items():
+        array = np.asarray(value, np.float64)
+        if array.shape not in ((), fitness.shape):
+            raise ValueError(
+                f"it returned {name} with the shape {list(array.shape)}; return a number, or one for each of the "
+                f"{len(fitness)} members"
+            )
+        if array.shape:
+            members[name] = _copy(array)
+        row[name] = mean_over_members(array, fitness)
+    return Called(0.0, row, members)
 
 
 def _copy(values: np.ndarray) -> np.ndarray:

@@ -95,7 +95,9 @@ class Loop(NamedTuple):
             self.writers.write(generation, row, metrics)
             seeds = metrics["fitness"] if self.program.independent and self.program.population_size > 1 else None
             self.reporter.update(generation + 1, row, seeds)
-            called = self.callbacks(generation + 1, self.config.generations, row, metrics, self.writers.run_dir)
+            returned = self.callbacks(generation + 1, self.config.generations, row, metrics, self.writers.run_dir)
+            self.writers.add(generation, returned.row, returned.members if "parent" in metrics else {})
+            called = returned.seconds
             of_a_repertoire = self.program.table is not None
             patience = self.config.patience if of_a_repertoire else 1
             if _nothing_is_finite(metrics) and generation + 1 >= patience:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rookery.factories import BEST, MEASURE, RETURN
 from rookery.populations.base import Program
 
 
@@ -36,8 +37,9 @@ def summarize(
     Returns:
       Environment steps; best, median, worst and mean fitness over the finite members (NaN without any); the number of
       diverged members and, if members have parents, of replaced ones; `best_rating`, if members are rated; the sum of
-      each `broken_*` count over all members; the mean of every other metric over the finite members; wall times and
-      speed. For independent members these are statistics over all of them; the fitness of each is in `lineage.csv`.
+      each `broken_*` count over all members; the mean of every other metric over the finite members, and `best/return`
+      and `best/measure/...`, those of the member with the highest fitness; wall times and speed. For independent
+      members these are statistics over all of them; the fitness of each is in `lineage.csv`.
     """
     fitness = metrics["fitness"]
     is_finite = np.isfinite(fitness)
@@ -58,12 +60,22 @@ def summarize(
         elif name in _RELATIVE:
             row[f"best_{name}"] = np.max(values[np.isfinite(values)], initial=-np.inf)
         elif name not in ("fitness", "parent", "diverged") and not name.startswith("hyper/"):
-            per_member = np.shape(values) == fitness.shape and is_finite.any()
-            included = values[is_finite] if per_member else np.asarray(values)[np.isfinite(values)]
-            row[name] = np.mean(included) if np.size(included) else np.nan
+            row[name] = mean_over_members(values, fitness)
+            if np.shape(values) == fitness.shape and (name == RETURN or name.startswith(MEASURE)):
+                row[BEST + name] = values[np.argmax(np.where(is_finite, fitness, -np.inf))]
     row |= {"seconds": times.generation, "steps_per_second": program.steps_per_generation / times.generation}
     row |= {"seconds_tables": times.tables, "seconds_checkpoint": times.checkpoint}
     return {name: float(value) for name, value in row.items()}
+
+
+def mean_over_members(values: np.ndarray, fitness: np.ndarray) -> float:
+    """The mean of a metric over the members with a finite fitness, or of its own finite numbers if there is none, or it
+    is not `[P]`; NaN without any."""
+    is_finite = np.isfinite(fitness)
+    if np.shape(values) != fitness.shape or not is_finite.any():
+        is_finite = np.isfinite(values)
+    included = np.asarray(values)[is_finite]
+    return float(np.mean(included)) if np.size(included) else np.nan
 
 
 _COUNTED = "broken_"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from rookery.factories import RAISED, place_of
+from rookery.factories import CALLBACK, MEASURE, RAISED, RETURN, place_of
 from rookery.populations.base import ProgramState, TableFn
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog, write_table
@@ -81,9 +81,25 @@ class RunWriters(NamedTuple):
         if self.log is not None:  # process 0 writes
             members = {name.removeprefix("hyper/"): metrics[name] for name in metrics if name.startswith("hyper/")}
             if "parent" in metrics:
-                scores = {name: metrics[name] for name in ("fitness", "rating") if name in metrics}
+                shape = np.shape(metrics["parent"])
+                scores = {
+                    name: values
+                    for name, values in metrics.items()
+                    if (name in ("fitness", "rating", RETURN) or name.startswith(MEASURE)) and np.shape(values) == shape
+                }
                 members = {"parent": metrics["parent"], **scores, **members}
             self.log.write(generation, row, members)
+
+    def add(self, generation: int, row: Mapping[str, float], members: Mapping[str, np.ndarray]) -> None:
+        """Add what the callbacks returned to the rows of the generation that `write` has logged.
+
+        Args:
+          generation: counted from 0.
+          row: name -> number.
+          members: name -> `[P]`; used if the program has members with parents.
+        """
+        if self.log is not None and row:
+            self.log.add(generation, row, {f"{CALLBACK}{name}": values for name, values in members.items()})
 
     def save(
         self,

@@ -1,6 +1,6 @@
 """A member trains with its values of the environment's parameters, and is evaluated with the task's."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -105,6 +105,8 @@ def test_the_members_of_a_population_draw_them_within_their_bounds() -> None:
     # three steps of each environment: the times 1, 2 and 3 at pace 0.5
     np.testing.assert_allclose(metrics["reward"], bonus + 0.5 * 2.0, rtol=1e-6)
     np.testing.assert_array_equal(metrics["fitness"], [RETURN] * 4)
+    np.testing.assert_array_equal(metrics["return"], [RETURN] * 4)
+    np.testing.assert_array_equal(metrics["measure/steps"], [LENGTH] * 4)
 
 
 def test_separate_roles_have_no_parameters_of_the_environment() -> None:
@@ -149,6 +151,7 @@ class TestObjective:
     def test_the_fitness_is_the_sum_of_the_measure(self) -> None:
         evaluation = self.fitness(on("steps"))
         assert (float(evaluation.fitness), evaluation.returns.tolist()) == (LENGTH, [RETURN, RETURN])
+        assert evaluation.episodes["measure/steps"].tolist() == [LENGTH, LENGTH]
 
     @pytest.mark.parametrize(("fitness", "expected"), [("right", 5.0), (None, 4.0)])
     def test_a_measure_of_each_agent(self, fitness: str | None, expected: float) -> None:
@@ -156,6 +159,24 @@ class TestObjective:
         assert float(evaluation.fitness) == LENGTH * expected
         assert evaluation.roles.tolist() == [LENGTH * 3.0, LENGTH * 5.0]
         assert evaluation.returns.tolist() == [RETURN, RETURN]
+        sums = {"steps": 1.0, "each": 4.0, "each/left": 3.0, "each/right": 5.0}
+        found = {name: values.tolist() for name, values in evaluation.episodes.items() if "measure" in name}
+        assert found == {f"measure/{name}": [LENGTH * value] * 2 for name, value in sums.items()}
+
+    @pytest.mark.parametrize("objective", [None, "steps"])
+    def test_a_measure_that_is_not_finite_spoils_what_it_is_used_for(self, objective: str | None) -> None:
+        environment = priced()
+
+        def step(state: Any, action: jax.Array, key: jax.Array) -> tuple:
+            state, taken = environment.step(state, action, key)
+            return state, taken._replace(measures={"steps": cast(Any, taken.measures)["steps"] * jnp.inf})
+
+        config = CONFIG.__class__(**{**vars(CONFIG), "objective": objective})
+        evaluation = self.fitness(on_policy(spy(environment.spec), environment._replace(step=step), config))
+        assert evaluation.returns.tolist() == [RETURN, RETURN]
+        assert not np.isfinite(evaluation.episodes["measure/steps"]).any()
+        assert (float(evaluation.fitness) == RETURN) == (objective is None)
+        assert int(evaluation.broken) == 0
 
     @pytest.mark.parametrize(
         ("build", "message"),

@@ -1,5 +1,6 @@
 """MAP-Elites as a program: on functions with known values, on policies, and in a run directory."""
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -343,6 +344,27 @@ class TestScoring:
         )
         assert evaluate(still, bank, jax.random.key(0)).fitness == 0.0  # of equal outputs the first
         assert jnp.isnan(evaluate(huge, bank, jax.random.key(0)).fitness)  # the action -1
+
+    def test_the_measures_of_every_child_are_metrics(self):
+        environment = three_ways()
+
+        def measured(stepped: tuple) -> tuple:
+            return stepped[0], stepped[1]._replace(measures={"squares": stepped[1].reward ** 2})
+
+        environment = environment._replace(
+            spec=environment.spec._replace(measures={"squares": "of the rewards"}),
+            reset=lambda key: measured(three_ways().reset(key)),
+            step=lambda *arguments: measured(three_ways().step(*arguments)),
+        )
+        one = EvaluationConfig(eval_episodes=1, start_states=1)
+        for objective in (None, "squares"):
+            searched = policy_scoring(environment, PolicyConfig((2,)), dataclasses.replace(one, objective=objective))
+            program = map_elites(searched, grid((4,), (0.0,), (9.0,)), iso_line(searched, 3))
+            result = rookery.run(program, generations=1, quiet=True)
+            metrics = result.history[0]
+            squares = metrics["return"] ** 2 / 4  # of four equal rewards
+            np.testing.assert_array_equal(metrics["measure/squares"], squares)
+            np.testing.assert_array_equal(metrics["fitness"], squares if objective else metrics["return"])
 
     @pytest.mark.parametrize(("summary", "expected"), [("mean", 2.0), ("median", 1.0)])
     def test_how_three_episodes_become_one_descriptor(self, summary, expected):

@@ -478,9 +478,62 @@ def test_any_column_can_be_the_score(write):
         compare([path], score="coverag")
 
 
+class TestMeasures:
+    """`metric`: another result of the members whose fitness is the score."""
+
+    def test_runs_of_different_objectives_are_compared_by_it(self, write):
+        paths = [write("plain", [1.0, 2.0]), write("other", [3.0, 4.0], learner={"objective": "success"})]
+        for path, success in zip(paths, ["0.25", "0.5"], strict=True):
+            lines = (path / "metrics.csv").read_text().splitlines()
+            (path / "metrics.csv").write_text(
+                f"{lines[0]},best/measure/success,best/return\n{lines[1]},0.0,7.0\n{lines[2]},{success},8.0\n"
+            )
+        found = compare(paths, metric="success")
+        assert [(row.group.name, row.scores.tolist()) for row in found.rows] == [
+            ("sac", [0.25]),
+            ("sac, objective=success", [0.5]),
+        ]
+        assert [setting.score for setting in found.settings.values()] == ["mean success"]
+        assert [row.scores.tolist() for row in compare(paths, metric="return").rows] == [[8.0], [8.0]]
+        with pytest.raises(ValueError, match=r"records no measure sucess; did you mean success\?$"):
+            compare(paths, metric="sucess")
+        with pytest.raises(ValueError, match="score coverage is a column, and metric success a measure"):
+            compare(paths, metric="success", score="coverage")
+
+    def test_each_independent_member_has_its_own(self, write_members):
+        path = write_members("seeds", [[1.0, 2.0]])
+        (path / "lineage.csv").write_text(
+            "generation,member,parent,fitness,measure/success,rate\n0,0,0,1.0,0.5,0.1\n0,1,1,2.0,0.25,0.1\n"
+        )
+        assert compare([path], metric="success").rows[0].scores.tolist() == [0.5, 0.25]
+        with pytest.raises(ValueError, match="records no measure sucess; did you mean success"):
+            compare([path], metric="sucess")
+
+    def test_the_return_of_older_runs_is_their_fitness_unless_it_is_another_measure(self, write):
+        plain, other = write("plain", [1.0]), write("other", [1.0], learner={"objective": "success"})
+        assert compare([plain], metric="return").rows[0].scores.tolist() == [1.0]
+        with pytest.raises(
+            ValueError, match=r"other cannot be .* records no measure return; leave it out, or .*--fresh"
+        ):
+            compare([plain, other], metric="return")
+        (plain / "repertoire.csv").write_text("cell,fitness\n0,1.0\n")
+        with pytest.raises(ValueError, match=r"records no success of its elites in training; .*--fresh 100"):
+            compare([plain], metric="success")
+
+    def test_fresh_episodes_are_measured_by_it(self, write):
+        path, asked = write("run", [-500.0]), []
+
+        def evaluate(paths, metric):
+            asked.append(metric)
+            return {one: (1, np.asarray([0.75])) for one in paths}
+
+        found = compare([path], metric="success", fresh=Fresh(3, evaluate))
+        assert (found.rows[0].scores.tolist(), asked, found.settings["hopper"].floor) == ([0.75], ["success"], 0.75)
+
+
 def test_fresh_scores_of_a_run_whose_table_lost_its_end(write):
     path = write("run", [1.0, 2.0])
-    fresh = Fresh(3, lambda paths: {one: (4, np.asarray([5.0])) for one in paths})
+    fresh = Fresh(3, lambda paths, _: {one: (4, np.asarray([5.0])) for one in paths})
     found = compare([path], fresh=fresh, resamples=50)
     assert found.rows[0].scores.tolist() == [5.0]
     assert found.rows[0].env_steps == 400.0, "every generation makes equally many steps"

@@ -17,6 +17,7 @@ from rookery.storage import csv_log as logs
 from rookery.storage.csv_log import RunLog, TableWarning, read_csv, read_last, write_table
 from rookery.storage.run_dir import OutputWarning, RunFolder
 
+NAN = float("nan")
 MEMBERS = {
     "hyper/rate": np.array([1e-4, 3e-4], np.float32),
     "fitness": np.array([1.5, np.nan], np.float32),
@@ -88,17 +89,40 @@ def test_each_generation_is_flushed(run):
             time.sleep(0.05)
 
 
-def test_columns_are_fixed_by_the_first_row(run):
+def test_a_column_is_unknown_in_the_rows_that_lack_it(run):
+    of_members = {**MEMBERS, "callback/age": [4.0, 5.0]}
     with RunLog(run) as log:
         log.write(0, {"a": 1.0, "b": 2.0}, MEMBERS)
-        with pytest.raises(ValueError, match=r"generation 1 lacks \['b'\] and adds \['c'\]"):
-            log.write(1, {"a": 1.0, "c": 2.0}, MEMBERS)
-        log.write(1, {"b": 4.0, "a": 3.0}, MEMBERS)
-        with pytest.raises(ValueError, match=r"lineage\.csv has fixed columns; .* lacks \['hyper/rate'\]"):
-            log.write(2, {"a": 1.0, "b": 2.0}, {"parent": [0, 1], "fitness": [0.0, 1.0]})
-    with RunLog(run, 2) as log, pytest.raises(ValueError, match="fixed columns"):
-        log.write(2, {"a": 1.0}, {})
-    assert read_csv(run.metrics_file)["b"].tolist() == [2.0, 4.0]
+        log.write(1, {"a": 3.0, "c": 4.0}, of_members)
+        log.write(2, {"b": 5.0, "a": 6.0}, MEMBERS)
+    with RunLog(run, 2) as log:  # a resumed run has another
+        log.write(2, {"a": 7.0, "d": 8.0}, MEMBERS)
+    metrics, lineage = read_csv(run.metrics_file), read_csv(run.lineage_file)
+    assert list(metrics) == ["generation", "a", "b", "c", "d"]
+    np.testing.assert_array_equal(
+        np.stack([*metrics.values()]).T[:, 1:], [[1, 2, NAN, NAN], [3, NAN, 4, NAN], [7, NAN, NAN, 8]]
+    )
+    np.testing.assert_array_equal(lineage["callback/age"], [NAN, NAN, 4.0, 5.0, NAN, NAN])
+    assert lineage["parent"].dtype == np.int64
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_columns_that_are_added_to_the_last_rows(run, lost):
+    if lost:  # the rows of generation 0, whose checkpoint is complete
+        write(run, range(1))
+        run.metrics_file.unlink()
+    with pytest.warns(TableWarning) if lost else contextlib.nullcontext(), RunLog(run, int(lost)) as log:
+        for generation in range(int(lost), 3):
+            log.write(generation, {"a": float(generation)}, MEMBERS)
+            if generation != 1:
+                log.add(generation, {"b": 10.0 * generation, "age": 4.5}, {"callback/age": [4, 5]})
+    metrics, lineage = read_csv(run.metrics_file), read_csv(run.lineage_file)
+    assert metrics["generation"].tolist() == [0, 1, 2]
+    np.testing.assert_array_equal(metrics["a"], [NAN if lost else 0.0, 1.0, 2.0])
+    np.testing.assert_array_equal(metrics["b"], [NAN if lost else 0.0, NAN, 20.0])
+    np.testing.assert_array_equal(lineage["callback/age"], [*([NAN] * 2 if lost else [4, 5]), NAN, NAN, 4, 5])
+    tags = {value.tag: value.simple_value for event in events(run) if event.step == 2 for value in event.summary.value}
+    assert (tags["a"], tags["b"], tags["members/median_callback/age"]) == (2.0, 20.0, 4.5)
 
 
 def test_every_name_of_a_column_is_read_back(run):

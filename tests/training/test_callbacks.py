@@ -15,7 +15,9 @@ from rookery.distributed.signals import Interrupted
 from rookery.storage.csv_log import read_csv
 from rookery.storage.events import Diverged, read_journal
 from rookery.storage.run_dir import RunFolder, open_existing
+from rookery.tracking import records as tracked
 from rookery.training import CallbackError, CallbackWarning, Required, callbacks, generation_loop
+from rookery.training.callbacks import Start
 from rookery.training.loop import run
 from tests import tiny
 from tests.training.test_loop import walks
@@ -177,6 +179,54 @@ def test_an_exception_in_end_is_a_warning_and_the_end_of_a_diverged_run_has_its_
         run(walks(2), run_dir=str(tmp_path / "run"), callbacks=[recorder], **OPTIONS)
     assert recorder.order == ["begin", 0, 1, 2, "end"]
     assert recorder.calls[-1][1] is caught.value
+
+
+def test_the_numbers_that_a_callback_returns_are_columns(tmp_path):
+    path, other = tmp_path / "run", Recorder()
+
+    def count(generation):
+        return {"seen": generation.finished} if generation.finished != 2 else None
+
+    def age(generation):
+        return {"age": np.arange(3.0) + generation.finished, "twice": 2 * generation.metrics.get("seen", 0)}
+
+    run(walks(), run_dir=str(path), callbacks=[count], generations=3, quiet=True)
+    run(walks(), run_dir=str(path), callbacks=[count, age, other], generations=4, resume=True, quiet=True)
+    metrics, lineage = read_csv(path / "metrics.csv"), rookery.experiments.lineage(path)
+    np.testing.assert_array_equal(metrics["seen"], [1.0, np.nan, 3.0, 4.0])
+    np.testing.assert_array_equal(metrics["age"], [np.nan, np.nan, np.nan, 5.0])
+    np.testing.assert_array_equal(metrics["twice"], [np.nan, np.nan, np.nan, 8.0])
+    np.testing.assert_array_equal(lineage.reported["callback/age"][-1], [4.0, 5.0, 6.0])
+    assert np.isnan(lineage.reported["callback/age"][:-1]).all()
+    assert list(lineage.hyper) == ["rate"]
+    last = other.calls[1][1]
+    assert (last.metrics["age"], last.members["age"].tolist()) == (5.0, [4.0, 5.0, 6.0])
+    sent = tracked.values(last)
+    assert (sent["seen"], sent["member/2/age"], sent["member/2/hyper/rate"]) == (
+        4.0,
+        6.0,
+        last.members["hyper/rate"][2],
+    )
+    start = Start({}, path, finished=4, total=5)
+    again = [generation.members for generation in tracked.recorded(start, 3)]
+    assert [set(members) for members in again] == [{"fitness", "parent", "age", "hyper/rate"}]
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ({"fitness": 1.0}, "the number of a callback 'fitness' needs another name, since rookery uses it itself"),
+        ({"measure/x": 1.0}, "the number of a callback 'measure/x' needs another name"),
+        ({"mean_fitness": 1.0}, "the number of a callback 'mean_fitness' needs another name"),
+        ({"a\nb": 1.0}, r"the number of a callback 'a\\nb' needs another name: letters"),
+        ({"ages": [1.0, 2.0]}, r"it returned ages with the shape \[2\]; return a number, or one for each of the 3 mem"),
+        ({"name": "x"}, "could not convert string to float"),
+    ],
+)
+def test_what_is_no_number_of_a_callback_is_its_failure(returned, message):
+    with pytest.warns(CallbackWarning, match=message) as caught:
+        run(walks(), callbacks=[lambda _: returned], **OPTIONS)
+    assert len(caught) == 1
 
 
 @pytest.mark.parametrize("by_signal", [False, True])

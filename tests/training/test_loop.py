@@ -326,12 +326,18 @@ def test_a_summary_includes_only_finite_values_and_seconds_as_clock_time():
         "critic_loss": np.asarray([1.0, np.nan, 2.0, 3.0]),
         "coverage": np.asarray(12.5),
         "hyper/rate": np.ones(4),
+        "return": np.asarray([5.0, 9.0, 6.0, 1.0]),
+        "measure/success": np.asarray([0.5, 1.0, 0.25, np.nan]),
+        "measure/of the repertoire": np.asarray([1.0, np.nan]),
     }
     row = summarize(walks(), 9, metrics, WallTimes(2.0, 0.5, 0.25))
     expected = {"env_steps": 300, "best_fitness": 4, "median_fitness": 3, "worst_fitness": 1, "diverged": 1}
     expected |= {"replaced": 2, "critic_loss": 2, "coverage": 12.5, "seconds": 2, "steps_per_second": 15}
     expected |= {"seconds_tables": 0.5, "seconds_checkpoint": 0.25}
+    expected |= {"return": 4, "best/return": 6, "best/measure/success": 0.25, "measure/of the repertoire": 1}
     assert {name: row[name] for name in expected} == expected
+    assert np.isnan(row["measure/success"])
+    assert "best/measure/of the repertoire" not in row
     assert row["mean_fitness"] == pytest.approx(8 / 3)
     assert "hyper/rate" not in row
     assert [clock(seconds) for seconds in (0, 61.4, 3725, -3)] == ["0:00", "1:01", "1:02:05", "0:00"]

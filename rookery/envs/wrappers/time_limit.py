@@ -133,7 +133,7 @@ def _staggered(length: int, node: EnvState) -> EnvState:
 
 
 def guard_physics(environment: Environment) -> Environment:
-    """Terminate an episode in the step whose outputs are not finite.
+    """Terminate an episode in the step whose outputs, apart from its measures, are not finite.
 
     That step has `broken` set, reward and measures 0, and its non-finite numbers replaced by 0. The environment's state
     keeps its non-finite numbers until the next reset. An environment that is guarded already, inside of this package's
@@ -163,7 +163,8 @@ def _is_guarded(environment: Environment) -> bool:
 
 def _guarded_step(environment: Environment, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
     state, step = environment.step(state, action, key)
-    broken = step.broken | ~trees.all_finite((step.reward, step.final_observation, step.descriptor, step.measures))
+    # Not its measures, which training need not compute: they only spoil what is computed from them.
+    broken = step.broken | ~trees.all_finite((step.reward, step.final_observation, step.descriptor))
     clean = partial(jax.tree.map, _replace_nonfinite)
     return state, step._replace(
         observation=clean(step.observation),

@@ -27,6 +27,7 @@ from rookery.report.formatting import (
     fitness_label,
     fitness_metric,
     headline,
+    measure_labels,
 )
 from rookery.report.readers import RunRecord, Table, open_run
 from rookery.report.runs import Run, curve, ranking_fitness, worst_fitness
@@ -70,11 +71,13 @@ def _figure(record: RunRecord) -> "Figure":
     fitness = fitness_metric(record.config)
     several = lineage is not None and lineage.fitness.shape[1] > 1
     panels = _panels(metrics, fitness, " (mean of the members)" if several else "")
+    measures = measure_labels(record.config, metrics, bool(seeds))
     agents = [name for name in metrics if name.startswith(AGENT_PREFIX)]
     if agents:
         # Where roles evolve separately, the fitness of all agents together says nothing about one of the roles.
         team = {} if record.config.get("member") == "agent" else {_TEAM: "fitness of the teams"}
         panels = team | {"episode_length": "steps of an episode"}
+    panels |= measures
     rows = 1 + -(-len([*panels, *hyper]) // 2)
     figure = new_figure((9, 3.6 + 2.1 * (rows - 1)), headline(record.config), fontsize=12)
     grid = figure.add_gridspec(rows, 2, height_ratios=[1.7] + [1.0] * (rows - 1))

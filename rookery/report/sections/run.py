@@ -6,7 +6,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from rookery.report.figures.skills import view_of
-from rookery.report.formatting import AGENT_PREFIX, REPERTOIRE_METRICS, SKILL_METRICS, fitness_metric
+from rookery.report.formatting import (
+    AGENT_PREFIX,
+    REPERTOIRE_METRICS,
+    SKILL_METRICS,
+    fitness_metric,
+    measure_labels,
+    objective,
+)
 from rookery.report.page_json import JsonObject, packed, packed_fields, rounded
 from rookery.report.readers import RunRecord, check_columns
 from rookery.report.runs import Run, curve, finite_or_nan, worst_fitness
@@ -65,7 +72,7 @@ def _learning(record: RunRecord) -> JsonObject:
         "elite": packed(metrics["max_fitness"]) if "max_fitness" in metrics else None,
         "agents": {name.removeprefix(AGENT_PREFIX): name for name in metrics if name.startswith(AGENT_PREFIX)},
         "panels": _panels(record),
-        "label": SKILL_METRICS.get(fitness_metric(record.config) or "", "fitness"),
+        "label": objective(record.config) or SKILL_METRICS.get(fitness_metric(record.config) or "", "fitness"),
     }
     # Quartiles over agents of several roles are meaningless.
     if seeds or not record.has_members or _has_roles(record) or record.lineage.fitness.shape[1] < 2:
@@ -88,6 +95,7 @@ def _panels(record: RunRecord) -> list[list[str]]:
     else:
         labels = REPERTOIRE_METRICS | SKILL_METRICS
         labels.pop(fitness_metric(record.config) or "", None)
+    labels |= measure_labels(record.config, record.metrics, bool(record.seeds))
     return [[name, label[0].upper() + label[1:]] for name, label in labels.items() if name in record.metrics]
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from rookery.report.formatting import AGENT_PREFIX, Settings, counted, duration, number, part, steps_text
+from rookery.report.formatting import AGENT_PREFIX, Settings, counted, duration, number, objective, part, steps_text
 from rookery.report.page_json import JsonObject
 from rookery.report.readers import Event, RunRecord, Table
 from rookery.report.runs import Run, worst_fitness
@@ -129,7 +129,8 @@ def result(config: Settings, metrics: Table, seeds: Sequence[Run] = ()) -> str:
     steps = f"{steps_text(last['env_steps'] / max(len(seeds), 1))} environment steps"
     after = f"after {steps} of each of {len(seeds)} seeds" if seeds else f"after {steps}"
     if "coverage" in last:
-        parts = [f"{last['coverage']:.1f} % of {_cells(config)} covered", f"best {number(last['max_fitness'])}"]
+        best = " ".join(filter(None, ("best", objective(config), number(last["max_fitness"]))))
+        parts = [f"{last['coverage']:.1f} % of {_cells(config)} covered", best]
         return f"{', '.join(parts)}, QD score {number(last['qd_score'])}, {after}"
     agents = {name.removeprefix(AGENT_PREFIX): value for name, value in last.items() if name.startswith(AGENT_PREFIX)}
     if 1 < len(agents) <= _MOST_AGENTS:
@@ -139,11 +140,14 @@ def result(config: Settings, metrics: Table, seeds: Sequence[Run] = ()) -> str:
         return f"{skills}, {after}"
     if not np.isfinite(last["best_fitness"]):
         return f"No member has a finite fitness, {after}"
+    score = objective(config) or "fitness"
     if seeds:
         iqm = over_runs([run.end.fitness for run in seeds], worst_fitness(seeds)).item()
         interval = f"{number(iqm.low)} to {number(iqm.high)}"
-        return f"Fitness {number(iqm.value)} (interquartile mean, 95 % interval {interval}), {after}"
-    best = f"Best fitness {number(last['best_fitness'])}"
+        return (
+            f"{score[0].upper()}{score[1:]} {number(iqm.value)} (interquartile mean, 95 % interval {interval}), {after}"
+        )
+    best = f"Best {score} {number(last['best_fitness'])}"
     of_many = "" if last["best_fitness"] == last["worst_fitness"] else f", median {number(last['median_fitness'])}"
     return f"{best}{of_many}, {after}"
 
@@ -205,6 +209,7 @@ def facts(
     hardware, versions = part(starts[-1], "hardware"), {**versions, **part(starts[-1], "versions")}
     packages = [f"{name} {versions[name]}" for name in ("rookery", "jax", "python") if name in versions]
     rows = [
+        ["objective", objective(config) or ""],
         ["independent members" if seeds else "population", str(seeds or config.get("population", ""))],
         ["seed", str(part(config, "run").get("seed", ""))],
         ["environment steps", f"{steps:,.0f}{f', {steps / seeds:,.0f} each' if seeds else ''}"],

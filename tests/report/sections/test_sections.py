@@ -80,6 +80,22 @@ class TestLearning:
         run = write(tmp_path / "team", config, metrics | {"episode_length": (5.0, 6.0, 7.0)})
         assert page_data(run)["learning"]["panels"] == [["episode_length", "Steps of an episode"]]
 
+    def test_measures_have_charts_and_the_objective_its_name(self, tmp_path):
+        names = ("measure/success", "measure/distance", "return")
+        measures = {f"{begin}{name}": (0.0, 0.5, 1.0) for begin in ("", "best/") for name in names}
+        config = {"learner": {"objective": "success"}}
+        page = page_data(write(tmp_path / "population", config, METRICS | measures))
+        assert page["learning"]["label"] == "success"
+        assert page["learning"]["panels"] == [
+            ["best/return", "Return, of the best member"],
+            ["best/measure/distance", "Distance, of the best member"],
+        ]
+        assert page["result"].startswith("Best success ")
+        assert ["objective", "success"] in page["facts"]
+        more = {"max_fitness": (1.0, 4.0, 4.0), "qd_score": (0.0,) * 3, "coverage": (1.0, 2.0, 3.0)}
+        panels = page_data(write(tmp_path / "elites", {}, METRICS | measures | more))["learning"]["panels"]
+        assert [title for _, title in panels[2:]] == ["Success, of the best child", "Distance, of the best child"]
+
 
 class TestPopulation:
     def test_the_lineage_and_the_evolved_hyper_parameters(self, tmp_path):

@@ -48,6 +48,12 @@ def metrics(**more):
             "Discriminator accuracy 76 % for directions in 2 dimensions",
         ),
         ({"accuracy": 0.5}, {}, "Discriminator accuracy 50 %"),
+        ({}, {"learner": {"objective": "success"}}, "Best success 2, median 1"),
+        (
+            REPERTOIRE,
+            {"evaluation": {"objective": "success"}},
+            "31.2 % of the cells covered, best success 12,346, QD score 0.5",
+        ),
         (REPERTOIRE, {}, "31.2 % of the cells covered, best 12,346, QD score 0.5"),
         (
             REPERTOIRE,
