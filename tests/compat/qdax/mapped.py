@@ -97,7 +97,6 @@ def train_and_evaluate() -> dict[str, float]:
     return {
         "trained": difference(plain[0], states),
         "pmap 4": difference(with_pmap(step, 4)(states, first, buffers), plain),
-        "checked": difference(with_shard_map(step, 4)(states, first, buffers), plain),
     }
 
 
@@ -146,7 +145,6 @@ def main() -> None:
     warnings.simplefilter("error")
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     print(json.dumps({"exploits": exploits(), "training": train_and_evaluate(), "map_elites": run_map_elites(4)}))
 
 

@@ -39,8 +39,8 @@ def test_single_iterations_equal_a_generation():
     agent = sac(env.environment.spec, SacConfig(hidden_sizes=(4,)))
     learner = off_policy(agent, env.environment, CONFIG)
     bank_key, member_key, step_key = jax.random.split(jax.random.key(0), 3)
-    bank = learner.start_states(bank_key)
-    member = learner.init(member_key, jax.tree.map(jnp.float32, agent.space.defaults), bank)
+    bank = jax.jit(learner.start_states)(bank_key)
+    member = jax.jit(learner.init)(member_key, jax.tree.map(jnp.float32, agent.space.defaults), bank)
     after, metrics = jax.jit(learner.step)(member, bank, step_key, jnp.asarray(2))
     bindings = OffPolicyBindings(agent, env.environment, off_policy_buffers.ring(32), CONFIG)
 
@@ -87,7 +87,7 @@ def test_an_evaluation_of_a_population_equals_that_of_the_learner():
     core = td3(env.environment.spec, Td3Config(hidden_sizes=(8,)))
     bank = state.pipeline_state, jax.vmap(first_step)(state.obs, state.pipeline_state.descriptor)
     learner = off_policy(core, env.environment, CONFIG)
-    evaluation = learner.evaluate(genotype(alone.member()), bank, jax.random.key(0))
+    evaluation = jax.jit(learner.evaluate)(genotype(alone.member()), bank, jax.random.key(0))
     np.testing.assert_allclose(returns[1], evaluation.returns, rtol=1e-5)
     np.testing.assert_allclose(fitness[1], evaluation.fitness, rtol=1e-5)
     with pytest.raises(ValueError, match="one leading axis"):

@@ -27,8 +27,8 @@ def test_any_layout_gives_the_same_next_population(mapped):
 def test_training_and_evaluation_are_equal_in_a_mapped_axis(mapped):
     differences = mapped["training"]
     assert differences.pop("trained") > 1e-4
-    assert set(differences) == {"pmap 4", "checked"}
-    assert max(differences.values()) < 1e-5
+    assert differences.pop("pmap 4") < 1e-5
+    assert not differences
 
 
 def test_all_devices_have_the_same_repertoire(mapped):

@@ -1,6 +1,6 @@
 """QDax's documented environments, buffer, single agents and parts of user-defined loops."""
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -415,9 +415,15 @@ def make_diayn(**changes: Any) -> DIAYN:
     return DIAYN(DiaynConfig(8, T, num_skills=3, **NETS, **changes), 2)
 
 
+@cache
+def begun() -> Any:
+    """The first training state, compiled once."""
+    init = partial(make_diayn().init, action_size=2, observation_size=2, descriptor_size=2)
+    return jax.device_get(jax.jit(lambda key: init(random_key=key))(jax.random.key(0)))
+
+
 def test_a_uniform_discriminator_gives_no_reward():
-    learner, env = make_diayn(), make_env(3)
-    state = learner.init(jax.random.key(0), action_size=2, observation_size=2, descriptor_size=2)
+    learner, env, state = make_diayn(), make_env(3), begun()
     first, skills = env.reset(jax.random.key(1)), jnp.eye(3)
     _, _, row = learner.play_step_fn(first, state, skills, env)
     assert_equal(row.obs, jnp.concatenate([first.obs, skills], axis=1))
@@ -449,8 +455,7 @@ def described(count: int) -> QDTransition:
 def test_diayn_is_sac_with_a_reward_that_a_subclass_may_replace():
     learner, halved = make_diayn(), Halved(make_diayn()._config, 2)
     assert isinstance(learner, SAC)
-    state = learner.init(random_key=jax.random.key(0), action_size=2, observation_size=2, descriptor_size=2)
-    assert_equal(state, learner.init(jax.random.key(0), 2, 2, 2))
+    state = begun()
     params = jax.tree.map(lambda leaf: leaf + 0.3, state.discriminator_params)
     state, batch = state.replace(discriminator_params=params), described(6)
     diversity = learner._compute_reward(batch, state)
@@ -474,7 +479,7 @@ def test_diayn_is_sac_with_a_reward_that_a_subclass_may_replace():
 
 def test_skills_in_which_the_physics_broke_have_no_return():
     learner, env = make_diayn(), breaking_env(3)
-    state, first = learner.init(jax.random.key(0), 2, 2, 2), env.reset(jax.random.key(1))
+    state, first = begun(), env.reset(jax.random.key(1))
     play = partial(learner.play_step_fn, skills=jnp.eye(3), env=env, deterministic=True)
     for right, is_finite in ((-1.0, True), (1.0, False)):
         mean, each, diverse, reached = learner.eval_policy_fn(moving(learner, state, right), first, play, 3)
@@ -485,7 +490,7 @@ def test_skills_in_which_the_physics_broke_have_no_return():
 
 def test_descriptors_that_do_not_fit_skills_are_rejected():
     learner, env, whole = make_diayn(), make_env(3), make_diayn(descriptor_full_state=True)
-    state, first = learner.init(jax.random.key(0), 2, 2, 2), env.reset(jax.random.key(1))
+    state, first = begun(), env.reset(jax.random.key(1))
     with pytest.raises(ValueError, match=r"skills must be \(3, 3\) here, got \(4, 3\)"):
         learner.play_step_fn(first, state, jnp.zeros((4, 3)), env)
     probe = make_env(3, "probe_both")
