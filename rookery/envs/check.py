@@ -107,13 +107,20 @@ def check_interface(environment: Environment) -> None:
     _report(spec, _difference_problems(first, step))
     _report(spec, declaration_problems(environment, (after, step), inputs))
     if spec.masked:
-        with jax.ensure_compile_time_eval():
-            mask = jax.device_get(environment.reset(jax.random.key(0))[1].observation.action_mask)
+        mask = _computed(lambda key: environment.reset(key)[1].observation.action_mask)
         _report(spec, _mask_problems(spec, ["reset"], mask[None], np.asarray(False)))
     if not _may_truncate(environment, *inputs):
-        with jax.ensure_compile_time_eval():  # also where a learner is built in a traced function
-            steps = jax.device_get(_random_episodes(environment, jax.random.key(0)))
-        _report(spec, _time_limit_problems(spec, steps))
+        _report(spec, _time_limit_problems(spec, _computed(partial(_random_episodes, environment))))
+
+
+def _computed(function: Callable[[Key], ResultT]) -> ResultT:
+    """The result of a function of a key, on the host, also where a learner is built in a traced function.
+
+    It is compiled as one program: with `jax.ensure_compile_time_eval` every operation on constants would be a program.
+    """
+    with jax.ensure_compile_time_eval():
+        key = jax.random.key(0)
+    return jax.device_get(jax.jit(function).lower(key).compile()(key))
 
 
 def _report(spec: EnvSpec, problems: Iterable[str]) -> None:
