@@ -383,17 +383,6 @@ def quick_pb2(monkeypatch):
         monkeypatch.setattr(pb2, name, value)
 
 
-def test_a_strategy_with_a_state_continues_bit_equal(quick_pb2, tmp_path):
-    """The complete state is saved, with the bandit's history and the recent evaluations."""
-    options = {"frequencies": (1, 2), "perturb": "pb2", "smooth": 2}
-    program = pbt(walks.learner(), population_size=8, exploit="multi-frequency", **options)
-    whole = rookery.run(program, generations=6, quiet=True).state
-    options = {"run_dir": str(tmp_path / "run"), "checkpoint_every": 1, "quiet": True}
-    rookery.run(program, generations=3, **options)
-    continued = rookery.run(program, generations=6, resume=True, **options).state
-    tiny.assert_equal(continued, whole)
-
-
 class TestWhatIsMissing:
     """Evaluations that are not finite, generations without updates, and migrants of another width."""
 

@@ -20,7 +20,6 @@ from rookery.qd.map_elites import map_elites, repertoire_of
 from rookery.qd.novelty import dominated_novelty
 from rookery.qd.scoring import function_scoring
 from rookery.qd.variation import VariationConfig
-from tests import tiny
 
 NAN, INF = math.nan, math.inf
 LIMITS = (jnp.zeros(2), jnp.asarray([1.0, 2.0]))
@@ -202,14 +201,9 @@ GRID = grid((6, 6), (-1.0, -1.0), (1.0, 1.0))
 @pytest.mark.parametrize(
     "rule", [archives.dominated_novelty(GRID), archives.annealed(GRID, 0.1)], ids=["novelty", "annealed"]
 )
-def test_a_run_is_measured_by_cells_resumed_exactly_and_begun_from(rule, tmp_path):
+def test_a_run_is_measured_by_cells_and_begun_from(rule):
     program = map_elites(BOWL, rule, iso_line(BOWL, 24, VariationConfig(0.3, 0.5)))
-    whole = rookery.run(program, generations=8, run_dir=str(tmp_path / "whole"), quiet=True)
-    options = {"run_dir": str(tmp_path / "cut"), "quiet": True, "checkpoint_every": 3}
-    rookery.run(program, generations=5, **options)
-    resumed = rookery.run(program, generations=8, resume=True, **options)
-    tiny.assert_equal(resumed.state, whole.state)
-
+    whole = rookery.run(program, generations=8, quiet=True)
     last, repertoire = whole.history[-1], repertoire_of(whole.state)
     limits = -jnp.ones(2), jnp.ones(2)
     cells = np.asarray(archives.placed(rule, repertoire.fitnesses, repertoire.descriptors, limits).fitnesses)
