@@ -195,7 +195,9 @@ def describe_environment(environment: Environment) -> dict[str, Any]:
     for suite, options in _HOST_SUITES.items():
         if environment.settings.get("environment", {}).get("env", "").startswith(suite.PREFIX):
             task = task._replace(
-                suite=suite.EXTRA, extra=suite.EXTRA, overrides=("episode_length", *options, "timeout")
+                suite=suite.EXTRA,
+                extra=suite.EXTRA,
+                overrides=("episode_length", *options, "timeout", "measure", "measure_by"),
             )
     task = task._replace(descriptor=spec.descriptor, qd_offset=spec.qd_offset, discrete=spec.discrete)
     task = task._replace(parameters=spec.parameters, measures=spec.measures or {})

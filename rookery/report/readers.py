@@ -204,10 +204,7 @@ class RunRecord:
         column = name if per_member else BEST + name
         if column in columns:
             curves = columns[column].T if per_member else [columns[column]]
-            return [
-                run._replace(best_fitness=finite_or_nan(values), column=column)
-                for run, values in zip(fitness, curves, strict=True)
-            ]
+            return [_by(run, finite_or_nan(values), column) for run, values in zip(fitness, curves, strict=True)]
         if metric == RETURN and objective(self.config) is None and fitness_metric(self.config) is None:
             return fitness  # the fitness is the return
         if self.has_repertoire:
@@ -362,6 +359,12 @@ def _continued(table: Table, name: str, length: int) -> np.ndarray:
     values = table[name]
     last = np.zeros_like(values[-1]) if name in _OF_ONE_GENERATION else values[-1]
     return np.concatenate([values, np.repeat(last, length - len(values))])
+
+
+def _by(run: Run, values: np.ndarray, column: str) -> Run:
+    """A run with another score, without the generations that do not have it yet."""
+    known = np.isfinite(values) | ~np.isfinite(run.best_fitness)
+    return run._replace(env_steps=run.env_steps[known], best_fitness=values[known], column=column)
 
 
 def _count(table: Table, prefix: str) -> int:

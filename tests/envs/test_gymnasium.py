@@ -15,16 +15,21 @@ from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from jax.experimental import io_callback
 
+from rookery import hyperparams
 from rookery.agents.sac import SacConfig, sac
 from rookery.distributed import layout
 from rookery.distributed.mesh import make_mesh
 from rookery.envs import registry
 from rookery.envs.base import Environment, Step, descriptor_spec
-from rookery.envs.host.base import ENDED, FRESH
+from rookery.envs.host.base import ENDED, FRESH, TRUNCATED
+from rookery.envs.suites.envpool import episodes as envpool_episodes
+from rookery.envs.suites.gymnasium import spaces
 from rookery.envs.suites.gymnasium.adapter import from_gymnasium
+from rookery.envs.suites.gymnasium.measures import keys_of
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.time_limit import limit_episode
 from rookery.learners import rollout
+from rookery.learners.base import genotype
 from rookery.learners.off_policy import off_policy
 from rookery.types import PyTree
 from tests.envs import gymnasium_environments as own
@@ -460,6 +465,112 @@ class TestThreads:
         env = from_gymnasium(**{"make_env": lambda: gymnasium.make("Pendulum-v1"), **options})
         self.results(env, 1, 1)
         assert [name.startswith("gym:Pendulum-v1-") for name in threads] == [True]
+
+
+class OneInstance:
+    """An instance of EnvPool with one environment, whose info has the distance that was gone."""
+
+    def __init__(self) -> None:
+        self.time = 0
+
+    def async_reset(self) -> None:
+        self.time = 0
+
+    def send(self, actions: np.ndarray, numbers: np.ndarray) -> None:
+        assert (actions.shape, numbers.tolist()) == ((1,), [0])
+        self.time += 1
+
+    def recv(self, reset: bool = False) -> tuple:
+        info = {"env_id": np.zeros(1, int), "gone": np.asarray([self.time * 0.5]), "players": {}}
+        observation, ended = np.zeros((1, 1), np.float32), np.zeros(1, bool)
+        return (observation, info) if reset else (observation, np.ones(1), ended, ended, info)
+
+
+def time_of(info: Any, observation: Any) -> float:
+    assert info["share"] == observation[1] / LIMIT
+    return observation[1]
+
+
+def left(info: Any, observation: Any) -> float:
+    del observation
+    return 2.5 - info["share"]
+
+
+class TestMeasures:
+    def test_the_sum_over_an_episode_is_its_last_number_the_sum_or_the_largest(self) -> None:
+        measures: Any = {"share": "share", "time": time_of, "times": (time_of, "sum"), "highest": (left, "max")}
+        environment = adapted(Counter, measures=measures)
+        meanings = dict(environment.spec.measures or {})
+        assert meanings["share"] == "info['share'], at the end of an episode"
+        assert meanings["times"] == "a function of the info and the observation, summed over an episode"
+        state, first = starts(environment, SEEDS)
+        reset = environment.reset(KEYS[0])[1].measures or {}
+        assert {name: float(value) for name, value in reset.items()} == dict.fromkeys(measures, 0.0)
+        steps = [step for _, step in follow(compiled(environment.step), state, first.observation.features, LIMIT + 2)]
+        sums = {name: np.sum([(step.measures or {})[name] for step in steps], axis=0) for name in measures}
+        for row, seed in enumerate(SEEDS):
+            length = len(play(limited(Counter), seed))
+            expected = (length / LIMIT, length, length * (length + 1) / 2, 2.5 - 1 / LIMIT)
+            np.testing.assert_allclose([sums[name][row] for name in measures], expected, rtol=1e-6)
+
+    def test_one_is_the_objective_of_an_evaluation(self) -> None:
+        environment = adapted(Counter, measures={"share": "share"})
+        agent = sac(environment.spec, SacConfig(hidden_sizes=(4,)))
+        learner = off_policy(agent, environment, eval_episodes=3, start_states=3, objective="share", num_envs=2)
+        key = jax.random.key(0)
+        bank = jax.jit(learner.start_states)(key)
+        member = jax.jit(learner.init)(key, hyperparams.defaults(learner.space), bank)
+        evaluation = jax.jit(learner.evaluate)(genotype(member), bank, key)
+        np.testing.assert_allclose(evaluation.episodes["measure/share"], evaluation.lengths / LIMIT, rtol=1e-6)
+        np.testing.assert_allclose(evaluation.fitness, np.mean(evaluation.lengths) / LIMIT, rtol=1e-6)
+
+    def test_the_statistics_of_a_wrapper_are_known_by_name(self) -> None:
+        record = gymnasium.wrappers.RecordEpisodeStatistics
+        environment = from_gymnasium(lambda: record(limited(Counter)), measures={"episode": "episode"})
+        state, first = starts(environment, SEEDS[:1])
+        steps = [step for _, step in follow(compiled(environment.step), state, first.observation.features, LIMIT)]
+        found = [float((step.measures or {})["episode"][0]) for step in steps]
+        np.testing.assert_allclose(sum(found), sum(float(step.reward[0]) for step in steps), rtol=1e-6)
+        assert sum(value != 0.0 for value in found) == 1
+
+    @pytest.mark.parametrize(
+        ("measures", "message"),
+        [
+            ({"a": ("shar", "sum")}, "its info has no 'shar' for the measure; it has share"),
+            (
+                {"a": (lambda *given: given[1], "sum")},
+                "its measure a is array([.*of shape (3,) instead of one number",
+            ),
+            ({"a": (lambda *_: "x", "sum")}, "its measure a is 'x' instead of numbers"),
+        ],
+    )
+    def test_what_is_no_number_is_found_by_a_step(self, measures: Any, message: str) -> None:
+        environment = adapted(Counter, measures=measures)
+        assert environment.host is not None
+        begin, _, end = message.partition(".*")
+        text = environment.host.try_step()
+        assert begin in text
+        assert end in text
+
+    def test_options_declare_them(self) -> None:
+        environment = registry.make("gym:CartPole-v1", measure="is_success, episode", measure_by="max")
+        assert dict(environment.spec.measures or {}) == {
+            "is_success": "info['is_success'], the largest of an episode",
+            "episode": "info['episode'], the largest of an episode",
+        }
+        with pytest.raises(ValueError, match="the measure a is taken by 'mean'; give one of last, sum, max"):
+            registry.make("gym:CartPole-v1", measure="a", measure_by="mean")
+
+    def test_of_envpool(self) -> None:
+        observed, acted = spaces.observations(Box(0, 1, (1,)), "one"), spaces.actions(Discrete(2), "one")
+        measured = keys_of("gone", "last")
+        sizes = spaces.sizes(observed, acted, 0, ["gone"])
+        runner = envpool_episodes.Episodes(
+            envpool_episodes.Task(lambda _: OneInstance(), sizes, observed, acted, 3, measured)
+        )
+        rows = [runner.step([0], [7 if time == 0 else -1], np.zeros(1, np.int32)) for time in range(3)]
+        assert [row.measures.tolist() for row in rows] == [[[0.0]], [[0.0]], [[1.5]]]
+        assert rows[-1].flags.tolist() == [TRUNCATED]
 
 
 class Unchanged(gymnasium.Wrapper):

@@ -46,6 +46,8 @@ class Sizes(NamedTuple):
     """Shape of an action, `(A,)`, or `()` for discrete actions."""
     discrete: bool
     """Whether actions are int32 indices."""
+    measures: tuple[str, ...] = ()
+    """`[M]`, names of the measures."""
 
 
 class StepRows(NamedTuple):
@@ -63,6 +65,14 @@ class StepRows(NamedTuple):
     """Row -> the rest of a sentence about its environment: an error if the bit `FAILED` is set, else a warning."""
     starts: Mapping[int, int] = {}
     """Row -> checksum of the first features, for rows whose environment was reset."""
+    measures: np.ndarray = np.zeros((0, 0), np.float32)
+    """`[n, M]` float32, what the step adds to the sum of each measure."""
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """The results of the rows that are sent to the device; without measures no array of them."""
+        measures = (self.measures,) if self.measures.shape[1] else ()
+        return self.features, self.rewards, self.flags, self.descriptors, *measures
 
 
 def empty_rows(sizes: Sizes, count: int) -> StepRows:
@@ -72,6 +82,7 @@ def empty_rows(sizes: Sizes, count: int) -> StepRows:
         np.zeros(count, np.float32),
         np.zeros(count, np.int32),
         np.zeros((count, sizes.descriptor), np.float32),
+        measures=np.zeros((count, len(sizes.measures)), np.float32),
     )
 
 
@@ -86,6 +97,7 @@ def replace_nonfinite(rows: StepRows) -> dict[int, str]:
     broken = np.flatnonzero(~np.all([np.isfinite(values).all(axis=1) for values in numbers], axis=0))
     rows.flags[broken] = TERMINATED | BROKEN
     rows.rewards[broken] = 0.0
+    rows.measures[broken] = 0.0
     for array in (rows.features, rows.descriptors):
         array[broken] = np.nan_to_num(array[broken], nan=0.0, posinf=0.0, neginf=0.0)
     return dict.fromkeys(broken.tolist(), NONFINITE)

@@ -41,7 +41,7 @@ class Host(Protocol):
         ...
 
     def step(self, shape: tuple[int, ...], slots: Any, seeds: Any, actions: Any) -> Rows:
-        """Slots, seeds `[n]`, actions -> slots, features, rewards, flags, descriptors."""
+        """Slots, seeds `[n]`, actions -> slots, features, rewards, flags, descriptors, and measures if it has any."""
         ...
 
 
@@ -51,7 +51,8 @@ def reset(host: Host, key: Key) -> tuple[HostState, Step]:
     sizes = host.sizes
     features, descriptor = _mapped(_Target(host.begin, [_features(sizes), _descriptor(sizes)], sending.send_copy), seed)
     action = jnp.zeros(sizes.action, jnp.int32 if sizes.discrete else jnp.float32)
-    return HostState(jnp.asarray(FRESH, jnp.int32), seed, action), base.first_step(features, descriptor)
+    zeros = dict.fromkeys(sizes.measures, jnp.zeros(())) or None
+    return HostState(jnp.asarray(FRESH, jnp.int32), seed, action), base.first_step(features, descriptor, measures=zeros)
 
 
 def announce(host: Host, state: HostState, action: Array) -> HostState:
@@ -66,7 +67,10 @@ def step(host: Host, state: HostState, action: Array, key: Key) -> tuple[HostSta
     del key
     sizes = host.sizes
     results = [_integer(), _features(sizes), jax.ShapeDtypeStruct((), jnp.float32), _integer(), _descriptor(sizes)]
-    slot, features, reward, flags, descriptor = _mapped(_Target(host.step, results), state.slot, state.seed, action)
+    if sizes.measures:
+        results.append(jax.ShapeDtypeStruct((len(sizes.measures),), jnp.float32))
+    target = _Target(host.step, results)
+    slot, features, reward, flags, descriptor, *measures = _mapped(target, state.slot, state.seed, action)
     observation = Observation(features)
     return HostState(slot, state.seed, action), Step(
         observation=observation,
@@ -76,6 +80,7 @@ def step(host: Host, state: HostState, action: Array, key: Key) -> tuple[HostSta
         final_observation=observation,
         descriptor=descriptor,
         broken=(flags & BROKEN) > 0,
+        measures={name: measures[0][place] for place, name in enumerate(sizes.measures)} or None,
     )
 
 

@@ -153,7 +153,7 @@ class HostPool:
         rows.flags[:] = TRUNCATED  # of ended slots
         for task, places in self._awaited(slots):
             results, own = self._results(task), list(places)
-            for array, values in zip(rows[:4], results[:4], strict=True):
+            for array, values in zip(rows.arrays, results.arrays, strict=True):
                 array[own] = values[list(places.values())]
             for row, place in places.items() if results.events or results.starts else ():
                 if place in results.events:
@@ -166,7 +166,7 @@ class HostPool:
         self._forget(slots, rows.flags)
         for row, text in events.items():
             self._record(Event(text, row, slots.copy(), shape), bool(rows.flags[row] & FAILED))
-        return slots, *rows[:4]
+        return slots, *rows.arrays
 
     def keep(self, slots: Collection[int]) -> None:
         """Free all other slots: episodes of a member that was restarted, or of an evaluation that was stopped."""

@@ -20,6 +20,7 @@ from rookery.envs.host.pool import HostPool
 from rookery.envs.host.workers import Worker
 from rookery.envs.suites.envpool.episodes import Episodes, Task
 from rookery.envs.suites.gymnasium import spaces
+from rookery.envs.suites.gymnasium.measures import By, keys_of
 from rookery.factories import check_counts, suggestion
 
 PREFIX = "envpool:"
@@ -43,6 +44,8 @@ def make(
     episode_length: int | None = None,
     num_threads: int | None = None,
     timeout: float = build.TIMEOUT,
+    measure: str = "",
+    measure_by: By = "last",
     **options: Any,
 ) -> Environment:
     """Build an environment of EnvPool by its name.
@@ -58,6 +61,8 @@ def make(
       num_threads: number of EnvPool's threads that step the environments which were created together; by default one
         for each core, at most 8.
       timeout: seconds after which a reset or step counts as hanging.
+      measure: keys of a step's info, separated by commas, which become measures of these names.
+      measure_by: the measure of an episode: "last" (the number of its last step), "sum" or "max" over its steps.
       **options: settings of the task, such as `frame_skip`; see `envpool.make_spec(name).config`.
 
     Raises:
@@ -88,11 +93,12 @@ def make(
         # A task that ends in the step in which its limit is reached is reported as truncated.
         options = {**options, "max_episode_steps": length + 1}
     threads = num_threads or min(os.cpu_count() or 1, 8)
-    runner_task = Task(
-        partial(_instance, task, options, threads), spaces.sizes(observed, acted, 0), observed, acted, length
-    )
+    measured = keys_of(measure, measure_by)
+    meanings = {measure.name: measure.meaning for measure in measured}
+    sizes = spaces.sizes(observed, acted, 0, meanings)
+    runner_task = Task(partial(_instance, task, options, threads), sizes, observed, acted, length, measured)
     pool = HostPool(name, runner_task.sizes, partial(_worker, name, runner_task), 1, timeout)
-    return build.environment(spaces.spec(name, observed, acted, length), pool)
+    return build.environment(spaces.spec(name, observed, acted, length, measures=meanings), pool)
 
 
 _LIST = "envpool.list_all_envs() lists them."
@@ -112,7 +118,7 @@ def _spec(name: str, options: dict[str, Any]) -> Any:
 
 
 def _check_options(name: str, options: dict[str, Any], settings: Sequence[str]) -> None:
-    known = sorted({*settings} - {*_RESERVED} | {"episode_length", "num_threads", "timeout"})
+    known = sorted({*settings} - {*_RESERVED} | {"episode_length", "num_threads", "timeout", "measure", "measure_by"})
     for option in options:
         if option not in known:
             raise ValueError(f"{name} has no option {option}; {suggestion(option, known)}")

@@ -19,6 +19,7 @@ from rookery.envs.host.base import (
     empty_rows,
     replace_nonfinite,
 )
+from rookery.envs.suites.gymnasium.measures import Measure, Sums
 from rookery.envs.suites.gymnasium.spaces import Actions, Observations
 
 _TOGETHER = 64
@@ -35,6 +36,7 @@ class Task(NamedTuple):
     actions: Actions
     episode_length: int
     """Steps until truncation."""
+    measures: tuple[Measure, ...] = ()
 
 
 class _Fresh(NamedTuple):
@@ -50,8 +52,8 @@ class _Fresh(NamedTuple):
 class _Episode:
     """A running episode."""
 
-    def __init__(self, fresh: _Fresh):
-        self.instance, self.number, self.steps = fresh.instance, fresh.number, 0
+    def __init__(self, fresh: _Fresh, measures: tuple[Measure, ...]):
+        self.instance, self.number, self.steps, self.sums = fresh.instance, fresh.number, 0, Sums(measures)
 
 
 class Episodes:
@@ -122,8 +124,11 @@ class Episodes:
                 row = row_of[int(info["env_id"][0])]
                 rows.features[row] = self._task.observations.encode(_only(observation))
                 rows.rewards[row] = reward[0]
-                over = truncated[0] or self._episodes[slots[row]].steps >= self._task.episode_length
+                episode = self._episodes[slots[row]]
+                over = truncated[0] or episode.steps >= self._task.episode_length
                 rows.flags[row] = TERMINATED if terminated[0] else TRUNCATED * bool(over)
+                if self._task.measures:
+                    rows.measures[row] = episode.sums.step(_of_one(info), _only(observation), bool(rows.flags[row]))
         events = replace_nonfinite(rows)
         self.free([slots[row] for row in np.flatnonzero(rows.flags).tolist()])
         return rows._replace(events=events)
@@ -133,7 +138,7 @@ class Episodes:
         found = {slot: self._starts.pop(seed, None) for slot, seed in seeds.items()}
         created = iter(self._create([seeds[slot] for slot, fresh in found.items() if fresh is None]))
         for slot, fresh in found.items():
-            self._episodes[slot] = _Episode(next(created) if fresh is None else fresh)
+            self._episodes[slot] = _Episode(next(created) if fresh is None else fresh, self._task.measures)
 
     def _create(self, seeds: Sequence[int]) -> list[_Fresh]:
         """New environments with these seeds."""
@@ -148,6 +153,11 @@ class Episodes:
                 features[int(info["env_id"][0])] = np.array(self._task.observations.encode(_only(observation)))
             found += [_Fresh(instance, number, features[number]) for number in range(len(chunk))]
         return found
+
+
+def _of_one(info: Mapping[str, Any]) -> dict[str, Any]:
+    """The info of a batch of one."""
+    return {key: value[0] for key, value in info.items() if np.ndim(value)}
 
 
 def _only(observation: Any) -> Any:

@@ -24,6 +24,7 @@ from rookery.envs.host.workers import ProcessRunner, Worker
 from rookery.envs.rendering.scene import Picture
 from rookery.envs.suites.gymnasium import film, spaces
 from rookery.envs.suites.gymnasium.episodes import Episodes, Task
+from rookery.envs.suites.gymnasium.measures import By, Measure, Source, keys_of, measures_of
 from rookery.factories import RAISED, check_counts, make_importable, place_of, suggestion, type_of
 
 PREFIX = "gym:"
@@ -103,6 +104,8 @@ def make(
     workers: int | None = None,
     worker_kind: str = "threads",
     timeout: float = build.TIMEOUT,
+    measure: str = "",
+    measure_by: By = "last",
     **options: Any,
 ) -> Environment:
     """Build an environment of Gymnasium by its id.
@@ -114,6 +117,9 @@ def make(
       workers: number of threads or processes that step environments; by default one for each core, at most 8.
       worker_kind: "threads", for simulators that release Python's lock, such as MuJoCo, or "processes".
       timeout: seconds after which a reset or step counts as hanging.
+      measure: keys of a step's info, separated by commas, which become measures of these names, such as `is_success`,
+        or `episode` of the wrapper `RecordEpisodeStatistics` (its return).
+      measure_by: the measure of an episode: "last" (the number of its last step), "sum" or "max" over its steps.
       **options: keyword arguments of `gymnasium.make`.
 
     Raises:
@@ -138,7 +144,8 @@ def make(
     except ModuleNotFoundError as error:
         raise ImportError(f"gym:{identifier} needs the package {error.name}, which is not installed.") from error
     drawn = partial(create, render_mode="rgb_array")
-    return _build(name, create, episode_length, Workers(workers, worker_kind, timeout), drawn=drawn)
+    found = keys_of(measure, measure_by)
+    return _build(name, create, episode_length, Workers(workers, worker_kind, timeout), found, drawn=drawn)
 
 
 def from_gymnasium(
@@ -149,6 +156,7 @@ def from_gymnasium(
     workers: int | None = None,
     worker_kind: str = "threads",
     timeout: float = build.TIMEOUT,
+    measures: Mapping[str, Source | tuple[Source, By]] | None = None,
 ) -> Environment:
     """Adapt a function that creates environments of Gymnasium, with any wrappers.
 
@@ -167,6 +175,9 @@ def from_gymnasium(
       workers: number of threads or processes that step environments; by default one for each core, at most 8.
       worker_kind: "threads", for simulators that release Python's lock, or "processes".
       timeout: seconds after which a reset or step counts as hanging.
+      measures: name -> a function of the info and the observation of a step that returns a number, or a key of the
+        info; each can be the fitness (`objective`), and is reported of every evaluation. It is the number of the
+        episode's last step, or over its steps with "sum" or "max": `{"energy": (energy, "sum")}`.
 
     Raises:
       ImportError: Gymnasium is not installed.
@@ -186,7 +197,8 @@ def from_gymnasium(
         )
     if (descriptor is None) != (describe is None):
         raise ValueError("from_gymnasium takes descriptor and describe together: limits, and the function.")
-    return _build(None, make_env, episode_length, Workers(workers, worker_kind, timeout), descriptor, describe)
+    found = measures_of(measures)
+    return _build(None, make_env, episode_length, Workers(workers, worker_kind, timeout), found, descriptor, describe)
 
 
 def _build(
@@ -194,6 +206,7 @@ def _build(
     create: Callable[[], Any],
     episode_length: int | None,
     workers: Workers,
+    measured: tuple[Measure, ...],
     descriptor: DescriptorSpec | None = None,
     describe: DescribeFn | None = None,
     drawn: Callable[[], Any] | None = None,
@@ -210,10 +223,12 @@ def _build(
     finally:
         with contextlib.suppress(*RAISED):  # it is discarded
             env.close()
-    sizes = spaces.sizes(observed, acted, descriptor.size if descriptor else 0)
-    rows_here = _ROWS_HERE if workers.kind == "threads" and is_own and describe is None else 0
-    pool = _pool(name, Task(make_env, sizes, observed, acted, describe, length), workers, rows_here)
-    environment = build.environment(spaces.spec(name, observed, acted, length, descriptor), pool)
+    meanings = {measure.name: measure.meaning for measure in measured}
+    sizes = spaces.sizes(observed, acted, descriptor.size if descriptor else 0, meanings)
+    is_own = is_own and describe is None and all(measure.is_key for measure in measured)
+    rows_here = _ROWS_HERE if workers.kind == "threads" and is_own else 0
+    pool = _pool(name, Task(make_env, sizes, observed, acted, describe, length, measured), workers, rows_here)
+    environment = build.environment(spaces.spec(name, observed, acted, length, descriptor, meanings), pool)
     return environment._replace(picture=_picture(name, drawn or create, acted.decode) if has_frames else None)
 
 

@@ -19,7 +19,8 @@ from rookery.envs.host.base import (
     replace_nonfinite,
 )
 from rookery.envs.suites.gymnasium import states
-from rookery.envs.suites.gymnasium.spaces import Actions, Observations, checked_flag, checked_reward
+from rookery.envs.suites.gymnasium.measures import Measure, Sums
+from rookery.envs.suites.gymnasium.spaces import Actions, Observations, checked_flag, checked_number
 from rookery.factories import place_of
 
 
@@ -35,13 +36,14 @@ class Task(NamedTuple):
     """Environment object and info -> state descriptor `[D]`; None without one."""
     episode_length: int
     """Steps until truncation."""
+    measures: tuple[Measure, ...] = ()
 
 
 class _Episode:
     """A running episode."""
 
-    def __init__(self, env: Any):
-        self.env, self.steps = env, 0
+    def __init__(self, env: Any, measures: tuple[Measure, ...]):
+        self.env, self.steps, self.sums = env, 0, Sums(measures)
 
 
 class Episodes:
@@ -77,7 +79,7 @@ class Episodes:
             try:
                 if seed >= 0:
                     env, (features, _) = self._open(seed)
-                    self._episodes[slot], starts[row] = _Episode(env), _checksum(features)
+                    self._episodes[slot], starts[row] = _Episode(env, self._task.measures), _checksum(features)
                 self._step(rows, row, slot, decoded[row] if valid[row] else None)
             except BaseException as error:  # also SystemExit, which is one environment's failure
                 episode = self._episodes.get(slot)
@@ -110,7 +112,7 @@ class Episodes:
         for row, slot in enumerate(slots):
             env, _ = self._open(0)  # wrappers refuse to step without a reset
             states.load(env, {name: values[row] for name, values in arrays.items() if name != "steps"})
-            self._episodes[slot] = _Episode(env)
+            self._episodes[slot] = _Episode(env, self._task.measures)
             self._episodes[slot].steps = int(arrays["steps"][row])
 
     def close(self) -> None:
@@ -127,12 +129,16 @@ class Episodes:
             return
         task, env = self._task, episode.env
         observation, reward, terminated, truncated, info = env.step(action)
-        rows.features[row], rows.rewards[row] = task.observations.encode(observation), checked_reward(reward)
+        rows.features[row], rows.rewards[row] = (
+            task.observations.encode(observation),
+            checked_number("its reward", reward),
+        )
         terminated, truncated = checked_flag("terminated", terminated), checked_flag("truncated", truncated)
         if task.descriptor is not None:
             rows.descriptors[row] = self._descriptor(env, info)
         episode.steps += 1
         truncated = not terminated and (truncated or episode.steps >= task.episode_length)
+        rows.measures[row] = episode.sums.step(info, observation, terminated or truncated)
         rows.flags[row] = TERMINATED * terminated + TRUNCATED * truncated
 
     def _open(self, seed: int) -> tuple[Any, tuple[np.ndarray, np.ndarray]]:

@@ -3,7 +3,7 @@
 import operator
 import reprlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -46,17 +46,24 @@ class Actions(NamedTuple):
         return np.asarray(actions >= 0 if self.discrete else np.isfinite(actions).all(axis=1))
 
 
-def sizes(observed: Observations, acted: Actions, descriptor: int) -> Sizes:
+def sizes(observed: Observations, acted: Actions, descriptor: int, measures: Iterable[str] = ()) -> Sizes:
     """The sizes of the arrays that are exchanged with the host; `descriptor` is D."""
-    return Sizes(observed.size, observed.dtype, descriptor, () if acted.discrete else (acted.size,), acted.discrete)
+    action = () if acted.discrete else (acted.size,)
+    return Sizes(observed.size, observed.dtype, descriptor, action, acted.discrete, tuple(measures))
 
 
 def spec(
-    name: str, observed: Observations, acted: Actions, episode_length: int, descriptor: DescriptorSpec | None = None
+    name: str,
+    observed: Observations,
+    acted: Actions,
+    episode_length: int,
+    descriptor: DescriptorSpec | None = None,
+    measures: Mapping[str, str] | None = None,
 ) -> EnvSpec:
-    """The spec of an environment with these spaces; `episode_length` in steps."""
-    sizes = observed.size, acted.size, episode_length
-    return EnvSpec(name, *sizes, acted.discrete, descriptor=descriptor, observation_shape=observed.shape)
+    """The spec of an environment with these spaces; `episode_length` in steps, `measures`: name -> meaning."""
+    sizes, shape = (observed.size, acted.size, episode_length), observed.shape
+    found = measures or None
+    return EnvSpec(name, *sizes, acted.discrete, descriptor=descriptor, observation_shape=shape, measures=found)
 
 
 _PIXELS, _FLOATS = np.dtype(np.uint8), np.dtype(np.float32)
@@ -222,16 +229,15 @@ def _numbers(what: str, value: Any) -> np.ndarray:
     raise ValueError(f"{what} is {reprlib.repr(value)} instead of numbers")
 
 
-def checked_reward(reward: Any) -> Any:
-    """The reward of a step, if it is one number.
+def checked_number(what: str, value: Any) -> Any:
+    """A value of a step, such as "its reward", if it is one number.
 
     Raises:
       ValueError: it is something else.
     """
-    if not isinstance(reward, float | int) and _numbers("its reward", reward).shape != ():
-        shape = np.shape(reward)
-        raise ValueError(f"its reward is {reprlib.repr(reward)} of shape {shape} instead of one number")
-    return reward
+    if not isinstance(value, float | int) and _numbers(what, value).shape != ():
+        raise ValueError(f"{what} is {reprlib.repr(value)} of shape {np.shape(value)} instead of one number")
+    return value
 
 
 def checked_flag(name: str, flag: Any) -> bool:

@@ -1,0 +1,93 @@
+"""Measures of environments on the host: numbers of a step's info or of a user's function, summed over an episode."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from rookery.envs.suites.gymnasium.spaces import checked_number
+
+MeasureFn = Callable[[Mapping[str, Any], Any], Any]
+"""The info and the observation of a step -> a number."""
+Source = MeasureFn | str
+"""What a measure is read by: a function, or a key of the info."""
+By = Literal["last", "sum", "max"]
+"""What an episode's measure is: the number of its last step, the sum over its steps, or the largest."""
+
+
+class Measure(NamedTuple):
+    """A measure of an environment on the host."""
+
+    name: str
+    read: MeasureFn
+    by: By
+    meaning: str
+    is_key: bool
+    """Whether it is a key of the info, and no function of the user."""
+
+
+def measures_of(given: Mapping[str, Source | tuple[Source, By]] | None) -> tuple[Measure, ...]:
+    """The measures that a user declares.
+
+    Args:
+      given: name -> a function of the info and the observation of a step, or a key of the info; with the word of `By`
+        if it is not "last".
+
+    Raises:
+      ValueError: a word that is none of `By`.
+    """
+    found = []
+    for name, value in (given or {}).items():
+        source, by = value if isinstance(value, tuple) else (value, "last")
+        if by not in _WHEN:
+            raise ValueError(f"the measure {name} is taken by {by!r}; give one of {', '.join(_WHEN)}.")
+        is_key = isinstance(source, str)
+        what = f"info[{source!r}]" if is_key else "a function of the info and the observation"
+        read = partial(_entry, source) if isinstance(source, str) else source
+        found.append(Measure(name, read, by, f"{what}, {_WHEN[by]}", is_key))
+    return tuple(found)
+
+
+_WHEN = {"last": "at the end of an episode", "sum": "summed over an episode", "max": "the largest of an episode"}
+
+
+def keys_of(measure: str, measure_by: By) -> tuple[Measure, ...]:
+    """The measures of the options `measure`, keys of the info separated by commas, and `measure_by`."""
+    keys = [key.strip() for key in measure.split(",") if key.strip()]
+    return measures_of({key: (key, measure_by) for key in keys})
+
+
+def _entry(key: str, info: Mapping[str, Any], observation: Any) -> Any:
+    del observation
+    if key not in info:
+        known = ", ".join(map(str, info)) or "nothing"
+        raise ValueError(f"its info has no {key!r} for the measure; it has {known}")
+    value = info[key]
+    # `RecordEpisodeStatistics` reports the return, the length and the time of an episode.
+    return value["r"] if key == "episode" and isinstance(value, Mapping) and "r" in value else value
+
+
+class Sums:
+    """What the steps of one episode add to the sums of its measures."""
+
+    def __init__(self, measures: tuple[Measure, ...]):
+        self._measures, self._highest = measures, [-np.inf] * len(measures)
+
+    def step(self, info: Mapping[str, Any], observation: Any, over: bool) -> list[float]:
+        """What a step adds; `over`: it is the last one of the episode.
+
+        Raises:
+          ValueError: a measure is not one number, or the info lacks it.
+        """
+        return [self._added(place, info, observation, over) for place in range(len(self._measures))]
+
+    def _added(self, place: int, info: Mapping[str, Any], observation: Any, over: bool) -> float:
+        name, read, by, *_ = self._measures[place]
+        if by == "last" and not over:
+            return 0.0
+        value = float(checked_number(f"its measure {name}", read(info, observation)))
+        if by != "max":
+            return value
+        before, self._highest[place] = self._highest[place], max(self._highest[place], value)
+        return self._highest[place] - (before if np.isfinite(before) else 0.0)
