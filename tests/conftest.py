@@ -26,6 +26,7 @@ os.environ["XLA_FLAGS"] = " ".join(
         "--xla_force_host_platform_device_count=2",
     )
 )
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"  # of processes that tests start, too
 os.environ.setdefault("NPROC", "8")  # two virtual devices on two cores starve XLA's thread pool otherwise
 
 import jax
@@ -40,7 +41,6 @@ gc.set_threshold(50_000, 20, 50)  # tracing allocates so much that the collector
 # One cache per session, which the workers inherit: many tests compile the same programs, and so do their processes.
 CACHE = os.environ.setdefault("ROOKERY_TEST_CACHE", tempfile.mkdtemp(prefix="rookery-test-cache-"))
 jax.config.update("jax_compilation_cache_dir", CACHE)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 # The longest files come first, so that they do not run alone at the end.

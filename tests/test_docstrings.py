@@ -1,4 +1,4 @@
-"""The examples in docstrings run, and every public function has one."""
+"""Every public function has an example; they run, those that train or export before a release (`pytest -m release`)."""
 
 import doctest
 import importlib
@@ -44,7 +44,31 @@ def suites_of(source: str) -> dict[str, object]:
         return {name: (importlib.import_module(SUITES[name]), importlib.import_module(name))[1] for name in used}
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+FLOWS = {
+    "rookery.agents.check.check_agent",
+    "rookery.deploy.export.export",
+    "rookery.learners.base.genotype",
+    "rookery.learners.rollout.act",
+    "rookery.learners.skills.freeze_skills",
+    "rookery.learners.train.train",
+    "rookery.loading.load",
+    "rookery.running.run",
+}
+"""What the guides and the tests of these functions run as well, in seconds."""
+
+
+def test_every_public_function_has_an_example_that_compiles():
+    assert set(FUNCTIONS) >= FLOWS
+    for name, function in FUNCTIONS.items():
+        examples = doctest.DocTestParser().get_examples(inspect.getdoc(function) or "", name)
+        assert examples, f"{name} has no example"
+        for example in examples:
+            compile(example.source, name, "exec")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.release] if name in FLOWS else []) for name in FUNCTIONS]
+)
 def test_example_of_a_public_function(name: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch):
     """In a folder that it may write to, with copies of the finished runs that it names."""
     monkeypatch.chdir(tmp_path)
@@ -53,7 +77,6 @@ def test_example_of_a_public_function(name: str, request: pytest.FixtureRequest,
         shutil.copytree(request.getfixturevalue("short_runs")[kind], tmp_path / "runs" / kind)
     names = {"rookery": rookery, "jax": jax, "jnp": jnp, "NamedTuple": NamedTuple}
     (example,) = doctest.DocTestFinder(recurse=False).find(function, name, globs=names)
-    assert example.examples, f"{name} has no example"
     example.globs |= suites_of("".join(line.source for line in example.examples))
     messages: list[str] = []
     with third_party.ignored_warning("Brax System"):  # a notice of deprecation whenever Brax loads a model

@@ -1,4 +1,4 @@
-"""The examples run, at their small size: one of them here, all before a release (`pytest -m release`)."""
+"""The examples run, at their small size, before a release (`pytest -m release`)."""
 
 import runpy
 from pathlib import Path
@@ -24,13 +24,8 @@ EXAMPLES_SAY = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        pytest.param(name, says, marks=[] if name == "map_elites_arm.py" else pytest.mark.release)
-        for name, says in EXAMPLES_SAY.items()
-    ],
-)
+@pytest.mark.release
+@pytest.mark.parametrize(("name", "says"), EXAMPLES_SAY.items())
 def test_an_example_runs(name, says, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", [name, "--small", "--run-dir", str(tmp_path / "run")])
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")

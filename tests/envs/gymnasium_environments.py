@@ -110,10 +110,6 @@ def nan_reward() -> dict[str, float]:
     return {"reward": float("nan")}
 
 
-def other_shape() -> np.ndarray:
-    return np.zeros(4)
-
-
 RELEASED = threading.Event()
 """Set at the end of a test, so that no thread waits for ever."""
 

@@ -21,22 +21,20 @@ from rookery.storage.events import Diverged
 from rookery.storage.run_dir import RunFolderError
 from rookery.training.config import RunConfig
 from tests import tiny
-from tests.commandline import call
 from tests.islands.runs import PBT, content, train
 
 HOST = PBT.replace("point_room", "tests.envs.gymnasium_environments:resumable").replace("--episode-length 12 ", "")
 
 
 def test_each_island_has_its_own_episodes_on_the_host(tmp_path):
-    """An island that saves its episodes leaves those of the others alone: a replay without a stop has the same bits."""
+    """An island that saves its episodes leaves those of the others alone: a replay, alone, has the same bits."""
     run = tmp_path / "run"
-    assert train(HOST, run, "--generations", "2") == (0, "", "")
-    assert call("resume", str(run), "--generations", "4", "--quiet") == (0, "", "")
+    assert train(HOST, run, "--generations", "3") == (0, "", "")
     for number in range(2):
         tables, exchanges = content(run, number)
         assert not np.frombuffer(tables[0]["broken_episodes"]).any()
-        assert len(exchanges) == 4
-    assert replay_island(run, 1).generation == 4
+        assert len(exchanges) == 3
+    assert replay_island(run, 1).generation == 3
 
 
 @pytest.mark.parametrize("kind", ["pbt-td3", "pbt-ppo", "pbt-ippo", "pbt-diayn", "pbt-metra"])
