@@ -37,11 +37,10 @@ from rookery.qd.archives import annealed, dominated_novelty
 from rookery.qd.centroids import grid
 from rookery.qd.cma.config import CmaMaeConfig
 from rookery.qd.cma.emitter import cma_mae
-from rookery.qd.emitters import mix
 from rookery.qd.map_elites import map_elites
 from rookery.qd.pbt_emitter import pbt_emitter
-from rookery.qd.policy_gradient.config import DcrlMeConfig, PgaMeConfig
-from rookery.qd.policy_gradient.factories import dcrl_me, pga_me
+from rookery.qd.policy_gradient.config import DcrlMeConfig
+from rookery.qd.policy_gradient.factories import dcrl_me
 from rookery.qd.scoring import PolicyConfig, learner_scoring, named_scoring, policy_scoring
 from tests import tiny, walks
 
@@ -155,19 +154,14 @@ def me_pbt_program(count: int, divided: bool) -> tuple[Program, Mesh]:
 
 
 def run_emitters(count: int) -> str:
-    """Three generations of emitters that learn, without cells, on `count` devices: a digest of the state."""
+    """Three generations of an emitter that learns, without cells, on `count` devices: a digest of the state."""
     mesh = make_mesh(count)
     placement = layout.placement(mesh, True, 16)
     policy = PolicyConfig(hidden_sizes=(4,))
     evaluation = EvaluationConfig(eval_episodes=1, start_states=2)
     scoring = policy_scoring(registry.make("point_room", episode_length=5), policy, evaluation)
     config = DcrlMeConfig(4, 2, 4, 64, critic_hidden_sizes=(4,))
-    emitter = mix(
-        [
-            dcrl_me(scoring, 8, config, policy, placement=placement),
-            pga_me(scoring, 8, PgaMeConfig(4, 2, 4, 64, critic_hidden_sizes=(4,)), policy, placement=placement),
-        ]
-    )
+    emitter = dcrl_me(scoring, 16, config, policy, placement=placement)
     cells = grid((4, 4), scoring.descriptor.lower, scoring.descriptor.upper)
     program = map_elites(scoring, dominated_novelty(cells), emitter, placement)
     compiled = programs.compile_program(program, mesh)
