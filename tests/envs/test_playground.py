@@ -108,13 +108,22 @@ def test_the_carried_state_is_what_a_step_reads(task: Environment, started: Any)
 def test_members_by_environments_are_one_batch_of_physics() -> None:
     """A ball that touches its cup: contacts under two maps are those under one."""
     environment = registry.make("BallInCup", impl="jax")
-    keys, actions = jax.random.split(jax.random.key(0), 4), jnp.moveaxis(actions_of(environment.spec, 4), 1, 0)
-    alone = compiled_roll(environment)  # traced once for both
-    flat = jax.jit(jax.vmap(alone))(keys, actions)
-    nested = jax.jit(jax.vmap(jax.vmap(alone)))(keys.reshape(2, 2), actions.reshape(2, 2, *actions.shape[1:]))
-    for one, two in zip(flat, nested, strict=True):
-        np.testing.assert_allclose(two.reshape(one.shape), one, atol=1e-5)
-    assert float(np.ptp(np.asarray(flat[0]), axis=1).max()) > 0.1
+    keys, actions = jax.random.split(jax.random.key(0), 4), actions_of(environment.spec, 4)
+    start, _ = jax.jit(jax.vmap(environment.reset))(keys)
+    alone = jax.jit(environment.step)  # traced once for both
+    flat, nested = jax.jit(jax.vmap(alone)), jax.jit(jax.vmap(jax.vmap(alone)))
+    twice, squares = jax.tree.map(lambda leaf: leaf.reshape(2, 2, *leaf.shape[1:]), (start, keys))
+    state, seen = start, []
+    for action in actions:
+        state, step = flat(state, action, keys)
+        twice, step_of_nested = nested(twice, action.reshape(2, 2, -1), squares)
+        seen.append(np.asarray(step.observation.features))
+        for one, two in (
+            (step.observation.features, step_of_nested.observation.features),
+            (step.reward, step_of_nested.reward),
+        ):
+            np.testing.assert_allclose(two.reshape(one.shape), one, atol=1e-5)
+    assert float(np.ptp(np.stack(seen), axis=0).max()) > 0.1
 
 
 def test_drawn_bodies_are_where_mujoco_computes_them(pendulum: Any, task: Environment, started: Any) -> None:
