@@ -161,7 +161,7 @@ def run_emitters(count: int) -> str:
     evaluation = EvaluationConfig(eval_episodes=1, start_states=2)
     scoring = policy_scoring(registry.make("point_room", episode_length=5), policy, evaluation)
     config = DcrlMeConfig(4, 2, 4, 64, critic_hidden_sizes=(4,))
-    emitter = dcrl_me(scoring, 16, config, policy, placement=placement)
+    emitter = dcrl_me(scoring, 8, config, policy, placement=placement)
     cells = grid((4, 4), scoring.descriptor.lower, scoring.descriptor.upper)
     program = map_elites(scoring, dominated_novelty(cells), emitter, placement)
     compiled = programs.compile_program(program, mesh)
