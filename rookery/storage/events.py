@@ -88,6 +88,10 @@ class Journal:
         """Record the compile time in seconds."""
         self._write("compiled", seconds=seconds)
 
+    def noted(self, message: str) -> None:
+        """Record a note on the run that its user was shown."""
+        self._write("noted", message=message)
+
     def __enter__(self) -> "Journal":
         if self._folder is not None:
             self._show, warnings.showwarning = warnings.showwarning, self._record_warning
@@ -163,7 +167,7 @@ def read_journal(folder: RunFolder) -> list[dict[str, Any]]:
         strings; only if the command line started the run), `versions` (package -> version), `hardware` (see
         `hardware`).
       - `compiled`: `seconds`.
-      - `warned`: `message`.
+      - `warned`, `noted`: `message`.
       - `ended`: `at`, `generation` (the number of finished ones), `why` ("finished", "interrupted by SIGTERM",
         "diverged" or "failed: ValueError: ..."), and `memory` in bytes per device: `planned` for the state, `peak`
         including a generation's and a save's additional memory, and `used`, None if the platform does not report it,

@@ -1,7 +1,7 @@
 """The loop over the generations of a run."""
 
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -11,6 +11,7 @@ import numpy as np
 from rookery.distributed import sync
 from rookery.distributed.signals import Interrupted, Requests
 from rookery.envs.host.base import HostError
+from rookery.factories import OWN_ENVIRONMENT
 from rookery.populations.base import Program, ProgramState
 from rookery.storage.best_checkpoint import Best
 from rookery.storage.checkpoint import Checkpointer
@@ -50,6 +51,32 @@ def _nothing_is_finite(metrics: Mapping[str, np.ndarray]) -> bool:
     if "max_fitness" in metrics:
         return not np.isfinite(metrics["max_fitness"]).any()
     return bool(np.all(metrics.get("diverged", ~np.isfinite(metrics["fitness"]))))
+
+
+def _equal_fitness(program: Program, first: int, history: Sequence[Mapping[str, np.ndarray]]) -> str:
+    """A note on a run in which no fitness has differed in its first generations; "" for others, and at other times.
+
+    Args:
+      program: its warm-up does not count; a repertoire needs no fitness that differs.
+      first: the generation that the run began with.
+      history: the metrics of all generations since.
+    """
+    warm_up = program.learner.untrained_generations if program.learner else 0
+    if first > 0 or program.table is not None or len(history) != warm_up + _EQUAL_GENERATIONS:
+        return ""
+    fitness = np.stack([metrics["fitness"] for metrics in history])
+    value = fitness.flat[0]
+    if not (fitness == value).all():
+        return ""
+    return (
+        f"every fitness of the first {len(history)} generations is {value:.4g}, so that no member can be selected by "
+        "it, and there is little to learn: select by a measure that differs (--objective; `rookery envs NAME` lists "
+        "them), or shape the reward, by weights that evolve (--space.env.NAME evolve); see "
+        f"{OWN_ENVIRONMENT}#parameters-that-evolve-and-measures"
+    )
+
+
+_EQUAL_GENERATIONS = 5
 
 
 class Loop(NamedTuple):
@@ -95,6 +122,9 @@ class Loop(NamedTuple):
             self.writers.write(generation, row, metrics)
             seeds = metrics["fitness"] if self.program.independent and self.program.population_size > 1 else None
             self.reporter.update(generation + 1, row, seeds)
+            if note := _equal_fitness(self.program, first, history):
+                self.reporter.message(f"note: {note}")
+                self.writers.journal.noted(note)
             returned = self.callbacks(generation + 1, self.config.generations, row, metrics, self.writers.run_dir)
             self.writers.add(generation, returned.row, returned.members if "parent" in metrics else {})
             called = returned.seconds

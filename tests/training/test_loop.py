@@ -16,10 +16,11 @@ import pytest
 import rookery
 from rookery.distributed import mesh
 from rookery.populations.base import Program, ProgramState
+from rookery.report.sections.summary import problems
 from rookery.storage import record
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.csv_log import read_csv
-from rookery.storage.events import Diverged, Journal
+from rookery.storage.events import Diverged, Journal, read_journal
 from rookery.storage.record import key_implementation
 from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.training import generation_loop, loop, run_writer
@@ -341,6 +342,26 @@ def test_a_summary_includes_only_finite_values_and_seconds_as_clock_time():
     assert row["mean_fitness"] == pytest.approx(8 / 3)
     assert "hyper/rate" not in row
     assert [clock(seconds) for seconds in (0, 61.4, 3725, -3)] == ["0:00", "1:01", "1:02:05", "0:00"]
+
+
+@pytest.mark.parametrize(("after", "noted"), [(1000, True), (5, True), (4, False)])
+def test_a_run_whose_fitnesses_are_all_equal_says_so_once(after, noted, tmp_path, capsys):
+    def own_step(state, key):
+        state, metrics = step(1000, state, key)
+        equal = jnp.where(state.shared.generation <= after, 0.25, metrics["fitness"])
+        return state, {**metrics, "fitness": jnp.broadcast_to(equal, metrics["fitness"].shape)}
+
+    path = tmp_path / "run"
+    run(walks()._replace(step=own_step), generations=7, run_dir=str(path))
+    text = "every fitness of the first 5 generations is 0.25, so that no member can be selected by it"
+    assert " ".join(capsys.readouterr().out.split()).count(f"note: {text}") == noted
+    messages = [event["message"] for event in read_journal(open_existing(path)) if event["event"] == "noted"]
+    assert len(messages) == noted
+    assert all(word in message for word in ("--objective", "evolve", "own_environment.md") for message in messages)
+    found = [
+        problem["meaning"] for problem in problems(read_csv(path / "metrics.csv"), read_journal(open_existing(path)))
+    ]
+    assert [meaning for meaning in found if str(meaning).startswith("every fitness")] == messages
 
 
 def test_options_and_config_exclude_each_other():

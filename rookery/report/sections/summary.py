@@ -247,7 +247,7 @@ def problems(metrics: Table, journal: Sequence[Event]) -> list[dict[str, str | f
         if name in metrics:
             total = metrics[name][-1] if name == "below_offset" else np.nansum(metrics[name])
             found.append({"name": name, "meaning": meaning, "count": float(total)})
-    warned = [event["message"] for event in journal if event.get("event") == "warned"]
+    warned = [event["message"] for event in journal if event.get("event") in ("warned", "noted")]
     damaged = [message for message in warned if "is damaged and was passed over" in message]
     begun = [index for index, event in enumerate(journal) if event.get("event") == "began"]
     killed = sum(all(event.get("event") not in _ENDS for event in journal[a:b]) for a, b in itertools.pairwise(begun))
@@ -263,6 +263,7 @@ def _event(event: Event) -> dict[str, str]:
         "began": f"started with generation {event.get('generation', 0) + 1}",
         "compiled": f"compiled in {event.get('seconds', 0.0):.1f} s",
         "warned": str(event.get("message", "")),
+        "noted": str(event.get("message", "")),
         "failed": f"failed after generation {event.get('generation', 0)}: {event.get('message', '')}",
         "ended": f"{event.get('why', 'ended')} after generation {event.get('generation', 0)}",
     }
