@@ -286,7 +286,7 @@ def export(command: Export) -> None:
     chosen = {"cell": exported.cell, "member": exported.member, "skill": exported.skill}
     policy = ", ".join(f"{name} {value}" for name, value in chosen.items() if value is not None) or "the best"
     console = terminal()
-    console.print_line(f"{policy}, generation {exported.generation}")
+    console.print_line(", ".join(filter(None, (policy, f"generation {exported.generation}", exported.elite))))
     for name, difference in exported.differences.items():
         agreement = f"equal actions on {exported.observations:,} observations, to within {difference:.1g}"
         console.print_line(f"{name:17} {agreement}")

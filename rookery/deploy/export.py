@@ -48,6 +48,8 @@ class Exported(NamedTuple):
     """Largest absolute difference of any component of an action or memory, by file."""
     without_onnx: str | None
     """Reason for a missing policy.onnx, as a clause."""
+    elite: str | None = None
+    """The descriptor of the elite, and its distance from the requested one, as text; None without a repertoire."""
 
 
 def export(
@@ -116,7 +118,19 @@ def export(
     }
     _write(path, files, description)
     source = policy.origin.generation, policy.cell, policy.member, policy.skill
-    return Exported(path, *source, (*files, _DESCRIPTION), count, differences, without_onnx)
+    return Exported(path, *source, (*files, _DESCRIPTION), count, differences, without_onnx, _elite(policy, cell))
+
+
+def _elite(policy: Policy, cell: Cell | None) -> str | None:
+    """See `Exported.elite`."""
+    if policy.descriptor is None:
+        return None
+    text = f"descriptor {', '.join(f'{value:.4g}' for value in policy.descriptor)}"
+    wanted = None if cell in (None, "best") else policies.parse_cell(cell)
+    if wanted is None or isinstance(wanted, int):
+        return text
+    distance = np.linalg.norm(np.subtract(policy.descriptor, wanted))
+    return f"{text}, at a distance of {distance:.3g} from {', '.join(f'{value:.4g}' for value in wanted)}"
 
 
 def stablehlo(policy: Policy) -> bytes:

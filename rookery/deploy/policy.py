@@ -175,7 +175,7 @@ def _elite(origin: Origin, repertoire: Repertoire, cell: Cell) -> Elite:
         raise ValueError(f"the repertoire of {origin.path} is empty; continue that run until it has an elite.")
     if isinstance(cell, str) and cell == "best":
         return repertoires.best(repertoire)
-    requested = _parse_cell(cell)
+    requested = parse_cell(cell)
     if not isinstance(requested, int):
         size = repertoire.centroids.shape[1]
         if len(requested) != size or not all(map(math.isfinite, requested)):
@@ -194,7 +194,7 @@ def _elite(origin: Origin, repertoire: Repertoire, cell: Cell) -> Elite:
     return repertoires.elite(repertoire, requested)
 
 
-def _parse_cell(cell: Cell) -> int | list[float]:
+def parse_cell(cell: Cell) -> int | list[float]:
     """A cell's index, or a descriptor; a single number with a decimal point is a descriptor of one dimension."""
     if isinstance(cell, str):
         with contextlib.suppress(ValueError):

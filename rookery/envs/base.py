@@ -9,7 +9,7 @@ agents, sizes are those of the largest agent, and the flags of an agent whose ta
 is over. The episode is over when it has ended for all agents. Every function here supports both kinds.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -43,6 +43,8 @@ class DescriptorSpec(NamedTuple):
     not a position. Goals are positions between the limits."""
     observed: bool = False
     """Whether the first D features of an observation are the descriptor of its state."""
+    names: tuple[str, ...] | None = None
+    """Name of each dimension, `[D]`; None: they are taken from letters in the meaning, or numbered."""
 
     @property
     def size(self) -> int:
@@ -88,7 +90,8 @@ class EnvSpec(NamedTuple):
     descriptor: DescriptorSpec | None = None
     """None: the task has no descriptor."""
     qd_offset: float = 0.0
-    """Reward per step, added for the QD score so that the worst known behaviour counts as 0."""
+    """Reward per step, added for the QD score so that the worst known behaviour counts as 0: at least minus the lowest
+    reward of a step. With rewards below 0 and an offset of 0 every elite counts as 0, and so does the QD score."""
     skill: SkillSpec | None = None
     """None: observations have no skill."""
     team: Team | None = None
@@ -292,7 +295,7 @@ def _parameterize_inside(
 
 
 def descriptor_spec(
-    meaning: str,
+    meaning: str | Sequence[str],
     kind: descriptors.Kind,
     lower: tuple[float, ...],
     upper: tuple[float, ...],
@@ -302,7 +305,7 @@ def descriptor_spec(
     """Build the spec of a descriptor and check it.
 
     Args:
-      meaning: short description, for example "final x, y".
+      meaning: short description, for example "final x, y", or the name of each dimension, `("position", "speed")`.
       kind: one of `descriptors.KINDS`.
       lower: lower limits, `[D]`, finite.
       upper: upper limits, `[D]`, finite and above `lower`.
@@ -310,16 +313,20 @@ def descriptor_spec(
       observed: see `DescriptorSpec.observed`.
 
     Raises:
-      ValueError: the descriptor has size 0, its limits differ in size, are not finite or do not increase, `kind` is
-        unknown, or `cell` is not above 0 or is given for another kind than "final".
+      ValueError: the descriptor has size 0, its limits or names differ in size, its limits are not finite or do not
+        increase, `kind` is unknown, or `cell` is not above 0 or is given for another kind than "final".
 
     Example:
       >>> rookery.envs.descriptor_spec("final x, y", "final", (-1.0, -1.0), (1.0, 1.0)).size
       2
     """
+    names = None if isinstance(meaning, str) else tuple(meaning)
+    meaning = meaning if isinstance(meaning, str) else ", ".join(meaning)
     lower, upper = (tuple(map(float, np.atleast_1d(np.asarray(side, np.float64)))) for side in (lower, upper))
     if not lower or len(lower) != len(upper):
         raise ValueError(f"descriptor {meaning!r} needs limits of one equal size >= 1, got {lower} and {upper}.")
+    if names is not None and len(names) != len(lower):
+        raise ValueError(f"descriptor {meaning!r} has {len(names)} names for {len(lower)} dimensions.")
     if not trees.are_finite_in_float32((*lower, *upper)):
         raise ValueError(f"descriptor {meaning!r} needs finite limits, got {lower} and {upper}.")
     if any(low >= high for low, high in zip(lower, upper, strict=True)):
@@ -331,7 +338,7 @@ def descriptor_spec(
             f"descriptor {meaning!r} with a cell is a position, so the cell must be above 0 and the kind 'final'; got "
             f"{cell} and {kind!r}."
         )
-    return DescriptorSpec(meaning, kind, lower, upper, None if cell is None else float(cell), observed)
+    return DescriptorSpec(meaning, kind, lower, upper, None if cell is None else float(cell), observed, names)
 
 
 def first_step(

@@ -34,7 +34,8 @@ def dimensions(config: Settings, size: int) -> Dimensions:
     recorded = config.get("descriptor")
     recorded = recorded if isinstance(recorded, Mapping) and len(recorded.get("lower", ())) == size else {}
     limits = np.asarray([recorded["lower"], recorded["upper"]], float) if recorded else None
-    return Dimensions(names(recorded.get("meaning", "descriptor"), size), recorded.get("kind", "final"), limits)
+    named = recorded.get("names") or names(recorded.get("meaning", "descriptor"), size)
+    return Dimensions(list(named), recorded.get("kind", "final"), limits)
 
 
 def names(meaning: str, size: int) -> list[str]:

@@ -42,6 +42,11 @@ def objective(config: Settings) -> str | None:
     return part(config, "learner").get("objective") or part(config, "evaluation").get("objective")
 
 
+def individual(columns: Collection[str]) -> str:
+    """What `best_fitness` is the best of: members, or the children of a generation of MAP-Elites, which has none."""
+    return "child" if "coverage" in columns and "replaced" not in columns else "member"
+
+
 def measure_labels(config: Settings, columns: Collection[str], seeds: bool = False) -> dict[str, str]:
     """The columns of `metrics.csv` with measures that are not the fitness, and their labels.
 
@@ -51,9 +56,16 @@ def measure_labels(config: Settings, columns: Collection[str], seeds: bool = Fal
     names = [RETURN, *(name for name in columns if name.startswith(MEASURE))]
     names.remove(f"{MEASURE}{chosen}" if f"{MEASURE}{chosen}" in names else RETURN)
     agents = tuple(f"/{name.removeprefix(AGENT_PREFIX)}" for name in columns if name.startswith(AGENT_PREFIX))
-    whose = "mean of the seeds" if seeds else f"of the best {'child' if 'coverage' in columns else 'member'}"
+    whose = "mean of the seeds" if seeds else f"of the best {individual(columns)}"
     labels = {name if seeds else BEST + name: f"{name.removeprefix(MEASURE)}, {whose}" for name in names}
     return {name: label for name, label in labels.items() if name in columns and not name.endswith(agents)}
+
+
+def no_qd_score(last: Mapping[str, float]) -> str | None:
+    """Why the QD score of a repertoire is 0, from a row of `metrics.csv`; None if it is not."""
+    if last["qd_score"] != 0.0 or not last.get("below_offset"):
+        return None
+    return "the QD score is 0, since the fitness of every elite is below the offset of the task (`qd_offset`)"
 
 
 def part(config: Settings, name: str) -> Settings:

@@ -96,6 +96,12 @@ class RunRecord:
         return self.folder.repertoire_file.is_file()
 
     @property
+    def outside(self) -> str:
+        """What a member with the parent -1 came from."""
+        sources = ["the repertoire"] * ("coverage" in self._metrics) + ["another island"] * (ISLAND in self.config)
+        return " or ".join(sources) or "the repertoire or another island"
+
+    @property
     def is_independent(self) -> bool:
         """Whether the members are independent runs."""
         return are_independent(self.config)

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from rookery.factories import MEASURE
-from rookery.report.formatting import counted, equal_decimals, number, signed
+from rookery.report.formatting import counted, equal_decimals, no_qd_score, number, signed
 from rookery.report.readers import open_run
 from rookery.report.runs import ranking_fitness, worst_fitness
 from rookery.report.statistics import interquartile_mean, over_runs
@@ -44,18 +44,19 @@ def summary(run_dir: str | Path) -> Table:
     for name, values in {"fitness": lineage.fitness[-1], **rated, **hyper}.items():
         rows[name] = [f"{values[member]:.4g}" for member in chosen.values()]
     if not (lineage.parents[1:] == np.arange(len(order))).all():
-        copies = [_latest_copy(lineage.parents[:, member], member) for member in chosen.values()]
+        copies = [_latest_copy(lineage.parents[:, member], member, record.outside) for member in chosen.values()]
         rows["copied from"], rows["after generation"] = map(list, zip(*copies, strict=True))
     return _titled_table(title, list(chosen), rows)
 
 
-def _latest_copy(parents: np.ndarray, member: int) -> tuple[str, str]:
-    """What last replaced a member, from its parents `[G]`, and after which generation, counted from 1."""
+def _latest_copy(parents: np.ndarray, member: int, outside: str) -> tuple[str, str]:
+    """What last replaced a member, from its parents `[G]`, and after which generation, counted from 1; `outside` is
+    what the parent -1 means."""
     replaced = np.flatnonzero(parents[1:] != member)
     if not len(replaced):
         return "never", "-"
     parent = parents[replaced[-1] + 1]
-    return "repertoire or island" if parent < 0 else f"member {parent}", str(replaced[-1] + 1)
+    return outside.removeprefix("the ") if parent < 0 else f"member {parent}", str(replaced[-1] + 1)
 
 
 def _best_first(fitness: np.ndarray) -> np.ndarray:
@@ -99,7 +100,9 @@ def repertoire_summary(run_dir: str | Path) -> Table:
     """Coverage, QD score and best fitness of a run's repertoire after the first and after the last generation."""
     metrics = open_run(run_dir).metrics
     rows = {label: [f"{metrics[name][row]:.4g}" for row in (0, -1)] for name, label in _REPERTOIRE.items()}
-    return _titled_table(f"repertoire after generation {len(metrics['generation'])}", ["first", "last"], rows)
+    table = _titled_table(f"repertoire after generation {len(metrics['generation'])}", ["first", "last"], rows)
+    table.caption, table.caption_justify = no_qd_score({name: values[-1] for name, values in metrics.items()}), "left"
+    return table
 
 
 def repertoire_evaluation(metrics: Metrics) -> Table:

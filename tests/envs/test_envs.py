@@ -358,6 +358,8 @@ def test_streaming_descriptors_are_finite_for_no_living_step(kind: str) -> None:
 def test_declarations_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="size >= 1"):
         base.descriptor_spec("nothing", "mean", (), ())
+    with pytest.raises(ValueError, match="descriptor 'x, y' has 2 names for 1 dimensions"):
+        base.descriptor_spec(("x", "y"), "mean", (0.0,), (1.0,))
     with pytest.raises(ValueError, match="lower < upper"):
         base.descriptor_spec("a point", "final", (1.0,), (1.0,))
     with pytest.raises(ValueError, match="'median' is unknown"):

@@ -104,6 +104,7 @@ def _projected(height: Callable[[Array], Array], name: str, size: int) -> Functi
         raise ValueError(f"the size of {name!r} must be even and at least 2, got {size}.")
     limit = EDGE * size / 2
     descriptor = base.descriptor_spec("sum of each half", "final", (-limit, -limit), (limit, limit))
+    descriptor = descriptor._replace(names=("sum of the first half", "sum of the second half"))
     init = partial(_uniform, size, -EDGE, EDGE)
     return Function(name, init, partial(_score_projected, height), None, descriptor, 0.0, size)
 

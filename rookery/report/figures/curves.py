@@ -27,6 +27,7 @@ from rookery.report.formatting import (
     fitness_label,
     fitness_metric,
     headline,
+    individual,
     measure_labels,
 )
 from rookery.report.readers import RunRecord, Table, open_run
@@ -136,7 +137,7 @@ def _marker(steps: np.ndarray) -> str | None:
 def _draw_fitness(
     axes: "Axes", steps: np.ndarray, metrics: Table, lineage: Lineage | None, label: str, seeds: Sequence[Run]
 ) -> None:
-    marker = _marker(steps)
+    marker, best = _marker(steps), "best child" if individual(metrics) == "child" else "best"
     if lineage is not None:
         axes.plot(steps, lineage.fitness, color=QUIET, linewidth=0.8, alpha=0.7, marker=marker, markersize=3)
     if "max_fitness" in metrics:
@@ -144,7 +145,7 @@ def _draw_fitness(
     if seeds:
         _draw_seeds(axes, seeds, marker)
     else:
-        axes.plot(steps, metrics["best_fitness"], color=PALETTE[0], linewidth=1.6, label="best", marker=marker)
+        axes.plot(steps, metrics["best_fitness"], color=PALETTE[0], linewidth=1.6, label=best, marker=marker)
         axes.plot(steps, metrics["median_fitness"], color=INK, linewidth=2.2, label="median", marker=marker)
     unit = "(evaluations)" if lineage is None else "of each seed" if seeds else "of the population"
     axes.set_xlabel(f"environment steps {unit}")

@@ -11,6 +11,7 @@ from rookery.report.formatting import (
     REPERTOIRE_METRICS,
     SKILL_METRICS,
     fitness_metric,
+    individual,
     measure_labels,
     objective,
 )
@@ -69,6 +70,7 @@ def _learning(record: RunRecord) -> JsonObject:
         "seconds": packed(np.cumsum(seconds(metrics)), precise=True),
         "seeds": _seeds(seeds),
         "best": None if seeds else packed(metrics["best_fitness"]),
+        "individual": individual(metrics),
         "elite": packed(metrics["max_fitness"]) if "max_fitness" in metrics else None,
         "agents": {name.removeprefix(AGENT_PREFIX): name for name in metrics if name.startswith(AGENT_PREFIX)},
         "panels": _panels(record),
@@ -118,7 +120,7 @@ def _populations(record: RunRecord) -> list[JsonObject]:
     """The population; or one per role, where I roles evolve separately: role i of slot p has index `p I + i`."""
     lineage, names = record.lineage, [name for name in record.metrics if name.startswith(AGENT_PREFIX)]
     if not (_has_roles(record) and names):
-        return [{"name": None, **_population(lineage, bool(record.seeds))}]
+        return [{"name": None, "outside": record.outside, **_population(lineage, bool(record.seeds))}]
     count = len(names)
     populations = []
     for role, name in enumerate(names):
@@ -128,7 +130,8 @@ def _populations(record: RunRecord) -> list[JsonObject]:
             rating=None if lineage.rating is None else lineage.rating[:, role::count],
             hyper={hyper: values[:, role::count] for hyper, values in lineage.hyper.items()},
         )
-        populations.append({"name": name.removeprefix(AGENT_PREFIX), **_population(of_role)})
+        named = {"name": name.removeprefix(AGENT_PREFIX), "outside": record.outside}
+        populations.append({**named, **_population(of_role)})
     return populations
 
 

@@ -8,7 +8,17 @@ from types import MappingProxyType
 
 import numpy as np
 
-from rookery.report.formatting import AGENT_PREFIX, Settings, counted, duration, number, objective, part, steps_text
+from rookery.report.formatting import (
+    AGENT_PREFIX,
+    Settings,
+    counted,
+    duration,
+    no_qd_score,
+    number,
+    objective,
+    part,
+    steps_text,
+)
 from rookery.report.page_json import JsonObject
 from rookery.report.readers import Event, RunRecord, Table
 from rookery.report.runs import Run, worst_fitness
@@ -131,7 +141,8 @@ def result(config: Settings, metrics: Table, seeds: Sequence[Run] = ()) -> str:
     if "coverage" in last:
         best = " ".join(filter(None, ("best", objective(config), number(last["max_fitness"]))))
         parts = [f"{last['coverage']:.1f} % of {_cells(config)} covered", best]
-        return f"{', '.join(parts)}, QD score {number(last['qd_score'])}, {after}"
+        result = f"{', '.join(parts)}, QD score {number(last['qd_score'])}, {after}"
+        return f"{result}; {reason}" if (reason := no_qd_score(last)) else result
     agents = {name.removeprefix(AGENT_PREFIX): value for name, value in last.items() if name.startswith(AGENT_PREFIX)}
     if 1 < len(agents) <= _MOST_AGENTS:
         returns = ", ".join(f"{name} {number(value)}" for name, value in agents.items())

@@ -47,7 +47,7 @@ function fitnessLines(learning, xs, colours) {
     series.push(band("quartiles", xs, learning.lower.data, learning.upper.data, first));
     series.push(line("median member", xs, learning.median.data, first));
   }
-  if (learning.best) series.push(line("best member", xs, learning.best.data, second));
+  if (learning.best) series.push(line(`best ${learning.individual}`, xs, learning.best.data, second));
   if (learning.elite) series.push(line("best elite", xs, learning.elite.data, third));
   return series;
 }

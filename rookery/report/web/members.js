@@ -88,13 +88,13 @@ function memberTip(run, generation, member) {
 }
 
 /** Where the parameters of a member come from: its slot's latest replacement, in this generation or before. */
-function originText({ name, parents, fitness }, generation, member) {
+function originText({ name, outside, parents, fitness }, generation, member) {
   const [, size] = fitness.shape;
   let from = generation;
   while (from > 0 && parents.data[from * size + member] === member) from--;
   if (from === 0) return generation === 0 ? "initial member" : "never replaced";
   const parent = parents.data[from * size + member];
-  const replaced = parent < 0 ? `loaded from the repertoire or another island after generation ${from}` : `copied from ${name ?? "member"} ${parent} after generation ${from}`;
+  const replaced = parent < 0 ? `loaded from ${outside} after generation ${from}` : `copied from ${name ?? "member"} ${parent} after generation ${from}`;
   return from === generation ? replaced : `survived; ${replaced}`;
 }
 

@@ -128,7 +128,7 @@ def test_the_member_under_the_pointer_is_described(page: "Page", short_runs: dic
 
 ORIGINS = """(cases) => {
   const parents = { data: [0, 1, 0, 0, 0, 1, -1, 1] }; // two members in four generations
-  const population = { name: null, parents, fitness: { shape: [4, 2] } };
+  const population = { name: null, outside: "the repertoire", parents, fitness: { shape: [4, 2] } };
   return cases.map(([generation, member]) => originText(population, generation, member));
 }"""
 
@@ -140,7 +140,7 @@ def test_the_origin_of_a_member_is_its_latest_replacement(page: "Page") -> None:
         "never replaced",
         "copied from member 0 after generation 1",
         "survived; copied from member 0 after generation 1",
-        "loaded from the repertoire or another island after generation 3",
+        "loaded from the repertoire after generation 3",
     ]
 
 

@@ -1,5 +1,6 @@
 """`repertoire.png`: positions and colours of the cells, Voronoi polygons, bins, and the title."""
 
+import json
 from pathlib import Path
 
 import matplotlib
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from rookery.envs import base as envs
 from rookery.report import dimensions
 from rookery.report.figures import repertoire as repertoire_picture
 from rookery.report.figures.repertoire import draw_repertoire
@@ -160,6 +162,10 @@ def test_dimensions_are_named_by_the_meaning():
         ("share of steps", 1): ["share of steps"],
     }
     assert {given: dimensions.names(*given) for given in named} == named
+    spec = envs.descriptor_spec(("position", "speed"), "final", (0.0, 0.0), (1.0, 2.0))
+    assert spec.meaning == "position, speed"
+    recorded = json.loads(json.dumps({"descriptor": spec._asdict()}))
+    assert dimensions.dimensions(recorded, 2).names == ["position", "speed"]
 
 
 def test_missing_limits_are_estimated_from_the_centroids(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from rookery.cli.app import parse
 from rookery.experiments.config_io import run_record
-from rookery.report.formatting import duration, number
+from rookery.report.formatting import duration, no_qd_score, number
 from rookery.report.readers import open_run
 from rookery.report.runs import Run
 from rookery.report.sections import summary
@@ -48,6 +48,7 @@ def metrics(**more):
             "Discriminator accuracy 76 % for directions in 2 dimensions",
         ),
         ({"accuracy": 0.5}, {}, "Discriminator accuracy 50 %"),
+        (REPERTOIRE | {"below_offset": 1.0}, {}, "31.2 % of the cells covered, best 12,346, QD score 0.5"),
         ({}, {"learner": {"objective": "success"}}, "Best success 2, median 1"),
         (
             REPERTOIRE,
@@ -69,6 +70,13 @@ def metrics(**more):
 )
 def test_the_result_is_one_line(last, config, text):
     assert summary.result(config, arrays(LAST | last)) == f"{text}, after 1.5M environment steps"
+
+
+def test_a_qd_score_of_0_says_why():
+    last = arrays(LAST | REPERTOIRE | {"qd_score": 0.0, "below_offset": 8.0})
+    assert summary.result({}, last).endswith("; " + str(no_qd_score({"qd_score": 0.0, "below_offset": 8.0})))
+    assert "below the offset of the task (`qd_offset`)" in summary.result({}, last)
+    assert "offset" not in summary.result({}, last | arrays({"below_offset": 0.0}))
 
 
 def runs(*fitness):

@@ -45,7 +45,8 @@ def ground_contact(feet: int) -> Variant:
       feet: number of feet; the loaded model must have the same number.
     """
     spec = base.descriptor_spec("ground contact of each foot", "mean", (0.0,) * feet, (1.0,) * feet)
-    return Variant(partial(_prepare_contacts, feet), spec)
+    names = tuple(f"ground contact of foot {foot + 1}" for foot in range(feet))
+    return Variant(partial(_prepare_contacts, feet), spec._replace(names=names if feet > 1 else None))
 
 
 def _prepare_contacts(feet: int, brax_env: Any, name: str) -> StateReaders:

@@ -20,6 +20,10 @@ FEET = {
     "WalkerWalk": ("right_foot", "left_foot"),
 }
 """Names of the feet's bodies, in the order of the descriptor's dimensions."""
+_FOOT = {
+    **{"bfoot": "the back foot", "ffoot": "the front foot", "foot": "the foot"},
+    **{"right_foot": "the right foot", "left_foot": "the left foot"},
+}
 POSITION_AXES = {"HopperStand": 1, "HumanoidStand": 2, "WalkerStand": 1}
 """Number of horizontal axes along which the robot moves; the reward of these tasks does not depend on its position."""
 _REACH = 25.0  # metres from the start: an average of 1 m/s for an episode of 25 s
@@ -28,7 +32,9 @@ _REACH = 25.0  # metres from the start: an average of 1 m/s for an episode of 25
 def contacts(name: str) -> base.DescriptorSpec:
     """The fraction of the episode's steps in which each foot touches the ground, `[feet]` in [0, 1]."""
     feet = len(FEET[name])
-    return base.descriptor_spec("ground contact of each foot", "mean", (0.0,) * feet, (1.0,) * feet)
+    names = tuple(f"ground contact of {_FOOT.get(foot, foot)}" for foot in FEET[name])
+    spec = base.descriptor_spec("ground contact of each foot", "mean", (0.0,) * feet, (1.0,) * feet)
+    return spec._replace(names=names)
 
 
 def position(name: str) -> base.DescriptorSpec:
