@@ -5,7 +5,7 @@ spec of an environment declares the shapes (`EnvSpec.observation_shape`), which 
 """
 
 import math
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,28 @@ from rookery.types import Array, PyTree
 Shape = Any
 """The shape of an array, a tuple of ints, or a pytree of such tuples, such as `{"image": (10, 10, 4), "speed": (2,)}`.
 """
+
+
+class Part(NamedTuple):
+    """A part of an observation as its environment gives it, and how it becomes features; `policy.json` lists them."""
+
+    path: tuple[str | int, ...]
+    """Keys that lead to it in a dictionary or tuple; of a whole observation none."""
+    shape: tuple[int, ...]
+    """Shape of the array that the environment gives."""
+    type: str
+    """NumPy's name of its type."""
+    encoding: Literal["numbers", "pixels", "one-hot", "by type"]
+    """Numbers as they are; pixels in 0..255, which are divided by 255 unless all parts are pixels; one-hot; or, by the
+    type of the array, pixels for uint8 and numbers for all others."""
+    size: int
+    """Number of features."""
+    channels_first: bool = False
+    """Whether it is an image `[C, H, W]`, whose channels move to the end."""
+    counts: tuple[int, ...] = ()
+    """For one-hot: how many values each number has."""
+    starts: tuple[int, ...] = ()
+    """For one-hot: the first value of each number."""
 
 
 def feature_size(shape: Shape) -> int:

@@ -138,7 +138,8 @@ class LoadedRun:
           agent: name or index of one agent of a team, which then acts on its own observation.
 
         Returns:
-          A function from `[O]`, or from features in their own shape, such as an image, to `[A]` (or `[]` int32); for a
+          A function from an observation as the environment gives it, or from features `[O]`, to the action that the
+          environment takes: `[A]` or `[]` int32; with Gymnasium an array of NumPy within its bounds, or an int. For a
           team without `agent` from `[I, O]` to `[I, A]`. A recurrent policy also takes and returns its memory, which is
           0 in the first step of an episode.
         """

@@ -4,19 +4,21 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from rookery import trees
 from rookery.agents.actor_critic import Memory
+from rookery.deploy import interface
 from rookery.envs.base import ActionWithCarry, EnvSpec
 from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import warm_start
 from rookery.experiments.warm_start import Origin
-from rookery.features import as_floats, flatten_features, is_shape
+from rookery.features import Part, is_shape
 from rookery.learners import rollout
 from rookery.learners.base import Evaluator, genotype
 from rookery.qd import repertoire as repertoires
@@ -86,11 +88,45 @@ class Policy(NamedTuple):
         return {name: np.dtype("uint8" if pixels and name == "observation" else "float32") for name in self.inputs}
 
     @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of an observation as the environment gives them, in the order of their features."""
+        shape, dtype = self.spec.observation_shape or (self.spec.observation_size,), self.types["observation"].name
+        leaves = jax.tree_util.tree_leaves_with_path(shape, is_leaf=is_shape)
+        found = [(tuple(_key(key) for key in path), leaf) for path, leaf in leaves]
+        return self.spec.given or tuple(Part(path, leaf, dtype, "by type", math.prod(leaf)) for path, leaf in found)
+
+    @property
+    def interface(self) -> dict[str, Any]:
+        """What `interface.encode` and `decode` need to know of a policy, as JSON values: a part of `policy.json`."""
+        spec, taken = self.spec, self.spec.taken
+        size, team = spec.action_size, spec.team
+        kind = {"kind": "continuous", "type": "float32", "size": size, "low": -1.0, "high": 1.0}
+        if spec.discrete:
+            kind = {"kind": "discrete", "type": "int32", "size": size, "low": 0, "high": size - 1}
+        return {
+            "inputs": self.inputs,
+            "observation": {
+                "size": self.observation_size,
+                "type": self.types["observation"].name,
+                "features": [part._asdict() | {"path": [*part.path]} for part in self.parts],
+            },
+            "action": kind | ({"environment": taken._asdict()} if taken else {}),
+            # Smaller observations and actions are padded at the end.
+            "team": team
+            and {"names": team.names, "observation_sizes": team.observation_sizes, "action_sizes": team.action_sizes},
+        }
+
+    @property
     def outputs(self) -> dict[str, tuple[int, ...]]:
         """Shape of one row by name: `action` `[A]`, `[]` int32 if discrete; `next_memory` `[H]` if recurrent."""
         agents = self.spec.agents
         shapes = {"action": agents if self.spec.discrete else (*agents, self.spec.action_size)}
         return shapes | ({"next_memory": (*agents, self.memory_size)} if self.memory_size else {})
+
+
+def _key(key: Any) -> str | int:
+    """A key of a path in a pytree as it is in an observation."""
+    return next(getattr(key, name) for name in ("key", "idx", "name") if hasattr(key, name))
 
 
 def choose(origin: Origin, cell: Cell | None = None, member: int | None = None, skill: int | None = None) -> Policy:
@@ -250,15 +286,31 @@ def acting(policy: Policy, agent: str | int | None = None) -> Callable[..., Arra
       agent: name or index of one agent of a team, whose observation and action have no axis of agents then.
 
     Returns:
-      `policy_function(policy)`, which also takes lists, and features in their own shape, such as images.
+      `policy_function(policy)`, which also takes lists, features in their own shape, such as images, and what an
+      environment of Gymnasium gives, such as dictionaries and numbers of a Discrete space. It returns what the
+      environment takes: for Gymnasium's an int, or an array of NumPy within the bounds.
 
     Raises:
       ValueError: the team has no such agent; (the function) the observation has another shape.
     """
     if agent is not None:
         return _acting_alone(policy, _agent(policy, agent))
-    act = jax.jit(policy_function(policy))
-    return lambda observation, *memory: act(_features(policy, observation), *memory)
+    return partial(_act_on, policy.interface, policy.spec.taken is not None, jax.jit(policy_function(policy)))
+
+
+def _act_on(about: dict[str, Any], on_host: bool, act: Callable[..., Any], observation: PyTree, *memory: Array) -> Any:
+    """Act on one observation as the environment gives it; an environment on the host takes NumPy's numbers."""
+    traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(observation))
+    xp: Any = np if on_host and not traced else jnp
+    features, expected = interface.encode(about, observation, xp), tuple(about["inputs"]["observation"])
+    if features.shape != expected:
+        raise ValueError(
+            f"the policy reads observations of shape {expected}, got {features.shape}; jax.vmap gives the actions "
+            "for a batch of them."
+        )
+    action, *following = act(features, *memory) if memory else (act(features),)
+    action = interface.decode(about, xp.asarray(action), xp)
+    return (action, *following) if memory else action
 
 
 def _agent(policy: Policy, agent: str | int) -> int:
@@ -281,35 +333,6 @@ def _acting_alone(policy: Policy, agent: int) -> Callable[..., Array | tuple[Arr
         return jax.tree.map(lambda leaf: leaf[agent], team(*copies))
 
     return act
-
-
-def _features(policy: Policy, observation: PyTree) -> Array:
-    """An observation as a vector `[O]`, for a team `[I, O]`; with action masks it is one already."""
-    shape, leading = policy.spec.observation_shape, len(policy.spec.agents)
-    arrays = jnp.asarray(observation) if shape is None or is_shape(shape) else observation
-    if [leaf.shape[leading:] for leaf in jax.tree.leaves(arrays)] == jax.tree.leaves(shape, is_leaf=is_shape):
-        arrays = flatten_features(arrays, leading)
-    vector, expected = jnp.asarray(arrays), policy.inputs["observation"]
-    if vector.shape != expected:
-        own = f" or {shape}" if shape is not None else ""
-        raise ValueError(
-            f"the policy reads observations of shape {expected}{own}, got {vector.shape}; jax.vmap gives the actions "
-            "for a batch of them."
-        )
-    return _as_input(policy, vector)
-
-
-def _as_input(policy: Policy, vector: Array) -> Array:
-    """A vector in the type of the policy's observations.
-
-    Raises:
-      ValueError: the policy reads pixels, and the vector has other numbers.
-    """
-    if policy.types["observation"] != np.uint8:
-        return as_floats(vector)  # among other features, pixels are numbers in [0, 1]
-    if not jnp.issubdtype(vector.dtype, jnp.integer):
-        raise ValueError(f"the policy reads pixels, uint8 in 0..255, got {vector.dtype}; do not divide them by 255.")
-    return vector.astype(jnp.uint8)
 
 
 def _act(policy: Policy, observation: Array) -> Array:

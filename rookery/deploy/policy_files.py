@@ -1,14 +1,15 @@
 """Files of an exported policy: its description, `policy.json`, and scripts that run it without this library."""
 
-from collections.abc import Mapping
+import inspect
 from typing import Any
 
 import jax
 import numpy as np
 
 from rookery import normalize
+from rookery.deploy import interface
 from rookery.deploy.policy import Policy
-from rookery.envs.base import DescriptorSpec, Team
+from rookery.envs.base import DescriptorSpec
 from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.storage import run_dir
 from rookery.versions import versions
@@ -21,6 +22,7 @@ def describe(policy: Policy) -> dict[str, Any]:
     """The content of `policy.json`, as JSON values; for a team, sizes are per agent."""
     spec, settings = policy.spec, policy.origin.built.program.settings
     descriptor, skill = spec.descriptor, policy.skill
+    about = policy.interface
     return {
         "format": FORMAT,
         "task": spec.name,
@@ -35,14 +37,13 @@ def describe(policy: Policy) -> dict[str, Any]:
         "inputs": {name: ["batch", *shape] for name, shape in policy.inputs.items()},
         "outputs": {name: ["batch", *shape] for name, shape in policy.outputs.items()},
         "observation": {
-            "size": policy.observation_size,
-            "type": policy.types["observation"].name,
+            **about["observation"],
             "shape": policy.spec.observation_shape,
             "mask": policy.mask_size,
             "normalised": _normalisation(policy),
         },
-        "action": _action(policy),
-        "team": spec.team and _team(spec.team),
+        "action": about["action"],
+        "team": about["team"],
         "hidden_sizes": (settings.get("agent") or settings.get("policy") or {}).get("hidden_sizes"),
     }
 
@@ -54,18 +55,6 @@ def _descriptor(spec: DescriptorSpec, value: tuple[float, ...]) -> dict[str, Any
 def _skill(policy: Policy) -> list[float]:
     assert policy.spec.skill is not None
     return enumerate_skills(policy.spec.skill)[policy.skill or 0].tolist()
-
-
-def _team(team: Team) -> dict[str, Any]:
-    """The agents in the order of the agent axis; smaller observations and actions are padded at the end."""
-    return {"names": team.names, "observation_sizes": team.observation_sizes, "action_sizes": team.action_sizes}
-
-
-def _action(policy: Policy) -> dict[str, Any]:
-    size = policy.spec.action_size
-    if policy.spec.discrete:
-        return {"kind": "discrete", "type": "int32", "size": size, "low": 0, "high": size - 1}
-    return {"kind": "continuous", "type": "float32", "size": size, "low": -1.0, "high": 1.0}
 
 
 def _normalisation(policy: Policy) -> dict[str, Any] | None:
@@ -84,76 +73,89 @@ def _normalisation(policy: Policy) -> dict[str, Any] | None:
 
 def scripts(policy: Policy, onnx: bool) -> dict[str, str]:
     """Contents by file name of the scripts, each of which can also be imported as a module."""
-    types = {name: f"np.{dtype.name}" for name, dtype in policy.types.items()}
-    names = list(policy.inputs)
-    parts = {
-        "names": ", ".join(names),
-        "docstring": _docstring(policy),
-        "arrays": ", ".join(f"np.asarray({name}, {types[name]})" for name in names),
-        "feeds": ", ".join(f'"{name}": np.asarray({name}, {types[name]})' for name in names),
-        "zeros": ", ".join(f"np.zeros({(1, *shape)})" for shape in policy.inputs.values()),
-        "first": "" if policy.memory_size else "[0]",
-    }
-    return _filled({"act.py": _ACT} | ({"act_onnx.py": _ACT_ONNX} if onnx else {}), parts)
-
-
-def _filled(templates: Mapping[str, str], parts: Mapping[str, str]) -> dict[str, str]:
-    return {name: template.format(**parts) for name, template in templates.items()}
+    functions = inspect.getsource(interface).partition('"""\n\nimport numpy as np\n')[2].strip()
+    parts = {"docstring": _docstring(policy), "functions": functions}
+    made = {"act.py": ("jax, flatbuffers and numpy, or onnxruntime and numpy", _LOAD)}
+    made |= {"act_onnx.py": ("onnxruntime and numpy", _LOAD_ONNX)} if onnx else {}
+    return {name: _SCRIPT.format(needs=needs, load=load, **parts) for name, (needs, load) in made.items()}
 
 
 def _docstring(policy: Policy) -> str:
-    """Docstring of the script's function: one line, or three for a recurrent policy."""
-    shapes = {name: f"[{', '.join(['batch', *map(str, shape)])}]" for name, shape in policy.inputs.items()}
-    action = f"[{', '.join(['batch', *map(str, policy.outputs['action'])])}]"
-    values = f"int32 in 0..{policy.spec.action_size - 1}" if policy.spec.discrete else "in [-1, 1]"
-    pixels = ", uint8 in 0..255," if policy.types["observation"] == np.uint8 else ""
-    summary = f"Observations {shapes['observation']}{pixels} -> actions {action}, {values}."
-    if not policy.memory_size:
-        return summary
+    """The docstring of the script's function."""
+    shapes = {name: f"[{', '.join(map(str, shape))}]" for name, shape in {**policy.inputs, **policy.outputs}.items()}
+    memory = (
+        "\n\n    Returns the action and the memory, which the next step takes; None in the first step of an episode."
+    )
     return (
-        f"{summary}\n\n    The memory {shapes['memory']} is a second input and output: zeros in the first step of an\n"
-        "    episode, then the memory returned by the step before.\n    "
+        "The action for an observation as the environment gives it, or for its features "
+        f"{shapes['observation']};\n    also for a batch of them, `[batch, ...]`.{memory if policy.memory_size else ''}"
     )
 
 
-_ACT = '''"""The policy of policy.json, without the library that trained it; needs jax, flatbuffers and numpy."""
+_SCRIPT = '''"""The policy of policy.json, without the library that trained it; needs {needs}."""
 
-from pathlib import Path
-
-import jax
-import numpy as np
-from jax import export
-
-_policy = jax.jit(export.deserialize(bytearray(Path(__file__).with_name("policy.stablehlo").read_bytes())).call)
-
-
-def act({names}):
-    """{docstring}"""
-    return jax.tree.map(np.asarray, _policy({arrays}))
-
-
-if __name__ == "__main__":
-    print(act({zeros}))
-'''
-
-_ACT_ONNX = '''"""The policy of policy.json, as an ONNX model; needs onnxruntime and numpy."""
-
+import json
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 
-_options = onnxruntime.SessionOptions()
-_options.log_severity_level = 3  # errors only: the converter leaves unused constants, which cause warnings
-_path = str(Path(__file__).with_name("policy.onnx"))
-_policy = onnxruntime.InferenceSession(_path, _options, providers=["CPUExecutionProvider"])
+_FOLDER = Path(__file__).parent
+_ABOUT = json.loads((_FOLDER / "policy.json").read_text())
 
 
-def act({names}):
-    """{docstring}"""
-    return _policy.run(None, {{{feeds}}}){first}
+def act(observation, memory=None):
+    """{docstring}
+    """
+    features, shape = encode(_ABOUT, observation), _ABOUT["inputs"]["observation"][1:]
+    is_one = features.ndim == len(shape)
+    inputs = [features[None] if is_one else features]
+    if "memory" in _ABOUT["inputs"]:
+        size = (len(inputs[0]), *_ABOUT["inputs"]["memory"][1:])
+        inputs.append(np.zeros(size, np.float32) if memory is None else np.asarray(memory, np.float32).reshape(size))
+    action, *memory = (output[0] if is_one else output for output in _policy(*inputs))
+    action = decode(_ABOUT, action)
+    return (action, *memory) if memory else action
 
+
+{functions}
+
+
+{load}
 
 if __name__ == "__main__":
-    print(act({zeros}))
+    print(act(np.zeros(_ABOUT["inputs"]["observation"][1:], _ABOUT["observation"]["type"])))
 '''
+
+_LOAD_ONNX = '''def _load_onnx():
+    """The ONNX model as a function of batches."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors only: the converter leaves unused constants, which cause warnings
+    path = str(_FOLDER / "policy.onnx")
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return lambda *inputs: session.run(None, dict(zip(_ABOUT["inputs"], inputs)))
+
+
+_policy = _load_onnx()
+'''
+
+_LOAD = _LOAD_ONNX.replace(
+    "_policy = _load_onnx()\n",
+    '''def _load():
+    """The function of policy.stablehlo, or the ONNX model where jax is not installed."""
+    try:
+        import jax
+        from jax import export
+
+        call = jax.jit(export.deserialize(bytearray((_FOLDER / "policy.stablehlo").read_bytes())).call)
+    except ImportError:
+        if not (_FOLDER / "policy.onnx").exists():
+            raise
+        return _load_onnx()
+    return lambda *inputs: [np.asarray(output) for output in jax.tree.leaves(call(*inputs))]
+
+
+_policy = _load()
+''',
+)

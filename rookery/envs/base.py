@@ -20,7 +20,7 @@ from rookery import trees
 from rookery.envs import descriptors
 from rookery.envs.host.pool import HostPool
 from rookery.envs.rendering import scene
-from rookery.features import Shape
+from rookery.features import Part, Shape
 from rookery.hyperparams import Space
 from rookery.types import NO_SETTINGS, Array, Key, Observation, PyTree, Settings
 
@@ -74,6 +74,19 @@ class Team(NamedTuple):
     """Whether agents compete, so that the mean of their returns does not measure a team's performance."""
 
 
+class TakenAction(NamedTuple):
+    """Actions as an environment takes them, where they are not those of its agents."""
+
+    type: str
+    """NumPy's name of their type."""
+    shape: tuple[int, ...]
+    """Their shape; `()` for discrete ones."""
+    low: tuple[float, ...]
+    """Their lower bounds, which stand for -1; of discrete actions the first one."""
+    high: tuple[float, ...]
+    """Their upper bounds, which stand for 1; of discrete actions the last one."""
+
+
 class EnvSpec(NamedTuple):
     """Static properties of an environment; agents are built from these alone."""
 
@@ -115,6 +128,10 @@ class EnvSpec(NamedTuple):
     measures: Mapping[str, str] | None = None
     """Name -> meaning of each measure of a step (`Step.measures`), whose sum over an episode can be the fitness; None:
     it has none."""
+    given: tuple[Part, ...] | None = None
+    """Parts of an observation as an environment on the host gives them; None: in the shape of the features."""
+    taken: TakenAction | None = None
+    """Actions as an environment on the host takes them; None: those of its agents."""
 
     @property
     def descriptor_size(self) -> int:

@@ -31,6 +31,10 @@ def test_the_best_member_acts_equally_without_this_library(sac_run: Path, tmp_pa
     np.testing.assert_allclose(run_script(exported.path, "act", OBSERVATIONS), best_actions(sac_run), atol=1e-6)
 
 
+FEATURES = {"path": [], "shape": [2], "type": "float32", "encoding": "by type", "size": 2}
+FEATURES |= {"channels_first": False, "counts": [], "starts": []}
+
+
 def test_description_of_the_policy(sac_run: Path) -> None:
     exported = export(sac_run, member=0)
     assert exported.path == sac_run / "policy"
@@ -44,6 +48,7 @@ def test_description_of_the_policy(sac_run: Path) -> None:
         "size": 2,
         "type": "float32",
         "shape": None,
+        "features": [FEATURES],
         "mask": 0,
         "normalised": {"mean": [1.0, 1.0], "std": [2.0, 2.0], "limit": 10.0},
     }

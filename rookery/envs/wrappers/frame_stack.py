@@ -69,7 +69,7 @@ def _stacked_spec(spec: EnvSpec, count: int) -> EnvSpec:
     )
     descriptor = spec.descriptor and spec.descriptor._replace(observed=False)  # the first features are of older frames
     size = count * spec.observation_size
-    return spec._replace(observation_size=size, observation_shape=shape, team=team, descriptor=descriptor)
+    return spec._replace(given=None, observation_size=size, observation_shape=shape, team=team, descriptor=descriptor)
 
 
 def _reset(environment: Environment, count: int, key: Key) -> tuple[FrameStackState, Step]:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rookery.envs.base import DescriptorSpec, EnvSpec
+from rookery.envs.base import DescriptorSpec, EnvSpec, TakenAction
 from rookery.envs.host.base import HostWarning, Sizes
-from rookery.features import Shape, feature_size
+from rookery.features import Part, Shape, feature_size
 
 
 class Observations(NamedTuple):
@@ -29,6 +29,8 @@ class Observations(NamedTuple):
     Raises:
       ValueError: the observation does not have the shape of its space, or a value that its space cannot hold.
     """
+    given: tuple[Part, ...]
+    """The parts of an observation, in the order of their features."""
 
 
 class Actions(NamedTuple):
@@ -40,6 +42,8 @@ class Actions(NamedTuple):
     decode: Callable[[np.ndarray], Any]
     """Action of the agent, `[..., A]` in [-1, 1] or `[...]` int32 -> action of the environment, with the same axes
     before its own shape; discrete ones as int, or as lists of int."""
+    taken: TakenAction
+    """Type, shape and bounds of the environment's actions."""
 
     def are_valid(self, actions: np.ndarray) -> np.ndarray:
         """Whether an agent's outputs were finite, `[N]`, for N actions; a discrete policy signals others by -1."""
@@ -62,8 +66,8 @@ def spec(
 ) -> EnvSpec:
     """The spec of an environment with these spaces; `episode_length` in steps, `measures`: name -> meaning."""
     sizes, shape = (observed.size, acted.size, episode_length), observed.shape
-    found = measures or None
-    return EnvSpec(name, *sizes, acted.discrete, descriptor=descriptor, observation_shape=shape, measures=found)
+    spec = EnvSpec(name, *sizes, acted.discrete, descriptor=descriptor, observation_shape=shape)
+    return spec._replace(measures=measures or None, given=observed.given, taken=acted.taken)
 
 
 _PIXELS, _FLOATS = np.dtype(np.uint8), np.dtype(np.float32)
@@ -80,6 +84,7 @@ class _Part(NamedTuple):
     shape: tuple[int, ...]
     dtype: np.dtype
     encode: Callable[[Any], np.ndarray]
+    given: Part
 
 
 def observations(space: Any, name: str, remedy: str | None = None) -> Observations:
@@ -101,7 +106,7 @@ def observations(space: Any, name: str, remedy: str | None = None) -> Observatio
     if parts is None:
         part = _part(space, name, _OBSERVATION, remedy)
         shape = part.shape if len(part.shape) > 1 else None
-        return Observations(feature_size(part.shape), part.dtype, shape, part.encode)
+        return Observations(feature_size(part.shape), part.dtype, shape, part.encode, (part.given,))
     if not parts:
         raise ValueError(_no_number(name, space))
     entries = {
@@ -115,7 +120,8 @@ def observations(space: Any, name: str, remedy: str | None = None) -> Observatio
     dtype = np.dtype(np.uint8 if pixels else np.float32)
     size = feature_size(shape)
     vector = all(len(entry.shape) <= 1 for entry in entries.values())
-    return Observations(size, dtype, None if vector else shape, partial(_encode_entries, ordered, dtype))
+    given = tuple(entry.given._replace(path=(key,)) for key, entry in ordered.items())
+    return Observations(size, dtype, None if vector else shape, partial(_encode_entries, ordered, dtype), given)
 
 
 def _subspaces(space: Any) -> dict[Any, Any] | None:
@@ -134,11 +140,12 @@ def _part(space: Any, name: str, what: str, remedy: str | None) -> _Part:
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         part = _box(space, name, what)
     elif isinstance(space, spaces.Discrete):
-        part = _Part((int(space.n),), _FLOATS, partial(_encode_discrete, what, int(space.n), int(space.start)))
+        count, start = int(space.n), int(space.start)
+        part = _one_hot((), (count,), (start,), partial(_encode_discrete, what, count, start))
     elif isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
         counts = tuple(int(count) for count in space.nvec)
         starts = tuple(int(start) for start in space.start)
-        part = _Part((sum(counts),), _FLOATS, partial(_encode_multi_discrete, what, counts, starts))
+        part = _one_hot(space.shape, counts, starts, partial(_encode_multi_discrete, what, counts, starts))
     elif _subspaces(space) is not None:
         raise ValueError(
             f"the observations of {name} are nested {type(space).__name__} spaces; "
@@ -152,6 +159,11 @@ def _part(space: Any, name: str, what: str, remedy: str | None) -> _Part:
     if not feature_size(part.shape):
         raise ValueError(_no_number(name, space))
     return part
+
+
+def _one_hot(shape: tuple[int, ...], counts: tuple[int, ...], starts: tuple[int, ...], encode: Any) -> _Part:
+    size = sum(counts)
+    return _Part((size,), _FLOATS, encode, Part((), shape, "int64", "one-hot", size, counts=counts, starts=starts))
 
 
 def _no_number(name: str, space: Any) -> str:
@@ -170,10 +182,11 @@ def _box(space: Any, name: str, what: str) -> _Part:
     from gymnasium import spaces
 
     shape, held = tuple(space.shape), np.dtype(space.dtype)
+    given = Part((), shape, held.name, "numbers", feature_size(shape))
     if isinstance(space, spaces.MultiBinary):
-        return _Part(shape, _FLOATS, partial(_encode_box, what, shape, np.dtype(bool), _FLOATS))
+        return _Part(shape, _FLOATS, partial(_encode_box, what, shape, np.dtype(bool), _FLOATS), given)
     if held != _PIXELS or len(shape) not in (2, 3) or 0 in shape:
-        return _Part(shape, _FLOATS, partial(_encode_box, what, shape, held, _FLOATS))
+        return _Part(shape, _FLOATS, partial(_encode_box, what, shape, held, _FLOATS), given)
     axis = _channel_axis(shape)
     if axis is None:
         text = (
@@ -182,12 +195,13 @@ def _box(space: Any, name: str, what: str) -> _Part:
             f"them, or return images [height, width, channels] of at least {_SIDE} x {_SIDE} pixels."
         )
         warnings.warn(text, HostWarning, stacklevel=2)
-        return _Part((int(np.prod(shape)),), _FLOATS, partial(_encode_box, what, shape, held, _FLOATS))
+        return _Part((given.size,), _FLOATS, partial(_encode_box, what, shape, held, _FLOATS), given)
     pixels = np.all(space.low == 0) and np.all(space.high == 255)
     dtype = _PIXELS if pixels else _FLOATS
+    given = given._replace(encoding="pixels" if pixels else "numbers", channels_first=axis == 0)
     if axis == 0:
-        return _Part((*shape[1:], shape[0]), dtype, partial(_encode_channels, what, shape, dtype))
-    return _Part((*shape, 1)[:3], dtype, partial(_encode_box, what, shape, held, dtype))
+        return _Part((*shape[1:], shape[0]), dtype, partial(_encode_channels, what, shape, dtype), given)
+    return _Part((*shape, 1)[:3], dtype, partial(_encode_box, what, shape, held, dtype), given)
 
 
 def _channel_axis(shape: tuple[int, ...]) -> int | None:
@@ -310,7 +324,9 @@ def actions(space: Any, name: str, remedy: str | None = None) -> Actions:
     from gymnasium import spaces
 
     if isinstance(space, spaces.Discrete):
-        return Actions(int(space.n), True, partial(_decode_discrete, int(space.start)))
+        count, start = int(space.n), int(space.start)
+        taken = TakenAction("int64", (), (start,), (start + count - 1,))
+        return Actions(count, True, partial(_decode_discrete, start), taken)
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
@@ -320,7 +336,9 @@ def actions(space: Any, name: str, remedy: str | None = None) -> Actions:
             )
         if not low.size:
             raise ValueError(f"the actions of {name} are of the space {space}, which holds no number.")
-        return Actions(int(np.prod(space.shape)), False, partial(_decode_box, low, high, space.dtype))
+        bounds = tuple(low.reshape(-1).tolist()), tuple(high.reshape(-1).tolist())
+        taken = TakenAction(np.dtype(space.dtype).name, tuple(space.shape), *bounds)
+        return Actions(int(np.prod(space.shape)), False, partial(_decode_box, low, high, space.dtype), taken)
     raise ValueError(
         f"the actions of {name} are of the space {space}, but agents act in a Box of floats or in a Discrete space; "
         + (remedy or "use a gymnasium.ActionWrapper that offers one of them.")
