@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rookery.report.compare_notes import MIXED, notes
-from rookery.report.compare_records import Comparison, Pair, Row, Setting, ranked
+from rookery.report.compare_records import TOO_FEW, Comparison, Pair, Row, Setting, ranked
 from rookery.report.figures.comparison import MOST_PAIRS, check_format, draw_comparison
 from rookery.report.formatting import significant, steps_text
 from rookery.report.readers import RunRecord
@@ -217,7 +217,7 @@ def _pairs_table(environment: str, rows: Sequence[Row], pairs: Sequence[Pair]) -
     out.add_column("95 % interval", no_wrap=True)
     for pair in pairs:
         value, low, high = pair.probability
-        interval = f"{low:.2f} to {high:.2f}{' *' * pair.is_clear}" if pair.probability.has_interval else _NO_INTERVAL
+        interval = f"{low:.2f} to {high:.2f}{' *' * pair.is_clear}" if pair.has_enough_runs else TOO_FEW
         first, second = (Text(names[group.label]) for group in (pair.first, pair.second))
         out.add_row(first, second, f"{value:.2f}", interval)
     return out

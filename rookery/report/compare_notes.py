@@ -18,9 +18,23 @@ def notes(rows: Sequence[Row], settings: Mapping[str, Setting]) -> list[str]:
     for environment, setting in settings.items():
         groups = [row.group for row in rows if row.group.environment == environment]
         found += [*_on_budgets(environment, setting, groups), *_on_populations(environment, setting, groups)]
+    found += _on_objectives([row.group for row in rows])
     found += _on_scores([row.group for row in rows], any(setting.fresh for setting in settings.values()))
     for row in rows:
         found += _on_group(row, settings[row.group.environment])
+    return found
+
+
+def _on_objectives(groups: Sequence[Group]) -> list[str]:
+    """Notes on runs of a task that are not compared, since their fitness is not the same measure."""
+    found = []
+    for task in dict.fromkeys(group.task for group in groups):
+        environments = list(dict.fromkeys(group.environment for group in groups if group.task == task))
+        if len(environments) > 1:
+            found.append(
+                f"{' and '.join(environments)} are not compared with each other, since their fitnesses are different "
+                "measures; --metric return, or another measure that all have, compares them."
+            )
     return found
 
 

@@ -51,6 +51,10 @@ class Row(NamedTuple):
         return f"best of {self.group.population}" if several else ""
 
 
+TOO_FEW = "too few runs to tell"
+"""In place of an interval of a pair of groups."""
+
+
 class Pair(NamedTuple):
     """Two groups on the same environment, the one with the better interquartile mean first."""
 
@@ -60,15 +64,19 @@ class Pair(NamedTuple):
     """Probability in [0, 1] that a run of the first scores better than a run of the second."""
 
     @property
-    def is_clear(self) -> bool:
-        """Whether the interval excludes 0.5, at which neither group is better, and there are enough runs.
+    def has_enough_runs(self) -> bool:
+        """Whether the runs are enough for a difference to be clear.
 
         With fewer than 4 runs against 4 (or 3 against 5, ...) the most extreme order of the runs occurs by chance with
         a probability above 5 %, while the bootstrap interval of such an order has no width.
         """
         sizes = len(self.first.runs), len(self.second.runs)
-        enough = 2 / math.comb(sum(sizes), sizes[0]) < 0.05
-        return enough and bool(self.probability.low > 0.5 or self.probability.high < 0.5)
+        return 2 / math.comb(sum(sizes), sizes[0]) < 0.05
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval excludes 0.5, at which neither group is better, and there are enough runs."""
+        return self.has_enough_runs and bool(self.probability.low > 0.5 or self.probability.high < 0.5)
 
 
 class Comparison(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rookery.factories import BEST
+from rookery.factories import BEST, is_reference
 from rookery.report.formatting import Settings
 from rookery.report.readers import RunRecord, open_run
 from rookery.report.runs import Run
@@ -55,6 +55,8 @@ class Group(NamedTuple):
     flags where these are unambiguous (`pbt-sac hopper, perturb=pb2`); unique among the groups."""
     name: str
     """The label without the environment."""
+    task: str
+    """The task, with the settings that change it."""
     environment: str
     """The task, with the settings that change it (`hopper, backend=mjx`) and the measure that is the fitness, if it is
     not the return; scores are comparable within it only."""
@@ -118,11 +120,21 @@ def group_runs(
         key = tuple(sorted((name, _text(value)) for name, value in settings if name not in without_effect))
         sorted_runs.setdefault(key, []).extend(_scored(record, per_member, score, metric))
         independent[key] = record.is_independent
-    configurations = [dict(key) for key in sorted_runs]
+    short = _short_names([dict(key) for key in sorted_runs])
+    configurations = {key: {name: short.get(value, value) for name, value in key} for key in sorted_runs}
     return [
-        _group(dict(key), configurations, runs, not across_objectives)._replace(independent=independent[key])
+        _group(configurations[key], configurations.values(), runs, not across_objectives)._replace(
+            independent=independent[key]
+        )
         for key, runs in sorted_runs.items()
     ]
+
+
+def _short_names(configurations: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Factories of environments and programs in a file -> file and function without the folders, if that names one."""
+    found = {settings.get(name, "") for settings in configurations for name in ("environment.env", "factory")}
+    short = {name: Path(name).name for name in found if is_reference(name)}
+    return {name: one for name, one in short.items() if [*short.values()].count(one) == 1}
 
 
 def _scored(record: RunRecord, per_member: bool, score: str | None, metric: str | None) -> Sequence[Run]:
@@ -160,10 +172,10 @@ def _settings(config: Settings) -> dict[str, Any]:
 def _group(
     settings: Mapping[str, str], configurations: Iterable[Mapping[str, str]], runs: Iterable[Run], by_fitness: bool
 ) -> Group:
-    environment, others = _split(settings, by_fitness)
+    task, environment, others = _split(settings, by_fitness)
     kind = others.get("kind", "run")
     split = (_split(peer, by_fitness) for peer in configurations)
-    peers = [peer for peer_environment, peer in split if peer_environment == environment]
+    peers = [peer for _, peer_environment, peer in split if peer_environment == environment]
     peers = [peer for peer in peers if peer.get("kind") == others.get("kind")]
     flags = [name.rpartition(".")[2] for name in set().union(*peers)]
     distinct = {}
@@ -172,21 +184,22 @@ def _group(
             flag = name.rpartition(".")[2]
             distinct[flag if flags.count(flag) == 1 else name] = value
     names = _join(f"{kind} {environment}", distinct), _join(kind, distinct)
-    return Group(*names, environment, tuple(runs), settings.get("population", "1"))
+    return Group(*names, task, environment, tuple(runs), settings.get("population", "1"))
 
 
-def _split(settings: Mapping[str, str], by_fitness: bool) -> tuple[str, dict[str, str]]:
-    """The environment with its settings and, if scores are fitnesses, the measure that the fitness is, across which
-    scores are not comparable; and all other settings."""
-    environment, others = {}, {}
+def _split(settings: Mapping[str, str], by_fitness: bool) -> tuple[str, str, dict[str, str]]:
+    """The environment with its settings; the same and, if scores are fitnesses, the measure that the fitness is, across
+    which scores are not comparable; and all other settings."""
+    environment, measure, others = {}, {}, {}
     for name, value in settings.items():
         if name == "env" or name.startswith("environment."):
             environment[name.removeprefix("environment.")] = value
         elif name not in _MEASURES or not by_fitness:
             others[name] = value
         elif value != "return":  # otherwise the fitness is that of a run without the setting
-            environment[name.rpartition(".")[2]] = value
-    return _join(environment.pop("env", "an unnamed environment"), environment), others
+            measure[name.rpartition(".")[2]] = value
+    task = _join(environment.pop("env", "an unnamed environment"), environment)
+    return task, _join(task, measure), others
 
 
 def _join(start: str, settings: Mapping[str, str]) -> str:

@@ -378,10 +378,27 @@ class TestPrinting:
         text = printed(compare(paths))
         assert 'hidden=["red"]' in text
         assert '"[/bold]"' in text
-        assert text.count("1 run, no interval") == 3
+        assert (text.count("1 run, no interval"), text.count("too few runs to tell")) == (2, 1)
         assert "nan" not in text
         text = printed(compare([write(f"a{size}", [float(size)], population=size) for size in range(1, 6)]))
         assert text.count("population=3") == 1
+
+    def test_different_objectives_are_a_note_and_files_are_named_without_their_folders(self, write):
+        env = {"env": "/home/me/projects/hill.py:make"}
+        paths = [
+            write("a", [1.0], environment=env),
+            write("b", [0.5], environment=env, learner={"objective": "success"}),
+        ]
+        found = compare(paths)
+        assert [group.environment for group in found.groups] == ["hill.py:make", "hill.py:make, objective=success"]
+        (note,) = [note for note in found.notes if "not compared" in note]
+        assert note.startswith(
+            "hill.py:make and hill.py:make, objective=success are not compared with each other, since"
+        )
+        assert not [note for note in compare(paths[:1]).notes if "not compared" in note]
+        other = write("c", [1.0], environment={"env": "/home/me/old/hill.py:make"})
+        names = {group.environment for group in compare([paths[0], other]).groups}
+        assert names == {"/home/me/projects/hill.py:make", "/home/me/old/hill.py:make"}, "one name would be ambiguous"
 
 
 class TestPicture:

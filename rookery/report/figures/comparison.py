@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rookery.report.compare_records import Comparison, Pair, Row, Setting, ranked
+from rookery.report.compare_records import TOO_FEW, Comparison, Pair, Row, Setting, ranked
 from rookery.report.figures.style import (
     INK,
     PALETTE,
     QUIET,
-    colour_of,
     count_steps,
     draw_estimate,
+    group_colours,
     label_axes,
     new_figure,
     save_figure,
@@ -67,7 +67,7 @@ def draw_comparison(comparison: Comparison, path: str | Path) -> Path:
       ValueError: the file cannot be written, or matplotlib does not support the format.
     """
     names = list(dict.fromkeys(group.name for group in comparison.groups))
-    colours = {name: colour_of(index) for index, name in enumerate(names)}
+    colours = group_colours(names)
     blocks = [
         (environment, setting, ranked(comparison.rows_on(environment)), comparison.pairs_on(environment))
         for environment, setting in comparison.settings.items()
@@ -127,13 +127,19 @@ def _draw_intervals(axes: "Axes", rows: Sequence[Row], setting: Setting, colours
     axes.locator_params(axis="x", nbins=5)
     label_axes(axes, setting.score)
     where = f"over {setting.fresh} fresh episodes" if setting.fresh else f"at {steps_text(setting.budget)} steps"
-    title_axes(axes, f"interquartile mean {where}; ticks are runs")
+    title_axes(axes, f"interquartile mean {where}\nticks are runs")
 
 
 def _draw_pairs(axes: "Axes", pairs: Sequence[Pair], colours: Mapping[str, str]) -> None:
     axes.axvline(0.5, color=QUIET, linewidth=1.2, linestyle="--")
     for height, pair in enumerate(pairs):
-        _draw_estimate(axes, pair.probability, height, INK if pair.is_clear else QUIET)
+        few = not pair.has_enough_runs
+        _draw_estimate(axes, pair.probability, height, INK if pair.is_clear else QUIET, interval=not few)
+        if few:
+            value = pair.probability.value
+            side = {"ha": "right", "xytext": (-8, 0)} if value > 0.5 else {"ha": "left", "xytext": (8, 0)}
+            style = {"textcoords": "offset points", "va": "center", "fontsize": 8, "color": INK}
+            axes.annotate(TOO_FEW, (value, height), **side, **style)
     axes.set_xlim(-0.02, 1.02)
     axes.set_ylim(len(pairs) - 0.4, -0.6)
     right = axes.secondary_yaxis("right")
@@ -172,8 +178,8 @@ def _draw_matrix(axes: "Axes", rows: Sequence[Row], pairs: Sequence[Pair], colou
     axes.tick_params(length=0)
 
 
-def _draw_estimate(axes: "Axes", estimate: Estimate[float], height: int, colour: str) -> None:
-    if estimate.has_interval:
+def _draw_estimate(axes: "Axes", estimate: Estimate[float], height: int, colour: str, interval: bool = True) -> None:
+    if estimate.has_interval and interval:
         ends = [estimate.low, estimate.high]
         axes.plot(ends, [height, height], color=colour, linewidth=5, alpha=0.4, solid_capstyle="butt")
     axes.plot([estimate.value], [height], "o", color=colour, markersize=7, markeredgecolor="white", clip_on=False)

@@ -26,6 +26,9 @@ PALETTE = (
 )
 """Colours of groups, in their order."""
 
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#771144", "#717d85")
+"""Colours of compared groups, those of the page on white (`--series` in `page.css`)."""
+
 RANKS = ("#a3b3bc", "#cb8a50", "#b33a00")
 """Colours of ranks in a population, from the lowest to the highest, which has the most contrast on white."""
 
@@ -33,6 +36,17 @@ RANKS = ("#a3b3bc", "#cb8a50", "#b33a00")
 def colour_of(index: int) -> str:
     """The colour of a group; those of the palette repeat."""
     return PALETTE[index % len(PALETTE)]
+
+
+def group_colours(names: Sequence[str]) -> dict[str, str]:
+    """The colours of compared groups, as `groupColours` of the page has them: shades where the groups are many."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    if len(names) <= len(SERIES):
+        return dict(zip(names, SERIES, strict=False))
+    shares = np.linspace(0.08, 0.92, len(names))
+    return {name: to_hex(colormaps["viridis"](share)) for name, share in zip(names, shares, strict=True)}
 
 
 def new_figure(size: tuple[float, float], title: str = "", fontsize: int = 11) -> "Figure":

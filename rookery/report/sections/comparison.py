@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rookery.report.compare import compare
-from rookery.report.compare_records import Comparison, Row
+from rookery.report.compare_records import TOO_FEW, Comparison, Row
 from rookery.report.page_json import JsonObject, packed, packed_fields
 from rookery.report.readers import RunRecord
 from rookery.report.runs import Run, curve
@@ -32,9 +32,16 @@ def _environment(found: Comparison, name: str) -> JsonObject:
         "name": name,
         "budget": setting.budget,
         "score": setting.score,
+        "names": list(dict.fromkeys(group.name for group in found.groups)),
         "groups": [_group(row, setting.floor) for row in found.rows_on(name)],
         "pairs": [
-            {"first": pair.first.name, "second": pair.second.name, "clear": pair.is_clear} | pair.probability._asdict()
+            {
+                "first": pair.first.name,
+                "second": pair.second.name,
+                "clear": pair.is_clear,
+                "few": "" if pair.has_enough_runs else TOO_FEW,
+                **pair.probability._asdict(),
+            }
             for pair in found.pairs_on(name)
         ],
     }

@@ -7,12 +7,12 @@ function comparisonSection(comparison) {
 }
 
 function comparisonChart(environment) {
-  const { groups } = environment;
+  const { groups, names } = environment;
   const option = (colours) => {
-    const shades = groupColours(groups.length, colours);
-    const series = groups.flatMap(({ name, steps: xs, curve }, index) => [
-      band(name, xs.data, curve.low.data, curve.high.data, shades[index]),
-      line(name, xs.data, curve.value.data, shades[index]),
+    const shades = groupColours(names.length, colours); // a group has one colour in all environments
+    const series = groups.flatMap(({ name, steps: xs, curve }) => [
+      band(name, xs.data, curve.low.data, curve.high.data, shades[names.indexOf(name)]),
+      line(name, xs.data, curve.value.data, shades[names.indexOf(name)]),
     ]);
     return {
       xAxis: baseAxis(colours, "environment steps", { format: steps, scale: false, min: 0 }),
@@ -44,7 +44,7 @@ function groupsTable({ name, groups, budget }) {
 
 function pairsTable({ pairs }) {
   if (!pairs.length) return null;
-  const rows = pairs.map(({ first, second, value, low, high, clear }) => [first, second, written(value), low === null ? "no interval" : `${low.toFixed(2)} to ${high.toFixed(2)}${clear ? " *" : ""}`]);
+  const rows = pairs.map(({ first, second, value, low, high, clear, few }) => [first, second, written(value), few || `${low.toFixed(2)} to ${high.toFixed(2)}${clear ? " *" : ""}`]);
   const columns = [{ label: "X" }, { label: "Y" }, { label: "P(X > Y)", numeric: true }, { label: "95 % interval" }];
   const csv = () => ({ x: pairs.map((p) => p.first), y: pairs.map((p) => p.second), probability: pairs.map((p) => p.value), low: pairs.map((p) => p.low), high: pairs.map((p) => p.high) });
   return frame({ title: "Probability of improvement", name: "pairs", csv, note: pairs.some(({ clear }) => clear) ? "* the interval excludes 0.5, with enough runs" : null }, table(columns, rows));

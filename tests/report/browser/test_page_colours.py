@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import rookery
-from rookery.report.figures.style import RANKS
+from rookery.report.figures.style import RANKS, SERIES
 
 CSS = (Path(rookery.__file__).parent / "report/web/page.css").read_text()
 VISIONS = {
@@ -84,8 +84,9 @@ def test_the_best_of_a_generation_has_the_most_contrast_and_the_worst_is_visible
     assert ranks[2] >= 4.5
 
 
-def test_figures_and_page_have_the_same_colours_of_ranks():
+def test_figures_and_page_have_the_same_colours():
     assert tuple(re.findall(r"--rank-\d: (#[0-9a-f]{6})", CSS)[:3]) == RANKS
+    assert tuple(re.findall(r"--series-\d: (#[0-9a-f]{6})", CSS)[:8]) == SERIES
 
 
 def test_dark_themes_of_the_system_and_of_the_button_are_equal():
