@@ -11,14 +11,14 @@ is over. The episode is over when it has ended for all agents. Every function he
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import jax.numpy as jnp
 import numpy as np
 
 from rookery import trees
 from rookery.envs import descriptors
-from rookery.envs.host.pool import HostPool
+from rookery.envs.host.base import Host
 from rookery.envs.rendering import scene
 from rookery.features import Part, Shape
 from rookery.hyperparams import Space
@@ -246,7 +246,7 @@ class ParameterizeFn(Protocol):
     values may affect `step` and `assignment` only.
     """
 
-    def __call__(self, values: Any, /) -> "Environment": ...
+    def __call__(self, values: PyTree, /) -> "Environment": ...
 
 
 class Assignment(NamedTuple):
@@ -273,7 +273,7 @@ class Environment(NamedTuple):
     """None: the environment cannot be drawn."""
     announce: AnnounceFn | None = None
     """None: steps are computed on the device."""
-    host: HostPool | None = None
+    host: Host | None = None
     """The environment objects of an environment on the host, see `envs/host`; None for one that is computed on the
     device. The state of an episode on the host exists once, so it must be stepped once and not be kept."""
     settings: Settings = NO_SETTINGS
@@ -306,7 +306,7 @@ def parameterize_inside(environment: Environment, wrap: Callable[[Environment], 
 
 
 def _parameterize_inside(
-    parameterize: ParameterizeFn, wrap: Callable[[Environment], Environment], values: Any
+    parameterize: ParameterizeFn, wrap: Callable[[Environment], Environment], values: PyTree
 ) -> Environment:
     return wrap(parameterize(values))
 

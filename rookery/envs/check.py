@@ -1,18 +1,18 @@
 """Checks of user-defined environments, which report what is wrong in sentences."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import DTypeLike
 
-from rookery import distributions, trees
+from rookery import distributions, hyperparams, trees
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
-from rookery.envs.check_parameters import behaviour_problems, declaration_problems, has_type, measure_problems
 from rookery.envs.host.base import first_line
 from rookery.factories import OWN_ENVIRONMENT, RAISED, check_counts, check_names, place_of
 from rookery.features import Shape, feature_size, is_shape
@@ -40,6 +40,7 @@ _pass = jax.make_user_context(0)
 function that is not pure differs."""
 LARGEST = 2**24
 """Largest size of observations and actions: a layer of 256 units on them has 17 GB of weights."""
+_FIRST = 3  # steps that are compared; later ones may differ by rounding in a chaotic simulation
 SEEDS = 3
 """Episodes that `check_environment` runs at once."""
 
@@ -98,17 +99,17 @@ def check_interface(environment: Environment) -> None:
     if environment.host is not None:
         _report(spec, filter(None, [environment.host.try_step()]))
     state, first = _traced(spec, "reset(key)", "first_step", environment.reset, jax.random.key(0))
-    _report(spec, [*_step_problems(spec, "reset", first), *measure_problems(spec, "reset", first.measures)])
+    _report(spec, [*_step_problems(spec, "reset", first), *_measure_problems(spec, "reset", first.measures)])
     action = jax.ShapeDtypeStruct(*_action_type(spec))
     inputs = state, action, jax.random.key(0)
     after, step = _traced(spec, "step(state, action, key)", "next_step", environment.step, *inputs)
-    measures = measure_problems(spec, "step", step.measures)
+    measures = _measure_problems(spec, "step", step.measures)
     _report(spec, [*_step_problems(spec, "step", step), *_state_problems(state, after), *measures])
     _report(spec, _difference_problems(first, step))
-    _report(spec, declaration_problems(environment, (after, step), inputs))
+    _report(spec, _declaration_problems(environment, (after, step), inputs))
     if spec.masked:
         mask = _computed(lambda key: environment.reset(key)[1].observation.action_mask)
-        _report(spec, _mask_problems(spec, ["reset"], mask[None], np.asarray(False)))
+        _report(spec, _mask_problems(spec, ["reset"], np.asarray(mask)[None], np.asarray(False)))
     if not _may_truncate(environment, *inputs):
         _report(spec, _time_limit_problems(spec, _computed(partial(_random_episodes, environment))))
 
@@ -163,7 +164,7 @@ def _observation_shape_problems(spec: EnvSpec) -> Iterator[str]:
 
 
 def _traced(
-    spec: EnvSpec, call: str, builder: str, function: Callable[..., Any], *inputs: PyTree
+    spec: EnvSpec, call: str, builder: str, function: Callable[..., PyTree], *inputs: PyTree
 ) -> tuple[PyTree, Step]:
     """Shapes of the state and the step that `reset` or `step` returns."""
     try:
@@ -179,7 +180,7 @@ def _traced(
     return result
 
 
-def _action_type(spec: EnvSpec) -> tuple[tuple[int, ...], Any]:
+def _action_type(spec: EnvSpec) -> tuple[tuple[int, ...], jax.typing.DTypeLike]:
     return (spec.agents, jnp.int32) if spec.discrete else ((*spec.agents, spec.action_size), jnp.float32)
 
 
@@ -207,7 +208,7 @@ def _step_problems(spec: EnvSpec, where: str, step: Step) -> Iterator[str]:
     yield from _array_problems(f"{where} gives descriptor", step.descriptor, (spec.descriptor_size,), jnp.floating)
 
 
-def _features_problems(spec: EnvSpec, what: str, features: Any) -> Iterator[str]:
+def _features_problems(spec: EnvSpec, what: str, features: PyTree) -> Iterator[str]:
     expected, remedy = (*spec.agents, spec.observation_size), ""
     if spec.observation_shape is not None:
         remedy = f"; flatten them: rookery.envs.flatten_features(features{', leading=1' if spec.team else ''})"
@@ -219,11 +220,11 @@ def _features_problems(spec: EnvSpec, what: str, features: Any) -> Iterator[str]
         yield f"{problem} (spec.observation_size is {spec.observation_size}{remedy})"
 
 
-def _array_problems(what: str, array: Any, shape: tuple[int, ...], kind: Any) -> Iterator[str]:
+def _array_problems(what: str, array: Array, shape: tuple[int, ...], kind: DTypeLike) -> Iterator[str]:
     found = getattr(array, "shape", None)
     if found != shape:
         yield f"{what} of shape {found} instead of {shape}."
-    elif not has_type(array, kind):
+    elif not _has_type(array, kind):
         yield f"{what} of type {array.dtype} instead of {'bool' if kind is jnp.bool_ else 'float32'}."
 
 
@@ -238,7 +239,7 @@ def _state_problems(before: PyTree, after: PyTree) -> Iterator[str]:
             yield f"{name} of the state is {old.dtype} {old.shape} after reset and {new.dtype} {new.shape} after step."
 
 
-def _mask_problems(spec: EnvSpec, calls: Sequence[str], mask: Any, ended: Any) -> Iterator[str]:
+def _mask_problems(spec: EnvSpec, calls: Sequence[str], mask: PyTree, ended: np.ndarray) -> Iterator[str]:
     """The first mask of `[T, ..., A]` that allows no action though the agent's episode has not `ended`, `[T, ...]`."""
     for first, *_, agent in np.argwhere(np.atleast_2d(~np.any(mask, axis=-1) & ~ended))[:1]:
         where = calls[first]
@@ -257,7 +258,7 @@ def _difference_problems(first: Step, step: Step) -> Iterator[str]:
     if jax.tree.structure(first) != jax.tree.structure(step):
         yield "step returns a Step with other parts than that of reset; give the same parts in both."
         return
-    found: dict[tuple[Any, ...], list[str]] = {}
+    found: dict[tuple[object, ...], list[str]] = {}
     for (path, old), new in zip(jax.tree_util.tree_flatten_with_path(first)[0], jax.tree.leaves(step), strict=True):
         for kind, one, other in (("shape", new.shape, old.shape), ("type", new.dtype, old.dtype)):
             if one != other and not {one, other} <= {jnp.dtype("float32"), jnp.dtype("float64")}:
@@ -276,7 +277,7 @@ def _may_truncate(environment: Environment, *inputs: PyTree) -> bool:
     return _depends(jax.make_jaxpr(truncated)(*inputs).jaxpr)[0]
 
 
-def _depends(jaxpr: Any) -> list[bool]:
+def _depends(jaxpr: jax.extend.core.Jaxpr) -> list[bool]:
     """Whether each output of a jaxpr depends on its inputs; the bodies of jitted functions are followed."""
     dependent = set(jaxpr.invars)
     for equation in jaxpr.eqns:
@@ -323,7 +324,7 @@ def _behaviour(environment: Environment, key: Key) -> Iterator[str]:
         calls = [f"step {time}" for time in range(1, length + 1)]
         yield from _mask_problems(spec, calls, steps.observation.action_mask, ended)
     yield from _time_limit_problems(spec, steps)
-    yield from behaviour_problems(environment, partial(_random_episodes, key=key), steps)
+    yield from _behaviour_problems(environment, partial(_random_episodes, key=key), steps)
 
 
 def _twice(function: Callable[[], ResultT]) -> tuple[ResultT, ResultT]:
@@ -336,7 +337,7 @@ def _twice(function: Callable[[], ResultT]) -> tuple[ResultT, ResultT]:
 
 def _failed(environment: Environment) -> str:
     """What an environment on the host did wrong, as a sentence; empty if nothing."""
-    failure = environment.host and environment.host.failure
+    failure = None if environment.host is None else environment.host.failure
     return f"it {failure.text}." if failure else ""
 
 
@@ -408,13 +409,97 @@ def _random_episodes(environment: Environment, key: Key) -> Step:
     return jax.jit(partial(jax.lax.scan, advance))(first, times)[1]
 
 
-def _over(spec: EnvSpec, steps: Step) -> Any:
+def _over(spec: EnvSpec, steps: Step) -> np.ndarray:
     """Whether episodes are over in each step, `[T, SEEDS]`."""
     ended = np.asarray(steps.terminated | steps.truncated)
     return np.all(ended, axis=-1) if spec.team else ended
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return f"a tuple of {len(value)}"
     return f"{type(value).__name__}"
+
+
+def _declaration_problems(environment: Environment, shapes: PyTree, inputs: tuple[PyTree, ...]) -> Iterator[str]:
+    """Problems of the declared parameters that show without a step.
+
+    Args:
+      environment: the environment.
+      shapes: of the state and the step that `step` returns.
+      inputs: shapes of the arguments of `step`.
+    """
+    declared, parameterize = environment.spec.parameters, environment.parameterize
+    if declared is None:
+        return
+    if parameterize is None:
+        yield "spec declares parameters, but the environment has no parameterize, which returns it with other values."
+        return
+
+    def step(values: PyTree, *arguments: PyTree) -> PyTree:
+        return parameterize(values).step(*arguments)
+
+    remedy = "set it before the environment is wrapped, by functions that pass it on"
+    try:
+        bound = jax.eval_shape(step, hyperparams.defaults(declared), *inputs)
+    except RAISED as error:
+        yield (
+            f"parameterize returns an environment whose step raised {type(error).__name__}: {first_line(error)}"
+            f"{place_of(error)}; {remedy}."
+        )
+        return
+    if jax.tree.structure(bound) != jax.tree.structure(shapes) or jax.tree.leaves(bound) != jax.tree.leaves(shapes):
+        yield f"parameterize returns an environment whose step gives other shapes, types or containers; {remedy}."
+
+
+def _has_type(array: Array, kind: DTypeLike) -> bool:
+    """Whether a leaf of a step, as a shape, has a type: `jnp.floating` is float32, or float64, which exists only with
+    `jax_enable_x64`."""
+    return array.dtype in (jnp.float32, jnp.float64) if kind is jnp.floating else array.dtype == kind
+
+
+def _measure_problems(spec: EnvSpec, where: str, measures: Mapping[str, Array] | None) -> Iterator[str]:
+    """Wrong names, shapes and types of a step's measures, as shapes."""
+    if set(measures or {}) != set(spec.measures or {}):
+        yield (
+            f"{where} gives the measures {', '.join(measures or {}) or 'none'}, but spec.measures has "
+            f"{', '.join(spec.measures or {}) or 'none'}; pass measures to rookery.envs.first_step and next_step."
+        )
+    for name, value in (measures or {}).items():
+        if value.shape not in ((), spec.agents) or not _has_type(value, jnp.floating):
+            shapes = " or ".join(map(str, dict.fromkeys([(), spec.agents])))
+            yield f"{where} gives the measure {name} as {value.dtype} {value.shape} instead of float32 {shapes}."
+
+
+def _behaviour_problems(environment: Environment, run: Callable[[Environment], Step], steps: Step) -> Iterator[str]:
+    """Problems that show in episodes with random actions.
+
+    Args:
+      environment: the environment.
+      run: gives the steps of episodes with the same keys and actions in an environment.
+      steps: of the environment itself.
+    """
+    for name, values in (steps.measures or {}).items():
+        if not np.isfinite(np.asarray(values)).all():
+            yield f"the measure {name} is not finite in an episode with random actions."
+    declared, parameterize = environment.spec.parameters, environment.parameterize
+    if declared is None or parameterize is None:
+        return
+    with_values = jax.jit(lambda values: run(parameterize(values)))
+    defaults = hyperparams.defaults(declared)
+    same = jax.device_get(with_values(defaults))
+    if not _close(*(jax.tree.map(lambda leaf: leaf[:_FIRST], one) for one in (steps, same))):
+        yield (
+            "parameterize with the default values gives other steps than the environment; set it before the "
+            "environment is wrapped, by functions that pass it on."
+        )
+    for name in declared.fields or declared.defaults._fields:
+        others = (defaults._replace(**{name: jnp.float32(value)}) for value in hyperparams.other_values(declared, name))
+        if all(trees.same_numbers(same, jax.device_get(with_values(values))) for values in others):
+            yield f"the parameter {name} changes no step of an episode with random actions; use it in step, or drop it."
+
+
+def _close(one: PyTree, other: PyTree) -> bool:
+    """Whether numbers are equal but for rounding, which may differ where values are not constants of the program."""
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(np.allclose(a, b, rtol=1e-3, atol=1e-3, equal_nan=True) for a, b in pairs)

@@ -6,7 +6,6 @@ declare factories in the entry-point group `rookery.environments`. The names of 
 
 from collections.abc import Callable, Iterable
 from importlib import metadata
-from typing import Any
 
 from rookery import factories
 from rookery.envs.base import Environment
@@ -71,7 +70,7 @@ def names() -> tuple[str, ...]:
     return (*_FACTORIES, *(name for name in _declared() if name not in _FACTORIES))
 
 
-def make(name: str, /, **options: Any) -> Environment:
+def make(name: str, /, **options: object) -> Environment:
     """Build a user-defined environment.
 
     Args:

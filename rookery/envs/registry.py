@@ -6,7 +6,7 @@ compares them with the environments.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
 from rookery.envs import custom
@@ -100,7 +100,7 @@ def make(name: str, /, **overrides: Any) -> Environment:
     return environment._replace(spec=spec, settings=_settings(environment, name, overrides))
 
 
-def _settings(environment: Environment, name: str, overrides: dict[str, Any]) -> Settings:
+def _settings(environment: Environment, name: str, overrides: dict[str, object]) -> Settings:
     """What a run records of its environment: name and options, with the choices that the environment made itself.
 
     A default episode length is not recorded, so that `rookery compare` groups the run with those of the command line.
@@ -153,7 +153,7 @@ def describe(name: str) -> dict[str, Any]:
     return _row(_function(name) if name in functions.names() else find(name))
 
 
-def _row(task: Task) -> dict[str, Any]:
+def _row(task: Task) -> dict[str, object]:
     descriptor = task.descriptor
     return {
         "task": task.name,
@@ -187,7 +187,7 @@ def _parameter_texts(parameters: Space | None) -> dict[str, str]:
     return texts
 
 
-def describe_environment(environment: Environment) -> dict[str, Any]:
+def describe_environment(environment: Environment) -> dict[str, object]:
     """Describe a user-defined environment, or one on the host, as one row of a table, as `describe` does."""
     spec = environment.spec
     sizes = spec.observation_size, spec.action_size, spec.episode_length
@@ -333,7 +333,7 @@ def _locomotion(build: Callable[[str, int, int], Task]) -> tuple[Task, ...]:
     )
 
 
-_HOST_SUITES: dict[Any, tuple[str, ...]] = {gymnasium: ("workers", "worker_kind"), envpool: ("num_threads",)}
+_HOST_SUITES: dict[ModuleType, tuple[str, ...]] = {gymnasium: ("workers", "worker_kind"), envpool: ("num_threads",)}
 """Suites whose environments run on the host and are named by a prefix -> their options, besides those of the task."""
 
 _BRAX = _locomotion(_brax)

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery.distributed import programs, sync
-from rookery.envs.host.base import HostError, HostState, HostWarning
-from rookery.envs.host.pool import Event, HostPool
+from rookery.envs.host.base import Event, Host, HostError, HostState, HostWarning
 from rookery.learners.base import Bank, Learner, Member
 from rookery.populations.base import Program, ProgramState, member_keys
 from rookery.storage.run_dir import resume_command
@@ -46,7 +45,7 @@ class HostEpisodes:
       pool: its environments.
     """
 
-    def __init__(self, program: Program, pool: HostPool):
+    def __init__(self, program: Program, pool: Host):
         self._program, self._pool = program, pool
 
     def failed(self, state: PyTree) -> bool:

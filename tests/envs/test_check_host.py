@@ -102,4 +102,4 @@ def test_the_cheap_check_takes_one_step_of_a_new_environment() -> None:
     check_interface(environment)
     assert Line.resets == before + 2  # of a start state, and of the episode that begins in it
     assert environment.host is not None
-    assert not environment.host._of_slot
+    assert not vars(environment.host)["_of_slot"]

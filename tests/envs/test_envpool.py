@@ -178,7 +178,7 @@ def test_environments_are_freed_with_their_episodes():
     env = registry.make("envpool:Hopper-v4", num_threads=1)
     player = Player(env, [0, 1])
     player.step([0, 1])
-    runner = player.pool._workers[0]._runner  # pyright: ignore[reportOptionalMemberAccess]
+    runner = vars(player.pool)["_workers"][0]._runner
     assert set(runner._episodes) == set(player.slots.tolist())  # pyright: ignore
     assert not runner._starts  # pyright: ignore
     player.pool.keep([int(player.slots[1])])

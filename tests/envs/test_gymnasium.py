@@ -306,8 +306,8 @@ class TestSlots:
         assert log.created <= 1 + 4 + 2
         running = set(np.asarray(state.slot).tolist()) - {FRESH}
         assert environment.host.save() is None
-        assert set(environment.host._of_slot) == running
-        assert sum(environment.host._counts) == len(running)
+        assert set(vars(environment.host)["_of_slot"]) == running
+        assert sum(vars(environment.host)["_counts"]) == len(running)
 
     def test_abandoned_slots_are_freed(self) -> None:
         log = Log()
@@ -319,7 +319,7 @@ class TestSlots:
             found = follow(step, state, first.observation.features, 2)
             slots = np.asarray(found[-1][0].slot)
             host.keep(slots[:1].tolist())
-            assert set(host._of_slot) == {slots[0]}
+            assert set(vars(host)["_of_slot"]) == {slots[0]}
             expected = play(limited(Counter), SEEDS[0])[2]
             state, features = jax.tree.map(lambda leaf: leaf[:1], (found[-1][0], found[-1][1].observation.features))
             [(_, kept)] = follow(compiled(environment.step), state, features, 1)

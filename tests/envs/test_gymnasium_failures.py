@@ -63,7 +63,7 @@ def compiled(environment: Environment) -> Callable:
 
 
 def pool_of(environment: Environment) -> HostPool:
-    assert environment.host is not None
+    assert isinstance(environment.host, HostPool)
     return environment.host
 
 

@@ -23,7 +23,7 @@ def test_a_registered_task() -> None:
     assert not spec.discrete
     assert env.settings["environment"] == {"env": "gym:Pendulum-v1", "workers": 3, "timeout": 5.0}
     assert env.host is not None
-    assert len(env.host._workers) == 3
+    assert len(vars(env.host)["_workers"]) == 3
     assert registry.make("gym:Pendulum-v1", episode_length=7).spec.episode_length == 7
 
 

@@ -35,7 +35,7 @@ def checked(name: str) -> gymnasium.Env:
 
 
 def pool_of(environment: Environment) -> HostPool:
-    assert environment.host is not None
+    assert isinstance(environment.host, HostPool)
     return environment.host
 
 

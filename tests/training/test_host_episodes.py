@@ -12,8 +12,8 @@ import rookery
 from rookery.agents.sac import SacConfig, sac
 from rookery.distributed import sync
 from rookery.envs.base import Environment
-from rookery.envs.host.base import ENDED, HostError, HostWarning
-from rookery.envs.host.pool import Event, HostPool
+from rookery.envs.host.base import ENDED, Event, HostError, HostWarning
+from rookery.envs.host.pool import HostPool
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.training.host_episodes import located
 from tests.envs import gymnasium_environments as own

@@ -6,10 +6,11 @@ as those of any other environment; the environment object is reset when the firs
 exists once: its state must be stepped once and not be kept.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from rookery.types import Array
 
@@ -128,6 +129,79 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """Close all environment objects."""
+        ...
+
+
+class Event(NamedTuple):
+    """What an environment did, and where."""
+
+    text: str
+    """The rest of a sentence about the environment."""
+    row: int = 0
+    """Row of the call, counted from 0."""
+    slots: np.ndarray = np.zeros(0, np.int32)
+    """`[n]`, the slots of the call after the step; none if the event concerns no single episode."""
+    shape: tuple[int, ...] = ()
+    """The mapped axes of the call: members and environments, or environments."""
+    starts: bool = False
+    """Whether start states were computed, which belong to no member."""
+
+
+Rows = tuple[np.ndarray, ...]
+
+
+class Host(Protocol):
+    """An environment on the host, for the compiled program, whose mapped axes `shape` are n rows, and for the run."""
+
+    sizes: Sizes
+    name: str
+    """Of the environment, for messages."""
+    failure: Event | None
+    """The first failure, after which the run stops."""
+    warnings: list[Event]
+    """Other events that were not shown to the user yet, each text once."""
+
+    def begin(self, shape: tuple[int, ...], seeds: ArrayLike) -> Rows:
+        """Seeds `[n]` -> features `[n, O]`, descriptors `[n, D]`."""
+        ...
+
+    def steps_here(self, count: int) -> bool:
+        """Whether `step` takes so many steps in the calling thread, so that announcing them would gain nothing."""
+        ...
+
+    def announce(self, shape: tuple[int, ...], slots: ArrayLike, seeds: ArrayLike, actions: ArrayLike) -> Rows:
+        """Begin a step whose results `step` will return; -> slots `[n]`."""
+        ...
+
+    def step(self, shape: tuple[int, ...], slots: ArrayLike, seeds: ArrayLike, actions: ArrayLike) -> Rows:
+        """Slots, seeds `[n]`, actions -> slots, features, rewards, flags, descriptors, and measures if it has any."""
+        ...
+
+    def try_step(self) -> str:
+        """Take one step in a new environment if none was created yet; returns what failed, as a sentence, or ""."""
+        ...
+
+    def keep(self, slots: Collection[int], /) -> None:
+        """Free all other slots: episodes of a member that was restarted, or of an evaluation that was stopped."""
+        ...
+
+    def save(self) -> dict[str, np.ndarray] | None:
+        """The states of all running episodes, arrays of n rows with their `slots`; None if one cannot be saved.
+
+        No call may be in progress. An exception is a warning, since all else can be saved.
+        """
+        ...
+
+    def load(self, arrays: Mapping[str, np.ndarray], /) -> None:
+        """Continue the episodes that `save` returned, in place of all others.
+
+        Raises:
+          HostError: the environments do not have the saved states' shapes.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close all environments and end the workers."""
         ...
 
 

@@ -5,44 +5,21 @@ order of the steps of an episode follows from its state, which each call returns
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
+from numpy.typing import ArrayLike
 
 from rookery.envs import base
 from rookery.envs.base import Step
 from rookery.envs.host import sending
-from rookery.envs.host.base import BROKEN, FRESH, TERMINATED, TRUNCATED, HostState, Sizes
+from rookery.envs.host.base import BROKEN, FRESH, TERMINATED, TRUNCATED, Host, HostState, Rows, Sizes
 from rookery.types import Array, Key, Observation, PyTree
-
-Rows = tuple[np.ndarray, ...]
-
-
-class Host(Protocol):
-    """The functions on the host; `shape` is that of the mapped axes, whose product is the number of rows n."""
-
-    sizes: Sizes
-
-    def begin(self, shape: tuple[int, ...], seeds: Any) -> Rows:
-        """Seeds `[n]` -> features `[n, O]`, descriptors `[n, D]`."""
-        ...
-
-    def steps_here(self, count: int) -> bool:
-        """Whether `step` takes so many steps in the calling thread, so that announcing them would gain nothing."""
-        ...
-
-    def announce(self, shape: tuple[int, ...], slots: Any, seeds: Any, actions: Any) -> Rows:
-        """Begin a step whose results `step` will return; -> slots `[n]`."""
-        ...
-
-    def step(self, shape: tuple[int, ...], slots: Any, seeds: Any, actions: Any) -> Rows:
-        """Slots, seeds `[n]`, actions -> slots, features, rewards, flags, descriptors, and measures if it has any."""
-        ...
 
 
 def reset(host: Host, key: Key) -> tuple[HostState, Step]:
@@ -102,7 +79,7 @@ class _Target(NamedTuple):
     function: Callable[..., Rows]
     results: list[jax.ShapeDtypeStruct]
     """Of one row."""
-    send: Callable[..., Any] = sending.send
+    send: Callable[..., Sequence[Array]] = sending.send
     """How it is called; start states are drawn for several devices together, which only `send_copy` supports."""
     omits: Callable[[int], bool] | None = None
     """Whether it is not called for so many rows, and its results are its first inputs."""
@@ -144,7 +121,10 @@ def _call(target: _Target, shape: tuple[int, ...], *inputs: Array) -> list[PyTre
 
 
 def _call_packed(
-    function: Callable[..., Rows], columns: list[tuple[int, tuple[int, ...], Any]], shape: tuple[int, ...], packed: Any
+    function: Callable[..., Rows],
+    columns: list[tuple[int, tuple[int, ...], np.dtype]],
+    shape: tuple[int, ...],
+    packed: ArrayLike,
 ) -> Rows:
     """Call the host with the arrays that the columns of `packed`, `[n, C]` int32, consist of."""
     packed, first, rows = np.array(packed), 0, []  # a copy: the memory is XLA's

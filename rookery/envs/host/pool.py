@@ -4,9 +4,10 @@ import itertools
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from rookery.envs.host.base import (
     BROKEN,
@@ -15,6 +16,7 @@ from rookery.envs.host.base import (
     FRESH,
     TERMINATED,
     TRUNCATED,
+    Event,
     HostError,
     Sizes,
     StepRows,
@@ -26,24 +28,8 @@ from rookery.factories import place_of
 
 _RESTARTS = 3
 """How often a worker that was lost is started again in a run."""
-_NO_SLOTS = np.zeros(0, np.int32)
 _REMEMBERED = 4_096
 """Number of start states whose first features are compared with those of their episodes."""
-
-
-class Event(NamedTuple):
-    """What an environment did, and where."""
-
-    text: str
-    """The rest of a sentence about the environment."""
-    row: int = 0
-    """Row of the call, counted from 0."""
-    slots: np.ndarray = _NO_SLOTS
-    """`[n]`, the slots of the call after the step; none if the event concerns no single episode."""
-    shape: tuple[int, ...] = ()
-    """The mapped axes of the call: members and environments, or environments."""
-    starts: bool = False
-    """Whether start states were computed, which belong to no member."""
 
 
 class _Task(NamedTuple):
@@ -62,7 +48,7 @@ _DIFFERS = (
 
 
 class HostPool:
-    """Environments on the host, for any number of callers; implements `calls.Host`.
+    """Environments on the host, for any number of callers; implements `host.base.Host`.
 
     A failure never raises an exception in a compiled program, which would lose the program's state: the episode ends as
     broken, and `failure` is set, which the training loop reads after each call.
@@ -103,7 +89,7 @@ class HostPool:
         self._lock = threading.RLock()
 
     def try_step(self) -> str:
-        """Take one step in a new environment if none was created yet; returns what failed, as a sentence, or ""."""
+        """See `Host.try_step`."""
         if any(self._workers):
             return ""
         seeds, kind = np.zeros(1, np.int32), np.int32 if self.sizes.discrete else np.float32
@@ -116,8 +102,8 @@ class HostPool:
         self._warned.clear()
         return f"it {failure.text}." if failure else ""
 
-    def begin(self, shape: tuple[int, ...], seeds: Any) -> tuple[np.ndarray, np.ndarray]:
-        """The first features and descriptors of episodes; see `calls.Host`."""
+    def begin(self, shape: tuple[int, ...], seeds: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """The first features and descriptors of episodes; see `Host`."""
         seeds = np.asarray(seeds)
         features = np.zeros((len(seeds), self.sizes.features), self.sizes.dtype)
         descriptors = np.zeros((len(seeds), self.sizes.descriptor), np.float32)
@@ -137,16 +123,20 @@ class HostPool:
         return features, descriptors
 
     def steps_here(self, count: int) -> bool:
-        """Whether so many rows are stepped in the calling thread; see `calls.Host`."""
+        """Whether so many rows are stepped in the calling thread; see `Host`."""
         return count <= self._rows_here
 
-    def announce(self, shape: tuple[int, ...], slots: Any, seeds: Any, actions: Any) -> tuple[np.ndarray]:
-        """Begin a step; see `calls.Host`."""
+    def announce(
+        self, shape: tuple[int, ...], slots: ArrayLike, seeds: ArrayLike, actions: ArrayLike
+    ) -> tuple[np.ndarray]:
+        """Begin a step; see `Host`."""
         del shape
         return (self._submit(np.array(slots), np.asarray(seeds), np.asarray(actions)),)
 
-    def step(self, shape: tuple[int, ...], slots: Any, seeds: Any, actions: Any) -> tuple[np.ndarray, ...]:
-        """Step environments, or return the results of an announced step; see `calls.Host`."""
+    def step(
+        self, shape: tuple[int, ...], slots: ArrayLike, seeds: ArrayLike, actions: ArrayLike
+    ) -> tuple[np.ndarray, ...]:
+        """Step environments, or return the results of an announced step; see `Host`."""
         seeds = np.asarray(seeds)
         slots = self._submit(np.array(slots), seeds, np.asarray(actions))
         rows, events = empty_rows(self.sizes, len(slots)), {}
@@ -169,7 +159,7 @@ class HostPool:
         return slots, *rows.arrays
 
     def keep(self, slots: Collection[int]) -> None:
-        """Free all other slots: episodes of a member that was restarted, or of an evaluation that was stopped."""
+        """See `Host.keep`."""
         with self._lock:
             for slot in self._of_slot.keys() - set(slots):
                 self._counts[self._of_slot[slot]] -= 1
@@ -177,10 +167,7 @@ class HostPool:
                 self._pending.pop(slot, None)
 
     def save(self) -> dict[str, np.ndarray] | None:
-        """The states of all running episodes, arrays of n rows with their `slots`; None if one cannot be saved.
-
-        No call may be in progress. An exception is a warning, since all else can be saved.
-        """
+        """See `Host.save`."""
         parts = []
         for number in range(len(self._workers)):
             slots = [slot for slot, worker in self._of_slot.items() if worker == number]
@@ -202,11 +189,7 @@ class HostPool:
             return None
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Continue the episodes that `save` returned, in place of all others.
-
-        Raises:
-          HostError: the environments do not have the saved states' shapes.
-        """
+        """See `Host.load`."""
         self.keep(())
         slots = arrays["slots"].tolist()
         with self._lock:
@@ -227,7 +210,7 @@ class HostPool:
             raise HostError(f"{self.name} cannot continue its saved episodes: it {_raised(error)}") from error
 
     def close(self) -> None:
-        """Close all environments and end the workers."""
+        """See `Host.close`."""
         for number, worker in enumerate(self._workers):
             if worker is not None:
                 worker.close()
@@ -290,7 +273,7 @@ class HostPool:
             worker = self._workers[number] = self._start(number)
         return worker
 
-    def _wait(self, worker: Worker, future: Future, rows: int) -> Any:
+    def _wait(self, worker: Worker, future: Future, rows: int) -> StepRows:
         """The result of a task of a worker, which must make progress within every `timeout` seconds."""
         worker.await_start()
         reached = worker.progress()

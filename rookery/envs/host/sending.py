@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
+from numpy.typing import ArrayLike
 
 from rookery.types import Array
 
@@ -41,7 +41,7 @@ def _send_in_place(function: Function, results: tuple[jax.ShapeDtypeStruct, ...]
     return tuple(buffer_callback(partial(_fill, function), results, has_side_effect=True)(argument))
 
 
-def _fill(function: Function, context: Any, outputs: Sequence[Any], argument: Any) -> None:
+def _fill(function: Function, context: object, outputs: Sequence[ArrayLike], argument: ArrayLike) -> None:
     """Write the results of the function into the program's buffers."""
     del context
     for output, values in zip(outputs, function(np.asarray(argument)), strict=True):

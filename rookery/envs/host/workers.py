@@ -7,12 +7,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rookery.envs.host.base import Runner, first_line
+import numpy as np
+
+from rookery.envs.host.base import Runner, StepRows, first_line
 from rookery.factories import place_of
 
 _START_SECONDS = 120.0
@@ -40,13 +42,13 @@ class Worker:
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, method: str, *arguments: Any) -> Future:
+    def submit(self, method: str, *arguments: object) -> Future:
         """Call a method of the runner; the future has its result, or its exception."""
         future: Future = Future()
         self._tasks.put((future, method, arguments))
         return future
 
-    def call(self, method: str, *arguments: Any) -> Future:
+    def call(self, method: str, *arguments: object) -> Future:
         """Like `submit`, but in the calling thread: the future is done. Tasks that wait may follow later."""
         future: Future = Future()
         self._run(future, method, arguments)
@@ -124,23 +126,23 @@ class ProcessRunner:
         self._connection.send(start)
         self._receive(_START_SECONDS)
 
-    def begin(self, seeds: Sequence[int]) -> Any:
+    def begin(self, seeds: Sequence[int]) -> StepRows:
         """See `Runner.begin`."""
         return self._call("begin", seeds)
 
-    def step(self, slots: Sequence[int], seeds: Sequence[int], actions: Any) -> Any:
+    def step(self, slots: Sequence[int], seeds: Sequence[int], actions: np.ndarray) -> StepRows:
         """See `Runner.step`."""
         return self._call("step", slots, seeds, actions)
 
-    def free(self, slots: Sequence[int]) -> Any:
+    def free(self, slots: Sequence[int]) -> None:
         """See `Runner.free`."""
         return self._call("free", slots)
 
-    def save(self, slots: Sequence[int]) -> Any:
+    def save(self, slots: Sequence[int]) -> Mapping[str, np.ndarray] | None:
         """See `Runner.save`."""
         return self._call("save", slots)
 
-    def load(self, slots: Sequence[int], arrays: Any) -> Any:
+    def load(self, slots: Sequence[int], arrays: Mapping[str, np.ndarray]) -> None:
         """See `Runner.load`."""
         return self._call("load", slots, arrays)
 
@@ -157,7 +159,7 @@ class ProcessRunner:
         self._process.kill()
         self._process.wait()
 
-    def _call(self, method: str, *arguments: Any) -> Any:
+    def _call(self, method: str, *arguments: object) -> Any:
         try:
             self._connection.send((method, arguments))
         except OSError as error:

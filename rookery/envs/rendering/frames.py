@@ -4,13 +4,16 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from operator import itemgetter
-from types import SimpleNamespace
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
 from rookery.types import PyTree
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _PALETTE_SIZE, _SAMPLED = 64, 8  # colours of a film of images, and number of images from which they are chosen
 
@@ -27,7 +30,7 @@ def frames(states: PyTree) -> list[PyTree]:
 
 
 @contextlib.contextmanager
-def canvas(modules: tuple[Any, ...], figsize: tuple[float, float]) -> Iterator[Any]:
+def canvas(modules: tuple[ModuleType, ...], figsize: tuple[float, float]) -> Iterator["Figure"]:
     """Create a figure outside of pyplot on which `modules` draw while the context is active.
 
     The modules draw with pyplot, which would choose a backend, look for a display and keep the figure. The context
@@ -54,14 +57,14 @@ def canvas(modules: tuple[Any, ...], figsize: tuple[float, float]) -> Iterator[A
     before = [module.plt for module in modules]
     try:
         for module in modules:
-            module.plt = replacement
+            vars(module)["plt"] = replacement
         yield figure
     finally:
         for module, plt in zip(modules, before, strict=True):
-            module.plt = plt
+            vars(module)["plt"] = plt
 
 
-def write(figure: Any, draw: Callable[[int], Any], count: int, path: str, frames_per_second: int) -> None:
+def write(figure: "Figure", draw: Callable[[int], object], count: int, path: str, frames_per_second: int) -> None:
     """Draw the frames one after the other and write them as a `.gif`.
 
     Args:

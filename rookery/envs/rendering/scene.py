@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from rookery.types import Array, PyTree
 
@@ -127,7 +127,7 @@ def inside(picture: Picture | None, field: str) -> Picture | None:
     )
 
 
-def _apply_inside(function: Callable[[PyTree], Any], field: str, state: PyTree) -> Any:
+def _apply_inside(function: Callable[[PyTree], PyTree], field: str, state: PyTree) -> PyTree:
     return function(getattr(state, field))
 
 

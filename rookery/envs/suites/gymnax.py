@@ -16,7 +16,8 @@ Unsupported: `MNISTBandit-bsuite`, which downloads its images.
 
 import importlib
 from functools import partial
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,9 @@ from rookery.envs.suites import third_party
 from rookery.envs.wrappers import time_limit
 from rookery.features import Shape, flatten_features, is_shape
 from rookery.types import Array, Key, PyTree
+
+if TYPE_CHECKING:
+    from gymnax.environments.environment import Environment as GymnaxEnv
 
 INSTALL = 'pip install "rookery[gymnax]"'
 INSTALL_RENDERER = 'pip install "gymnax[visualize]"'
@@ -89,7 +93,7 @@ class GymnaxEnvironment(NamedTuple):
 
     env: Any
     """gymnax's environment object."""
-    params: Any
+    params: PyTree
     """gymnax's environment parameters."""
     name: str
     """gymnax's name."""
@@ -127,7 +131,7 @@ def make(name: str, episode_length: int | None = None) -> Environment:
     return _environment(load(name), length)
 
 
-def from_gymnax(env: Any, params: Any = None, episode_length: int | None = None) -> Environment:
+def from_gymnax(env: "GymnaxEnv", params: PyTree | None = None, episode_length: int | None = None) -> Environment:
     """Adapt an environment object of gymnax, or a user-defined one of its class `Environment`.
 
     Observations, actions and the time limit are converted as by `make`: `step_env` must report termination without the
@@ -176,7 +180,7 @@ def load(name: str) -> GymnaxEnvironment:
     return _with_properties(env, params, name)
 
 
-def _with_properties(env: Any, params: Any, name: str) -> GymnaxEnvironment:
+def _with_properties(env: "GymnaxEnv", params: PyTree, name: str) -> GymnaxEnvironment:
     with third_party.standard_promotion():
         actions, num_positions = env.action_space(params), getattr(env.observation_space(params), "n", None)
         first = jax.eval_shape(env.reset_env, jax.random.key(0), params)[0]
@@ -192,7 +196,7 @@ def _with_properties(env: Any, params: Any, name: str) -> GymnaxEnvironment:
     return GymnaxEnvironment(env, params, name, num_positions, jnp.asarray(limits[0]), jnp.asarray(limits[1]), shape)
 
 
-def _import() -> Any:
+def _import() -> ModuleType:
     """Import gymnax without its output."""
     try:
         with third_party.quiet_import():

@@ -1,17 +1,153 @@
-"""Helpers of the suite adapters: silent imports, JAX's standard promotion rules, states with strong types."""
+"""Helpers of the suite adapters: silent imports, JAX's standard promotion rules, states with strong types.
+
+The Protocols say what the adapters read of MuJoCo's and Brax's objects, which these packages do not describe by types.
+"""
 
 import contextlib
 import io
 import os
 import sys
 import warnings
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rookery.envs.base import EnvState
+from rookery.types import Array, Key, PyTree
+
+
+class Named(Protocol):
+    """A body or geometry of a `MujocoModel`."""
+
+    id: int
+    name: str
+
+
+class SolverOptions(Protocol):
+    """The options of a `MujocoModel`."""
+
+    iterations: int
+    ls_iterations: int
+
+
+class MujocoModel(Protocol):
+    """MuJoCo's `MjModel`: `ngeom` geometries, each with one row of the arrays `geom_*`, and the tree of bodies."""
+
+    ngeom: int
+    nu: int
+    opt: SolverOptions
+    geom_type: np.ndarray
+    geom_bodyid: np.ndarray
+    geom_size: np.ndarray
+    geom_pos: np.ndarray
+    geom_quat: np.ndarray
+    geom_aabb: np.ndarray
+    geom_contype: np.ndarray
+    geom_conaffinity: np.ndarray
+    geom_group: np.ndarray
+    geom_rgba: np.ndarray
+    body_parentid: np.ndarray
+    body_rootid: np.ndarray
+
+    def geom(self, key: int | str, /) -> Named: ...
+
+    def body(self, key: int | str, /) -> Named: ...
+
+
+class Poses(Protocol):
+    """Brax's `Transform` of the L links."""
+
+    pos: Array
+    """`[L, 3]`, metres."""
+    rot: Array
+    """`[L, 4]`, unit quaternions."""
+
+
+class Physics(Protocol):
+    """What every backend of Brax has in its pipeline state."""
+
+    q: Array
+    """Joint coordinates."""
+    x: Poses
+
+
+class BraxState(Protocol):
+    """Brax's `State` after a reset or a step."""
+
+    pipeline_state: Physics
+    obs: PyTree
+    reward: Array
+    done: Array
+    metrics: Mapping[str, Array]
+    info: Mapping[str, PyTree]
+
+
+class BraxSystem(Protocol):
+    """Brax's `System` of a robot."""
+
+    mj_model: MujocoModel
+    opt: PyTree
+    actuator: PyTree
+
+
+class BraxEnv(Protocol):
+    """Brax's `Env`, which a user may define."""
+
+    @property
+    def action_size(self) -> int: ...
+
+    def reset(self, key: Key, /) -> PyTree: ...
+
+    def step(self, state: PyTree, action: Array, /) -> PyTree: ...
+
+
+class BraxRobot(BraxEnv, Protocol):
+    """Brax's `PipelineEnv`: the environment of a robot."""
+
+    sys: BraxSystem
+    pipeline_init: PyTree
+    pipeline_step: PyTree
+    _n_frames: int
+
+    @property
+    def backend(self) -> str: ...
+
+    @property
+    def dt(self) -> float: ...
+
+
+class PlaygroundEnv(BraxEnv, Protocol):
+    """Playground's `MjxEnv`, whose functions have the form of Brax's."""
+
+    @property
+    def mj_model(self) -> MujocoModel: ...
+
+    @property
+    def mjx_model(self) -> PyTree: ...
+
+    @property
+    def dt(self) -> float: ...
+
+
+class BodyPoses(Protocol):
+    """MJX's `Data`: poses of the bodies."""
+
+    xpos: Array
+    """`[bodies, 3]`, metres."""
+    xquat: Array
+    """`[bodies, 4]`, unit quaternions."""
+
+
+class PlaygroundOutput(Protocol):
+    """Playground's `State` after a reset or a step."""
+
+    data: BodyPoses
+    obs: PyTree
+    reward: Array
+    done: Array
 
 
 @contextlib.contextmanager
@@ -67,7 +203,7 @@ def environment_variables(**values: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def check_unwrapped(adapt: str, env: Any) -> None:
+def check_unwrapped(adapt: str, env: object) -> None:
     """Check that an environment object has no wrapper of Brax or Playground that ends, restarts or batches episodes.
 
     Args:

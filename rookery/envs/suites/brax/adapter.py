@@ -12,7 +12,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -24,9 +24,10 @@ from rookery.envs.rendering import scene
 from rookery.envs.suites import third_party
 from rookery.envs.suites.brax import bodies as brax_bodies
 from rookery.envs.suites.brax import patches, rewards
+from rookery.envs.suites.third_party import BraxEnv, BraxRobot, BraxState
 from rookery.envs.wrappers import time_limit
 from rookery.features import feature_size, flatten_features, is_shape
-from rookery.types import Array, Key
+from rookery.types import Array, Key, PyTree
 
 EPISODE_LENGTH = 1000
 OMNI_ROBOTS = ("ant", "humanoid")
@@ -39,11 +40,11 @@ INSTALL = 'pip install "rookery[brax]"'
 class StateReaders(NamedTuple):
     """Functions that compute a task's outputs from Brax's `State` after a reset (except the reward) or a step."""
 
-    observation: Callable[[Any], Array]
+    observation: Callable[[BraxState], Array]
     """-> `[O]` float32."""
-    reward: Callable[[Any], Array]
+    reward: Callable[[BraxState], Array]
     """-> `[]` float32."""
-    descriptor: Callable[[Any], Array]
+    descriptor: Callable[[PyTree], Array]
     """-> `[D]` float32."""
 
 
@@ -52,18 +53,18 @@ class Descriptor(NamedTuple):
 
     spec: DescriptorSpec
     """Meaning and limits."""
-    function: Callable[[Any], Array]
+    function: Callable[[PyTree], Array]
     """Brax's `State` -> `[D]`."""
 
 
 class Variant(NamedTuple):
     """Differences between a task and Brax's environment of the same robot."""
 
-    prepare: Callable[[Any, str], StateReaders]
+    prepare: Callable[[BraxRobot, str], StateReaders]
     """Takes Brax's environment, which it may modify, and its name."""
     descriptor: DescriptorSpec | None = None
     """None: the task has no descriptor."""
-    options: Mapping[str, Any] = MappingProxyType({})
+    options: Mapping[str, object] = MappingProxyType({})
     """Options for the constructor of Brax's environment."""
     goal: tuple[float, float] | None = None
     """x and y in metres of a goal that is not in the model; used for drawing only."""
@@ -76,7 +77,7 @@ def make(
     episode_length: int = EPISODE_LENGTH,
     backend: str | None = None,
     variant: Variant | None = None,
-    **options: Any,
+    **options: object,
 ) -> Environment:
     """Build a Brax environment, or a variant of one.
 
@@ -160,14 +161,14 @@ def from_brax(
     return time_limit.limit_episode(time_limit.guard_physics(environment), episode_length)
 
 
-def _reset_object(env: Any, descriptor: Callable[[Any], Array], key: Key) -> tuple[EnvState, Step]:
+def _reset_object(env: BraxEnv, descriptor: Callable[[PyTree], Array], key: Key) -> tuple[EnvState, Step]:
     with _standard_promotion():
         state = third_party.strongly_typed(env.reset(key))
         return state, base.first_step(flatten_features(state.obs), jnp.asarray(descriptor(state), jnp.float32))
 
 
 def _step_object(
-    env: Any, descriptor: Callable[[Any], Array], state: EnvState, action: Array, key: Key
+    env: BraxEnv, descriptor: Callable[[PyTree], Array], state: EnvState, action: Array, key: Key
 ) -> tuple[EnvState, Step]:
     del key  # the state of an environment that draws random numbers contains its key
     # Environments write into these dictionaries, which must not change the state of the caller.
@@ -183,7 +184,7 @@ def default_backend(name: str) -> str:
     return ONLY_BACKENDS.get(name, BACKENDS)[0]
 
 
-def load(name: str, backend: str, **options: Any) -> Any:
+def load(name: str, backend: str, **options: object) -> Any:
     """Load Brax's environment without wrappers; see `make` for arguments and errors."""
     allowed = ONLY_BACKENDS.get(name, BACKENDS)
     if backend not in allowed:
@@ -199,7 +200,7 @@ def load(name: str, backend: str, **options: Any) -> Any:
             raise ValueError(f"Brax's {name} does not take the options {sorted(options)}: {error}.") from error
 
 
-def _import_envs() -> Any:
+def _import_envs() -> ModuleType:
     """Import `brax.envs` without its output: messages about the optional Warp, and jaxopt's deprecation warning."""
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -239,7 +240,7 @@ def _standard_promotion() -> Iterator[None]:
         yield
 
 
-def _reset(brax_env: Any, readers: StateReaders, measures: Mapping[str, str], key: Key) -> tuple[EnvState, Step]:
+def _reset(brax_env: BraxRobot, readers: StateReaders, measures: Mapping[str, str], key: Key) -> tuple[EnvState, Step]:
     with _standard_promotion():
         start = brax_env.reset(key)
     zeros = dict.fromkeys(measures, jnp.zeros(())) or None
@@ -248,7 +249,7 @@ def _reset(brax_env: Any, readers: StateReaders, measures: Mapping[str, str], ke
 
 
 def _step(
-    brax_env: Any,
+    brax_env: BraxRobot,
     readers: StateReaders,
     measures: Mapping[str, str],
     parts: Mapping[str, str],
@@ -270,23 +271,23 @@ def _step(
     return rewards.Measured(after.pipeline_state, step, rewards.parts_in(parts, after))
 
 
-def native_observation(state: Any) -> Array:
+def native_observation(state: BraxState) -> Array:
     """Observation of Brax's environment, `[O]` float32."""
     return jnp.asarray(state.obs, jnp.float32)
 
 
-def native_reward(state: Any) -> Array:
+def native_reward(state: BraxState) -> Array:
     """Reward of Brax's environment, `[]` float32."""
     return jnp.asarray(state.reward, jnp.float32)
 
 
-def no_descriptor(state: Any) -> Array:
+def no_descriptor(state: BraxState) -> Array:
     """Descriptor of size 0, for a task without a descriptor."""
     del state
     return jnp.zeros((0,), jnp.float32)
 
 
-def torso_position(state: Any, axes: int = 2) -> Array:
+def torso_position(state: BraxState, axes: int = 2) -> Array:
     """X and y of the torso in metres, `[2]`, for a robot with a free root joint; x alone, `[1]`, for one in a plane.
 
     They are taken from the root's joint coordinates, since on `mjx` the link poses are one physics step behind them.
@@ -294,12 +295,12 @@ def torso_position(state: Any, axes: int = 2) -> Array:
     return jnp.asarray(state.pipeline_state.q[:axes], jnp.float32)
 
 
-def _plain(brax_env: Any, name: str) -> StateReaders:
+def _plain(brax_env: BraxRobot, name: str) -> StateReaders:
     del brax_env, name
     return StateReaders(native_observation, native_reward, no_descriptor)
 
 
-def _omni(robots: tuple[str, ...], brax_env: Any, name: str) -> StateReaders:
+def _omni(robots: tuple[str, ...], brax_env: BraxRobot, name: str) -> StateReaders:
     del brax_env
     if name not in robots:
         raise ValueError(f"this undirected task needs {' or '.join(robots)}; got {name}.")
@@ -308,7 +309,7 @@ def _omni(robots: tuple[str, ...], brax_env: Any, name: str) -> StateReaders:
     return StateReaders(native_observation, reward, partial(torso_position, axes=1 if planar else 2))
 
 
-def _undirected_reward(forward: str, state: Any) -> Array:
+def _undirected_reward(forward: str, state: BraxState) -> Array:
     """Reward of Brax's environment without the term for forward motion, the metric `forward`, `[]`."""
     return native_reward(state) - jnp.asarray(state.metrics[forward], jnp.float32)
 

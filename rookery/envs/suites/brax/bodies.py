@@ -5,12 +5,14 @@ Height fields are omitted, and so are geometries that MuJoCo's viewer does not s
 with walls. Textures are not used.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from rookery.envs.rendering.scene import Picture, Pose, Shape
+from rookery.envs.suites.third_party import BraxRobot, MujocoModel, Physics
 
 # MuJoCo's `mjtGeom` -> kind of `Shape`, and the number of used entries of its three sizes.
 _KINDS = {
@@ -29,7 +31,7 @@ _GOAL_RADIUS, _GOAL_HEIGHT = 0.5, 0.02  # metres; the tasks define no size of th
 _GOAL_COLOUR = (0.1, 0.6, 0.3, 0.6)
 
 
-def picture(brax_env: Any, goal: tuple[float, float] | None = None) -> Picture:
+def picture(brax_env: BraxRobot, goal: tuple[float, float] | None = None) -> Picture:
     """Build the picture of a Brax environment.
 
     Args:
@@ -40,7 +42,7 @@ def picture(brax_env: Any, goal: tuple[float, float] | None = None) -> Picture:
     return Picture(bodies=bodies, shapes=(*shapes(brax_env.sys.mj_model), *goal_shapes), seconds=_number(brax_env.dt))
 
 
-def shapes(model: Any) -> tuple[Shape, ...]:
+def shapes(model: MujocoModel) -> tuple[Shape, ...]:
     """Convert the visible geometries of a model; those of body 0 are floors, walls and rails.
 
     Args:
@@ -49,7 +51,7 @@ def shapes(model: Any) -> tuple[Shape, ...]:
     return tuple(_shape(model, geom) for geom in range(model.ngeom) if _is_visible(model, geom))
 
 
-def bodies(state: Any) -> Pose:
+def bodies(state: Physics) -> Pose:
     """Poses of the links; on `mjx` they are one physics step behind the joint coordinates.
 
     Args:
@@ -58,12 +60,12 @@ def bodies(state: Any) -> Pose:
     return Pose(jnp.asarray(state.x.pos, jnp.float32), jnp.asarray(state.x.rot, jnp.float32))
 
 
-def _is_visible(model: Any, geom: int) -> bool:
+def _is_visible(model: MujocoModel, geom: int) -> bool:
     drawable = int(model.geom_type[geom]) in (*_KINDS, _MESH)
     return bool(drawable and model.geom_group[geom] < _SHOWN_GROUPS and model.geom_rgba[geom, 3] > 0.0)
 
 
-def _shape(model: Any, geom: int) -> Shape:
+def _shape(model: MujocoModel, geom: int) -> Shape:
     if model.geom_type[geom] == _MESH:
         (kind, size), position = ("box", model.geom_aabb[geom, 3:]), _mesh_centre(model, geom)
     else:
@@ -81,7 +83,7 @@ def _shape(model: Any, geom: int) -> Shape:
     )
 
 
-def _mesh_centre(model: Any, geom: int) -> np.ndarray:
+def _mesh_centre(model: MujocoModel, geom: int) -> np.ndarray:
     """Centre of a mesh's bounding box in the frame of its body, metres, `[3]`."""
     w, vector = model.geom_quat[geom, 0], model.geom_quat[geom, 1:]
     centre = model.geom_aabb[geom, :3]
@@ -94,10 +96,10 @@ def _goal(position: tuple[float, float]) -> Shape:
     return Shape(-1, "cylinder", size, (*position, _GOAL_HEIGHT / 2), (1.0, 0.0, 0.0, 0.0), _GOAL_COLOUR, "goal")
 
 
-def _numbers(row: Any) -> tuple[Any, ...]:
+def _numbers(row: Iterable[float]) -> tuple[Any, ...]:
     return tuple(_number(number) for number in row)
 
 
-def _number(number: Any) -> float:
+def _number(number: float) -> float:
     """Convert to a Python float with the shortest decimal form that is exact in float32."""
     return float(str(np.float32(number)))

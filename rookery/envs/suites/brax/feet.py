@@ -6,7 +6,7 @@ contact distance from the engine (`debug=True`) costs 15 % of the speed.
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from rookery.envs import base
 from rookery.envs.suites.brax import adapter as brax
 from rookery.envs.suites.brax.adapter import StateReaders, Variant
+from rookery.envs.suites.third_party import BraxRobot, BraxState, BraxSystem, MujocoModel
 from rookery.types import Array
 
 CONTACT_HEIGHT = 5e-3  # metres; a foot at rest hovers within a millimetre of the floor
@@ -49,12 +50,12 @@ def ground_contact(feet: int) -> Variant:
     return Variant(partial(_prepare_contacts, feet), spec._replace(names=names if feet > 1 else None))
 
 
-def _prepare_contacts(feet: int, brax_env: Any, name: str) -> StateReaders:
+def _prepare_contacts(feet: int, brax_env: BraxRobot, name: str) -> StateReaders:
     del name
     return StateReaders(brax.native_observation, brax.native_reward, partial(_contacts, find_feet(brax_env.sys, feet)))
 
 
-def _contacts(feet: Feet, state: Any) -> Array:
+def _contacts(feet: Feet, state: BraxState) -> Array:
     x = state.pipeline_state.x
     return (foot_heights(feet, x.pos, x.rot) < CONTACT_HEIGHT).astype(jnp.float32)
 
@@ -74,7 +75,7 @@ def foot_heights(feet: Feet, positions: Array, rotations: Array) -> Array:
     return positions[feet.links, 2] + rise - droop - feet.radii - feet.floor
 
 
-def find_feet(system: Any, expected: int) -> Feet:
+def find_feet(system: BraxSystem, expected: int) -> Feet:
     """Find a robot's feet and their geometry.
 
     Args:
@@ -91,7 +92,7 @@ def find_feet(system: Any, expected: int) -> Feet:
     return geometry(model, floor, feet)
 
 
-def geometry(model: Any, floor: int, feet: list[int]) -> Feet:
+def geometry(model: MujocoModel, floor: int, feet: list[int]) -> Feet:
     """Read the geometry of feet from MuJoCo's model.
 
     Args:
@@ -111,7 +112,7 @@ def geometry(model: Any, floor: int, feet: list[int]) -> Feet:
     )
 
 
-def floor_and_feet(model: Any) -> tuple[int, list[int]]:
+def floor_and_feet(model: MujocoModel) -> tuple[int, list[int]]:
     """Find the floor and a robot's feet: geometries that collide with the floor and are attached to a leaf link.
 
     Names of links cannot identify feet, since the ant's lower legs have none. A torso or thigh that collides with the
@@ -135,7 +136,7 @@ def floor_and_feet(model: Any) -> tuple[int, list[int]]:
     return levels[0], [g for g in geoms if model.geom_bodyid[g] not in parents and _collide(model, g, levels[0])]
 
 
-def _collide(model: Any, one: int, other: int) -> bool:
+def _collide(model: MujocoModel, one: int, other: int) -> bool:
     """MuJoCo's collision rule: the contact type of one geometry matches the contact affinity of the other."""
     return bool(
         model.geom_contype[one] & model.geom_conaffinity[other]
@@ -143,7 +144,7 @@ def _collide(model: Any, one: int, other: int) -> bool:
     )
 
 
-def _axis(model: Any, geom: int) -> np.ndarray:
+def _axis(model: MujocoModel, geom: int) -> np.ndarray:
     """Unit vector `[3]` along a geometry's z axis, in the frame of its body."""
     w, x, y, z = model.geom_quat[geom]
     return np.asarray([2.0 * (x * z + w * y), 2.0 * (y * z - w * x), 1.0 - 2.0 * (x * x + y * y)])

@@ -3,25 +3,27 @@
 import importlib
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from rookery.types import Array
+from rookery.envs.suites.third_party import MujocoModel
+from rookery.types import Array, PyTree
 
 
 def apply() -> None:
     """Correct the modules of Brax; a further call changes nothing."""
-    fluid: Any = importlib.import_module("brax.fluid")
-    fluid.jp = SimpleNamespace(**{**vars(jnp), "clip": _clip})
-    loader: Any = importlib.import_module("brax.io.mjcf")
-    loader.mjx = SimpleNamespace(**{**vars(importlib.import_module("mujoco.mjx")), "put_model": _put_model})
+    _assign("brax.fluid", jp=SimpleNamespace(**{**vars(jnp), "clip": _clip}))
+    mjx = vars(importlib.import_module("mujoco.mjx"))
+    _assign("brax.io.mjcf", mjx=SimpleNamespace(**{**mjx, "put_model": _put_model}))
     for name in ("spring.joints", "spring.collisions", "positional.joints", "positional.collisions"):
-        summing: Any = importlib.import_module(f"brax.{name}")
-        summing.segment_sum = segment_sum
-    collisions: Any = importlib.import_module("brax.positional.collisions")
-    collisions.jax = SimpleNamespace(**{**vars(jax), "ops": SimpleNamespace(segment_sum=segment_sum)})
+        _assign(f"brax.{name}", segment_sum=segment_sum)
+    summing = SimpleNamespace(**{**vars(jax), "ops": SimpleNamespace(segment_sum=segment_sum)})
+    _assign("brax.positional.collisions", jax=summing)
+
+
+def _assign(module: str, **values: object) -> None:
+    vars(importlib.import_module(module)).update(values)
 
 
 def segment_sum(data: Array, segment_ids: Array, num_segments: int) -> Array:
@@ -55,6 +57,6 @@ def _clip(array: Array, a_min: float | None = None, a_max: float | None = None) 
     return jnp.clip(array, a_min, a_max)
 
 
-def _put_model(model: Any) -> Any:
+def _put_model(model: MujocoModel) -> PyTree:
     """Load a model on this process's default device; MJX would use the first device of the first process."""
     return importlib.import_module("mujoco.mjx").put_model(model, device=jnp.zeros(()).device)

@@ -6,12 +6,13 @@ reward, so that 1 leaves it unchanged.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax.numpy as jnp
 
 from rookery import hyperparams
 from rookery.envs.base import Environment, EnvState, Step
+from rookery.envs.suites.third_party import BraxState
 from rookery.hyperparams import Field, LogUniform, Space
 from rookery.types import Array, Key, Scalar
 
@@ -76,7 +77,7 @@ class Measured(NamedTuple):
 MeasuredStepFn = Callable[[EnvState, Array, Key], Measured]
 
 
-def parts_in(parts: Mapping[str, str], after: Any) -> Mapping[str, Array]:
+def parts_in(parts: Mapping[str, str], after: BraxState) -> Mapping[str, Array]:
     """The parts of the reward in Brax's `State` after a step."""
     return {weight: jnp.asarray(after.metrics[metric], jnp.float32) for weight, metric in parts.items()}
 

@@ -39,7 +39,7 @@ body collides with the walls, not only its feet.
 import importlib
 from functools import partial
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 import jax.numpy as jnp
@@ -50,6 +50,7 @@ from rookery.envs.base import DescriptorSpec
 from rookery.envs.suites.brax import adapter as brax
 from rookery.envs.suites.brax import feet as brax_feet
 from rookery.envs.suites.brax.adapter import StateReaders, Variant
+from rookery.envs.suites.third_party import BraxRobot, BraxState, MujocoModel
 from rookery.types import Array
 
 BACKENDS = ("spring", "positional", "mjx")  # on `generalized`, walls eject robots or let them pass
@@ -107,7 +108,7 @@ def trap_walls(face: float) -> tuple[Wall, ...]:
     )
 
 
-def add_walls(brax_env: Any, name: str, walls: tuple[Wall, ...]) -> None:
+def add_walls(brax_env: BraxRobot, name: str, walls: tuple[Wall, ...]) -> None:
     """Add walls to an environment that `brax.load` returned; robot, solver options and actuators are unchanged.
 
     The model is loaded again from Brax's file with the walls added. The walls get the geometry ids after the floor's,
@@ -130,14 +131,14 @@ def add_walls(brax_env: Any, name: str, walls: tuple[Wall, ...]) -> None:
             f"backend {brax_env.backend!r} does not support walls: they eject robots or let them pass through; "
             f"use one of {list(BACKENDS)}."
         )
-    mjcf: Any = importlib.import_module("brax.io.mjcf")
+    mjcf = importlib.import_module("brax.io.mjcf")
     text = resources.files("brax").joinpath("envs", "assets", f"{name}.xml").read_text()
     with brax.quiet_model_load():
         walled = mjcf.loads(_with_walls(text, brax_env.sys.mj_model, ROBOTS[name].spheres, walls))
     brax_env.sys = walled.replace(opt=brax_env.sys.opt, actuator=brax_env.sys.actuator)
 
 
-def _with_walls(text: str, model: Any, spheres: tuple[tuple[str, float], ...], walls: tuple[Wall, ...]) -> str:
+def _with_walls(text: str, model: MujocoModel, spheres: tuple[tuple[str, float], ...], walls: tuple[Wall, ...]) -> str:
     """Return a robot's MJCF with walls, and with the collision bit of walls on its feet and on added `spheres`."""
     root = ElementTree.fromstring(text)
     for foot in brax_feet.floor_and_feet(model)[1]:
@@ -169,12 +170,12 @@ def _find(root: ElementTree.Element, tag: str, name: str | None = None) -> Eleme
     return found
 
 
-def _prepare_trap(brax_env: Any, name: str) -> StateReaders:
+def _prepare_trap(brax_env: BraxRobot, name: str) -> StateReaders:
     add_walls(brax_env, name, trap_walls(ROBOTS[name].trap_face) if name in ROBOTS else ())
     return StateReaders(partial(positioned_observation, TRAP_DESCRIPTOR), brax.native_reward, brax.torso_position)
 
 
-def _prepare_maze(brax_env: Any, name: str) -> StateReaders:
+def _prepare_maze(brax_env: BraxRobot, name: str) -> StateReaders:
     add_walls(brax_env, name, MAZE_WALLS)
     return StateReaders(partial(positioned_observation, MAZE_DESCRIPTOR), _negative_goal_distance, brax.torso_position)
 
@@ -187,13 +188,13 @@ MAZE = Variant(_prepare_maze, MAZE_DESCRIPTOR, {"healthy_z_range": HEALTHY_HEIGH
 `HEALTHY_HEIGHT`, and the observation contains the robot's position."""
 
 
-def positioned_observation(limits: DescriptorSpec, state: Any) -> Array:
+def positioned_observation(limits: DescriptorSpec, state: BraxState) -> Array:
     """Prepend the torso's x and y, scaled so that `limits` become [-1, 1], to the observation; `[2 + O]`."""
     lower, upper = np.asarray(limits.lower, np.float32), np.asarray(limits.upper, np.float32)
     position = (brax.torso_position(state) - (lower + upper) / 2.0) / ((upper - lower) / 2.0)
     return jnp.concatenate([position, brax.native_observation(state)])
 
 
-def _negative_goal_distance(state: Any) -> Array:
+def _negative_goal_distance(state: BraxState) -> Array:
     """Minus the distance from the torso to the goal, `[]` in metres."""
     return -jnp.linalg.norm(brax.torso_position(state) - jnp.asarray(GOAL, jnp.float32))

@@ -9,6 +9,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def make(
     timeout: float = build.TIMEOUT,
     measure: str = "",
     measure_by: By = "last",
-    **options: Any,
+    **options: object,
 ) -> Environment:
     """Build an environment of EnvPool by its name.
 
@@ -104,7 +105,7 @@ def make(
 _LIST = "envpool.list_all_envs() lists them."
 
 
-def _spec(name: str, options: dict[str, Any]) -> Any:
+def _spec(name: str, options: dict[str, object]) -> Any:
     """The settings and spaces of a task, without an environment."""
     _ignore_precision()
     try:
@@ -117,14 +118,14 @@ def _spec(name: str, options: dict[str, Any]) -> Any:
         raise ValueError(f"{name} cannot be created{given}: {reason}.") from error
 
 
-def _check_options(name: str, options: dict[str, Any], settings: Sequence[str]) -> None:
+def _check_options(name: str, options: dict[str, object], settings: Sequence[str]) -> None:
     known = sorted({*settings} - {*_RESERVED} | {"episode_length", "num_threads", "timeout", "measure", "measure_by"})
     for option in options:
         if option not in known:
             raise ValueError(f"{name} has no option {option}; {suggestion(option, known)}")
 
 
-def _instance(task: str, options: dict[str, Any], threads: int, seeds: Sequence[int]) -> Any:
+def _instance(task: str, options: dict[str, object], threads: int, seeds: Sequence[int]) -> Any:
     """An instance of EnvPool; with batches of one it steps any subset of its environments."""
     _ignore_precision()
     count = len(seeds)
@@ -146,7 +147,7 @@ def _worker(name: str, task: Task, number: int) -> Worker:
 
 
 @functools.cache
-def _import() -> Any:
+def _import() -> ModuleType:
     try:
         import envpool
     except ImportError as error:

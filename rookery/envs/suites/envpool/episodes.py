@@ -6,7 +6,7 @@ together are one instance of EnvPool, which is freed with the last of them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from rookery.envs.host.base import (
 )
 from rookery.envs.suites.gymnasium.measures import Measure, Sums
 from rookery.envs.suites.gymnasium.spaces import Actions, Observations
+from rookery.types import PyTree
 
 _TOGETHER = 64
 """Largest number of environments of an instance: they are freed together."""
@@ -29,7 +30,7 @@ _TOGETHER = 64
 class Task(NamedTuple):
     """What the worker needs to create and step environments."""
 
-    create: Callable[[Sequence[int]], Any]
+    create: Callable[[Sequence[int]], "Instance"]
     """Seeds `[n]` -> an instance of EnvPool with n environments that returns its results one by one."""
     sizes: Sizes
     observations: Observations
@@ -39,10 +40,20 @@ class Task(NamedTuple):
     measures: tuple[Measure, ...] = ()
 
 
+class Instance(Protocol):
+    """Environments of EnvPool that were created together; results come one by one, as batches of one."""
+
+    def async_reset(self) -> None: ...
+
+    def send(self, actions: np.ndarray, numbers: np.ndarray, /) -> None: ...
+
+    def recv(self, reset: bool = False) -> Any: ...
+
+
 class _Fresh(NamedTuple):
     """An environment at its start."""
 
-    instance: Any
+    instance: "Instance"
     number: int
     """Of the environment in its instance."""
     features: np.ndarray
@@ -105,7 +116,7 @@ class Episodes:
         rows = empty_rows(self._task.sizes, len(slots))
         self._open({slot: seed for slot, seed in zip(slots, seeds, strict=True) if seed >= 0})
         finite = self._task.actions.are_valid(actions)
-        parts: dict[Any, dict[int, int]] = {}  # instance -> number of the environment -> row
+        parts: dict[Instance, dict[int, int]] = {}  # instance -> number of the environment -> row
         for row, slot in enumerate(slots):
             episode = self._episodes.get(slot)
             if episode is None or not finite[row]:
@@ -160,6 +171,6 @@ def _of_one(info: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value[0] for key, value in info.items() if np.ndim(value)}
 
 
-def _only(observation: Any) -> Any:
+def _only(observation: PyTree) -> PyTree:
     """The observation in a batch of one."""
     return {key: value[0] for key, value in observation.items()} if isinstance(observation, dict) else observation[0]

@@ -12,7 +12,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,17 +24,18 @@ from rookery.envs.host.pool import HostPool
 from rookery.envs.host.workers import ProcessRunner, Worker
 from rookery.envs.rendering.scene import Picture
 from rookery.envs.suites.gymnasium import film, spaces
-from rookery.envs.suites.gymnasium.episodes import Episodes, Task
+from rookery.envs.suites.gymnasium.episodes import DescribeFn, Episodes, Task
 from rookery.envs.suites.gymnasium.measures import By, Measure, Source, keys_of, measures_of
 from rookery.factories import RAISED, check_counts, make_importable, place_of, suggestion, type_of
+
+if TYPE_CHECKING:
+    from rookery.envs.suites.gymnasium.spaces import Env
 
 PREFIX = "gym:"
 """Begins the names of Gymnasium's environments."""
 EXTRA = "gymnasium"
 """Extra of this package that installs the suite."""
 INSTALL = f'pip install "rookery[{EXTRA}]"'
-DescribeFn = Callable[[Any, Mapping[str, Any]], Any]
-"""Environment object and the info of a step -> state descriptor `[D]`."""
 
 
 _ROWS_HERE = 8
@@ -61,16 +63,16 @@ class Factory:
       create: the function.
     """
 
-    def __init__(self, create: Callable[[], Any]):
+    def __init__(self, create: Callable[[], object]):
         self.create = create
-        self._made: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._made: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
 
-    def __call__(self) -> Any:
+    def __call__(self) -> "Env":
         """A new environment object; the errors are those of `checked`."""
         return self.checked(self.create())
 
-    def checked(self, env: Any) -> Any:
+    def checked(self, env: Any) -> "Env":
         """An environment object, if it is one and was not created before.
 
         Raises:
@@ -93,7 +95,7 @@ class Factory:
             self._made[id(inner)] = inner
         return env
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Factory, (self.create,)  # a process has objects of its own
 
 
@@ -106,7 +108,7 @@ def make(
     timeout: float = build.TIMEOUT,
     measure: str = "",
     measure_by: By = "last",
-    **options: Any,
+    **options: object,
 ) -> Environment:
     """Build an environment of Gymnasium by its id.
 
@@ -149,7 +151,7 @@ def make(
 
 
 def from_gymnasium(
-    make_env: Callable[[], Any],
+    make_env: Callable[[], object],
     episode_length: int | None = None,
     descriptor: DescriptorSpec | None = None,
     describe: DescribeFn | None = None,
@@ -203,13 +205,13 @@ def from_gymnasium(
 
 def _build(
     name: str | None,
-    create: Callable[[], Any],
+    create: Callable[[], object],
     episode_length: int | None,
     workers: Workers,
     measured: tuple[Measure, ...],
     descriptor: DescriptorSpec | None = None,
     describe: DescribeFn | None = None,
-    drawn: Callable[[], Any] | None = None,
+    drawn: Callable[[], object] | None = None,
 ) -> Environment:
     """Build an environment; `drawn` creates an object that draws frames, if `create` does not."""
     make_env = Factory(create)
@@ -232,7 +234,7 @@ def _build(
     return environment._replace(picture=_picture(name, drawn or create, acted.decode) if has_frames else None)
 
 
-def _picture(name: str, create: Callable[[], Any], decode: Callable[[np.ndarray], Any]) -> Picture:
+def _picture(name: str, create: Callable[[], object], decode: Callable[[np.ndarray], object]) -> Picture:
     return Picture(film=partial(film.film, name, create, decode), replays=True)
 
 
@@ -264,7 +266,7 @@ def _process(task: Task) -> ProcessRunner:
     return ProcessRunner(cloudpickle.dumps(partial(Episodes, task)))
 
 
-def _created(name: str, make_env: Factory) -> Any:
+def _created(name: str, make_env: Factory) -> "Env":
     """An environment object, to read its spaces."""
     try:
         env = make_env.create()
@@ -296,7 +298,7 @@ _IMPORT_HINT = "one of another package is named with the module that registers i
 
 
 @functools.cache
-def _import() -> Any:
+def _import() -> ModuleType:
     try:
         import gymnasium
     except ImportError as error:

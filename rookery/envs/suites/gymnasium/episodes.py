@@ -3,7 +3,7 @@
 import contextlib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,16 +23,22 @@ from rookery.envs.suites.gymnasium.measures import Measure, Sums
 from rookery.envs.suites.gymnasium.spaces import Actions, Observations, checked_flag, checked_number
 from rookery.factories import place_of
 
+if TYPE_CHECKING:
+    from rookery.envs.suites.gymnasium.spaces import Env
+
+DescribeFn = Callable[[Any, Mapping[str, Any]], Any]
+"""Environment object and the info of a step -> state descriptor `[D]`."""
+
 
 class Task(NamedTuple):
     """What a worker needs to create and step environments."""
 
-    make_env: Callable[[], Any]
+    make_env: Callable[[], "Env"]
     """Creates a new environment object."""
     sizes: Sizes
     observations: Observations
     actions: Actions
-    descriptor: Callable[[Any, Mapping[str, Any]], Any] | None
+    descriptor: DescribeFn | None
     """Environment object and info -> state descriptor `[D]`; None without one."""
     episode_length: int
     """Steps until truncation."""
@@ -42,7 +48,7 @@ class Task(NamedTuple):
 class _Episode:
     """A running episode."""
 
-    def __init__(self, env: Any, measures: tuple[Measure, ...]):
+    def __init__(self, env: "Env", measures: tuple[Measure, ...]):
         self.env, self.steps, self.sums = env, 0, Sums(measures)
 
 
@@ -52,7 +58,7 @@ class Episodes:
     def __init__(self, task: Task):
         self._task = task
         self._episodes: dict[int, _Episode] = {}
-        self._idle: list[Any] = []
+        self._idle: list[Env] = []
         self.progress = (0, -1)
 
     def begin(self, seeds: Sequence[int]) -> StepRows:
@@ -121,7 +127,7 @@ class Episodes:
         while self._idle:
             _close(self._idle.pop())
 
-    def _step(self, rows: StepRows, row: int, slot: int, action: Any) -> None:
+    def _step(self, rows: StepRows, row: int, slot: int, action: object) -> None:
         """Step one environment and write its results; the action is None if the agent's was not valid."""
         episode = self._episodes.get(slot)
         if episode is None or action is None:
@@ -141,7 +147,7 @@ class Episodes:
         rows.measures[row] = episode.sums.step(info, observation, terminated or truncated)
         rows.flags[row] = TERMINATED * terminated + TRUNCATED * truncated
 
-    def _open(self, seed: int) -> tuple[Any, tuple[np.ndarray, np.ndarray]]:
+    def _open(self, seed: int) -> tuple["Env", tuple[np.ndarray, np.ndarray]]:
         """An environment object at the start of an episode, with the first features and the descriptor."""
         env = self._idle.pop() if self._idle else self._task.make_env()
         try:
@@ -151,7 +157,7 @@ class Episodes:
             _close(env)  # its state is unknown
             raise
 
-    def _descriptor(self, env: Any, info: Mapping[str, Any]) -> np.ndarray:
+    def _descriptor(self, env: "Env", info: Mapping[str, Any]) -> np.ndarray:
         size, describe = self._task.sizes.descriptor, self._task.descriptor
         if describe is None:
             return np.zeros(0, np.float32)
@@ -165,7 +171,7 @@ class Episodes:
         self.progress = (self.progress[0] + 1, slot)
 
 
-def _close(env: Any) -> None:
+def _close(env: "Env") -> None:
     with contextlib.suppress(BaseException):  # it is discarded
         env.close()
 

@@ -12,7 +12,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from rookery.envs.host.base import HostState, HostWarning, first_line
 from rookery.envs.rendering import frames
 from rookery.factories import RAISED, place_of
 from rookery.types import Array
+
+if TYPE_CHECKING:
+    from rookery.envs.suites.gymnasium.spaces import Env
 
 MOST_FRAMES = 200
 """Largest number of frames, besides the first; of a longer episode every k-th step is drawn, and the last."""
@@ -30,7 +33,7 @@ _RGB = "rgb_array"
 _GL_ERRORS = re.compile(r"display|x11|glfw|egl|osmesa|opengl|gl ?context|video (device|system)", re.IGNORECASE)
 
 
-def has_frames(env: Any, creatable: bool) -> bool:
+def has_frames(env: "Env", creatable: bool) -> bool:
     """Whether an environment object can draw frames.
 
     Args:
@@ -44,7 +47,7 @@ def has_frames(env: Any, creatable: bool) -> bool:
 def film(
     name: str,
     create: Callable[[], Any],
-    decode: Callable[[np.ndarray], Any],
+    decode: Callable[[np.ndarray], object],
     states: HostState,
     rewards: Array,
     path: str,
@@ -80,7 +83,7 @@ def film(
 
 
 def _repeat(
-    name: str, env: Any, decode: Callable[[np.ndarray], Any], states: HostState
+    name: str, env: "Env", decode: Callable[[np.ndarray], object], states: HostState
 ) -> tuple[list[np.ndarray], float, list[float]]:
     """The frames, their number per second, and the rewards of the steps, up to the end of the repeated episode."""
     actions = np.asarray(states.action)[1:]
@@ -111,7 +114,7 @@ def _speed(steps: int, per_second: Any) -> tuple[int, float]:
     return stride, speed / stride
 
 
-def _frame(name: str, env: Any) -> np.ndarray:
+def _frame(name: str, env: "Env") -> np.ndarray:
     """The current frame `[height, width, 3]`.
 
     Raises:

@@ -5,13 +5,19 @@ import reprlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from rookery.envs.base import DescriptorSpec, EnvSpec, TakenAction
 from rookery.envs.host.base import HostWarning, Sizes
 from rookery.features import Part, Shape, feature_size
+
+if TYPE_CHECKING:
+    import gymnasium
+
+    Env = gymnasium.Env[Any, Any]
+    Space = gymnasium.Space[Any]
 
 
 class Observations(NamedTuple):
@@ -23,7 +29,7 @@ class Observations(NamedTuple):
     """float32, or uint8 where all parts are pixels."""
     shape: Shape | None
     """Shape of the parts, or a dictionary of shapes; None if they are a vector."""
-    encode: Callable[[Any], np.ndarray]
+    encode: Callable[[object], np.ndarray]
     """Observation -> features `[O]`.
 
     Raises:
@@ -83,11 +89,11 @@ class _Part(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: np.dtype
-    encode: Callable[[Any], np.ndarray]
+    encode: Callable[[object], np.ndarray]
     given: Part
 
 
-def observations(space: Any, name: str, remedy: str | None = None) -> Observations:
+def observations(space: "Space", name: str, remedy: str | None = None) -> Observations:
     """Read an observation space: a Box of any shape, a Discrete or MultiDiscrete space (one-hot), MultiBinary, or a
     Dict or Tuple of these.
 
@@ -124,7 +130,7 @@ def observations(space: Any, name: str, remedy: str | None = None) -> Observatio
     return Observations(size, dtype, None if vector else shape, partial(_encode_entries, ordered, dtype), given)
 
 
-def _subspaces(space: Any) -> dict[Any, Any] | None:
+def _subspaces(space: "Space") -> Mapping[Any, "Space"] | None:
     """The entries of a Dict or Tuple space; None for others."""
     from gymnasium import spaces
 
@@ -133,7 +139,7 @@ def _subspaces(space: Any) -> dict[Any, Any] | None:
     return dict(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else None
 
 
-def _part(space: Any, name: str, what: str, remedy: str | None) -> _Part:
+def _part(space: "Space", name: str, what: str, remedy: str | None) -> _Part:
     """Read a space; `what` names the observation or its entry in the errors of `encode`."""
     from gymnasium import spaces
 
@@ -161,12 +167,14 @@ def _part(space: Any, name: str, what: str, remedy: str | None) -> _Part:
     return part
 
 
-def _one_hot(shape: tuple[int, ...], counts: tuple[int, ...], starts: tuple[int, ...], encode: Any) -> _Part:
+def _one_hot(
+    shape: tuple[int, ...], counts: tuple[int, ...], starts: tuple[int, ...], encode: Callable[[object], np.ndarray]
+) -> _Part:
     size = sum(counts)
     return _Part((size,), _FLOATS, encode, Part((), shape, "int64", "one-hot", size, counts=counts, starts=starts))
 
 
-def _no_number(name: str, space: Any) -> str:
+def _no_number(name: str, space: "Space") -> str:
     return (
         f"the observations of {name} are of the space {space}, which holds no number; leave an empty entry out, and "
         "give an agent that needs no observation a constant one, such as a Box of shape (1,)."
@@ -213,13 +221,13 @@ def _channel_axis(shape: tuple[int, ...]) -> int | None:
     return None
 
 
-def _encode_channels(what: str, shape: tuple[int, ...], dtype: np.dtype, observation: Any) -> np.ndarray:
+def _encode_channels(what: str, shape: tuple[int, ...], dtype: np.dtype, observation: object) -> np.ndarray:
     """Image `[C, H, W]` -> features `[H * W * C]`."""
     flat = _encode_box(what, shape, _PIXELS, dtype, observation)
     return np.moveaxis(flat.reshape(shape), 0, -1).reshape(-1)
 
 
-def _encode_box(what: str, shape: tuple[int, ...], held: np.dtype, dtype: np.dtype, observation: Any) -> np.ndarray:
+def _encode_box(what: str, shape: tuple[int, ...], held: np.dtype, dtype: np.dtype, observation: object) -> np.ndarray:
     """Array of a space whose type is `held` -> features of type `dtype`."""
     array = _numbers(what, observation)
     if array.shape != shape:
@@ -232,7 +240,7 @@ def _encode_box(what: str, shape: tuple[int, ...], held: np.dtype, dtype: np.dty
     return array.astype(dtype, copy=False).reshape(-1)
 
 
-def _numbers(what: str, value: Any) -> np.ndarray:
+def _numbers(what: str, value: object) -> np.ndarray:
     """A value as an array of real numbers."""
     try:
         array = np.asarray(value)
@@ -254,7 +262,7 @@ def checked_number(what: str, value: Any) -> Any:
     return value
 
 
-def checked_flag(name: str, flag: Any) -> bool:
+def checked_flag(name: str, flag: object) -> bool:
     """A flag of a step, `terminated` or `truncated`, if it is one bool.
 
     Raises:
@@ -267,7 +275,7 @@ def checked_flag(name: str, flag: Any) -> bool:
     return bool(flag)
 
 
-def _encode_discrete(what: str, count: int, start: int, observation: Any) -> np.ndarray:
+def _encode_discrete(what: str, count: int, start: int, observation: object) -> np.ndarray:
     features, number = np.zeros(count, np.float32), _whole(observation)
     if number is None or not 0 <= number - start < count:
         raise ValueError(
@@ -287,12 +295,14 @@ def _whole(value: Any) -> int | None:
         return int(number) if number.is_integer() else None
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """A value in a message, shortened."""
     return str(value) if isinstance(value, int | float | np.number) else reprlib.repr(value)
 
 
-def _encode_multi_discrete(what: str, counts: tuple[int, ...], starts: tuple[int, ...], observation: Any) -> np.ndarray:
+def _encode_multi_discrete(
+    what: str, counts: tuple[int, ...], starts: tuple[int, ...], observation: object
+) -> np.ndarray:
     array = _numbers(what, observation)
     if array.shape != (len(counts),):
         raise ValueError(f"{what} has the shape {array.shape}, but its space {(len(counts),)}")
@@ -313,7 +323,7 @@ def _encode_entries(entries: dict[Any, _Part], dtype: np.dtype, observation: Any
     return np.concatenate(parts, dtype=dtype)
 
 
-def actions(space: Any, name: str, remedy: str | None = None) -> Actions:
+def actions(space: "Space", name: str, remedy: str | None = None) -> Actions:
     """Read an action space: a Box with finite bounds, which [-1, 1] is rescaled to, or a Discrete space.
 
     `name` and `remedy` are parts of messages, as in `observations`.
@@ -345,16 +355,16 @@ def actions(space: Any, name: str, remedy: str | None = None) -> Actions:
     )
 
 
-def _decode_discrete(start: int, action: np.ndarray) -> Any:
+def _decode_discrete(start: int, action: np.ndarray) -> int | list:
     return (action.astype(np.int64) + start).tolist()
 
 
-def _decode_box(low: np.ndarray, high: np.ndarray, dtype: Any, action: np.ndarray) -> np.ndarray:
+def _decode_box(low: np.ndarray, high: np.ndarray, dtype: np.dtype, action: np.ndarray) -> np.ndarray:
     shaped = action.astype(np.float64).reshape(action.shape[:-1] + low.shape)
     share = 0.5 * (_clip(shaped, -1.0, 1.0) + 1.0)
     return _clip((1.0 - share) * low + share * high, low, high).astype(dtype)  # exact at -1 and 1, without overflow
 
 
-def _clip(values: np.ndarray, low: Any, high: Any) -> np.ndarray:
+def _clip(values: np.ndarray, low: np.ndarray | float, high: np.ndarray | float) -> np.ndarray:
     """`np.clip`, in a third of its time for few numbers."""
     return np.minimum(np.maximum(values, low), high)

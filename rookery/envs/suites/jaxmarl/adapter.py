@@ -18,6 +18,7 @@ and return, or appear later, are not supported.
 
 import copy
 from functools import partial
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -45,7 +46,7 @@ class JaxmarlEnvironment(NamedTuple):
 
     env: Any
     """JaxMARL's environment object."""
-    agents: tuple[Any, ...]
+    agents: tuple[str | int, ...]
     """The suite's keys of the agents, `[I]`."""
     team: Team
     """Names and unpadded sizes of the agents."""
@@ -201,7 +202,7 @@ def _with_properties(env: Any, reports_available: bool, done_is_time_limit: bool
     )
 
 
-def _import() -> Any:
+def _import() -> ModuleType:
     """Import JaxMARL without its output."""
     try:
         with third_party.quiet_import():
@@ -213,7 +214,7 @@ def _import() -> Any:
     return jaxmarl
 
 
-def _build(suite: Any, name: str, episode_length: int) -> Any:
+def _build(suite: ModuleType, name: str, episode_length: int) -> Any:
     if name in MABRAX:
         return _mabrax(suite, name)
     if name.startswith(SMAX):
@@ -236,7 +237,7 @@ def _build(suite: Any, name: str, episode_length: int) -> Any:
     return env
 
 
-def _mabrax(suite: Any, name: str) -> Any:
+def _mabrax(suite: ModuleType, name: str) -> Any:
     try:
         with brax.quiet_model_load():
             return suite.make(MABRAX[name], episode_length=UNREACHED_LIMIT, auto_reset=False)
@@ -246,7 +247,7 @@ def _mabrax(suite: Any, name: str) -> Any:
         ) from error
 
 
-def _first_observations(env: Any, agents: tuple[Any, ...], key: Key) -> list[PyTree]:
+def _first_observations(env: Any, agents: tuple[str | int, ...], key: Key) -> list[PyTree]:
     """First observation of each agent, as the suite returns it."""
     observations, _ = env.reset(key)
     return [observations[agent] for agent in agents]

@@ -3,7 +3,7 @@
 import contextlib
 import io
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from rookery.envs.rendering.scene import FilmFn
 from rookery.envs.suites import third_party
 from rookery.envs.suites.jaxmarl.tasks import OVERCOOKED, OVERCOOKED_V2, SMAX
 from rookery.types import Array, PyTree
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FRAMES_PER_SECOND = 10
 OVERCOOKED_FRAMES_PER_SECOND = 4
@@ -55,7 +58,7 @@ def _smax(env: Any, states: PyTree, rewards: Array, path: str) -> None:
         films.write(figure, partial(_smax_frame, env, figure.axes[0], frames), len(frames), path, FRAMES_PER_SECOND)
 
 
-def _smax_frame(env: Any, axes: Any, frames: list[PyTree], frame: int) -> None:
+def _smax_frame(env: Any, axes: "Axes", frames: list[PyTree], frame: int) -> None:
     state = frames[frame]
     attacks = dict(zip(env.all_agents, state.prev_attack_actions, strict=True))
     env.init_render(axes, (None, state, attacks), 0, frame)
@@ -70,7 +73,7 @@ def _overcooked(states: PyTree, rewards: Array, path: str) -> None:
     films.write_images(images, path, OVERCOOKED_FRAMES_PER_SECOND)
 
 
-def _overcooked_frame(visualizer: Any, state: PyTree) -> np.ndarray:
+def _overcooked_frame(visualizer: PyTree, state: PyTree) -> np.ndarray:
     grid = state.maze_map[3:-3, 3:-3, :]  # without the border that the suite adds for partial views of 5 x 5
     agents = {"agent_dir_idx": state.agent_dir_idx, "agent_inv": state.agent_inv}
     return np.asarray(visualizer._render_grid(grid, tile_size=TILE, highlight_mask=None, **agents))

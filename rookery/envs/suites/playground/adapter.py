@@ -12,7 +12,7 @@ always means terminated.
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from rookery.envs.suites.playground import loading
 from rookery.envs.suites.playground.picture import picture
 from rookery.envs.suites.playground.randomization import Randomization, RandomizeFn, randomization
 from rookery.envs.suites.playground.tasks import TASKS
+from rookery.envs.suites.third_party import PlaygroundEnv, PlaygroundOutput
 from rookery.envs.wrappers import time_limit
 from rookery.features import feature_size, flatten_features, is_shape
 from rookery.types import Array, Key, PyTree
@@ -39,24 +40,24 @@ class Descriptor(NamedTuple):
 
     spec: DescriptorSpec
     """Meaning and limits."""
-    function: Callable[[Any], Array]
+    function: Callable[[PyTree], Array]
     """Playground's `State` -> `[D]`."""
 
 
 class Carried(NamedTuple):
     """How the state between two steps is made of Playground's `State`."""
 
-    treedef: Any
+    treedef: PyTree
     """Structure of the `State`."""
     absent: tuple[jax.ShapeDtypeStruct | None, ...]
     """Shape and type of each leaf that no step reads; None for those that are carried."""
 
-    def reduce(self, state: Any) -> EnvState:
+    def reduce(self, state: PyTree) -> EnvState:
         """The leaves that are carried."""
         leaves = jax.tree.leaves(state)
         return tuple(leaf for leaf, absent in zip(leaves, self.absent, strict=True) if absent is None)
 
-    def restore(self, carried: EnvState) -> Any:
+    def restore(self, carried: EnvState) -> PyTree:
         """Playground's `State` with zeros for the leaves that no step reads."""
         given = iter(carried)
         leaves = [next(given) if absent is None else jnp.zeros(absent.shape, absent.dtype) for absent in self.absent]
@@ -75,9 +76,9 @@ class PlaygroundState(NamedTuple):
 class Functions(NamedTuple):
     """What the adapter calls of a user's environment."""
 
-    env: Any
+    env: "PlaygroundEnv | _Jitted"
     """Playground's environment, or its functions `reset` and `step`."""
-    descriptor: Callable[[Any], Array]
+    descriptor: Callable[[PyTree], Array]
     """Playground's `State` -> `[D]`."""
     randomization: Randomization | None
     """Randomised parameters of the physics."""
@@ -97,7 +98,7 @@ def make(
     impl: str | None = None,
     randomize: bool = False,
     naconmax: int | None = None,
-    descriptor: Callable[[Any], Descriptor] | None = None,
+    descriptor: Callable[[PlaygroundEnv], Descriptor] | None = None,
 ) -> Environment:
     """Build a task of MuJoCo Playground.
 
@@ -130,7 +131,7 @@ def make(
 
 
 def from_playground(
-    env: Any,
+    env: PlaygroundEnv,
     episode_length: int | None = None,
     name: str | None = None,
     descriptor: Descriptor | None = None,
@@ -168,7 +169,7 @@ def from_playground(
 
 
 def _environment(
-    env: Any, name: str, episode_length: int, descriptor: Descriptor | None, randomize: RandomizeFn | None
+    env: PlaygroundEnv, name: str, episode_length: int, descriptor: Descriptor | None, randomize: RandomizeFn | None
 ) -> Environment:
     read_descriptor = _no_descriptor if descriptor is None else descriptor.function
     functions = Functions(env, read_descriptor, None if randomize is None else randomization(env, randomize))
@@ -196,8 +197,8 @@ def _environment(
 class _Jitted(NamedTuple):
     """The functions of an environment whose traces are kept."""
 
-    reset: Callable[[Array], Any]
-    step: Callable[[Any, Array], Any]
+    reset: Callable[[Array], PyTree]
+    step: Callable[[PyTree, Array], PyTree]
 
 
 def _carried(functions: Functions, action_size: int, shares_arrays: bool) -> tuple[Carried, PyTree]:
@@ -206,7 +207,7 @@ def _carried(functions: Functions, action_size: int, shares_arrays: bool) -> tup
     `shares_arrays`: some arrays belong to all environments of a batch together, as Warp's contacts do.
     """
 
-    def reset(key: Array) -> Any:
+    def reset(key: Array) -> PyTree:
         return third_party.strongly_typed(functions.env.reset(key))
 
     with third_party.standard_promotion():
@@ -234,7 +235,7 @@ def _carried(functions: Functions, action_size: int, shares_arrays: bool) -> tup
     return Carried(treedef, tuple(absent)), _observed(start)
 
 
-def _advance(functions: Functions, state: Any, action: Array) -> tuple[Any, PyTree]:
+def _advance(functions: Functions, state: PyTree, action: Array) -> tuple[PyTree, PyTree]:
     """Playground's step, and what the adapter reads after it."""
     after = third_party.strongly_typed(functions.env.step(state, jnp.clip(action, -1.0, 1.0)))
     read = flatten_features(_observed(after)), after.reward, after.done, functions.descriptor(after)
@@ -266,7 +267,7 @@ def _step(
         return PlaygroundState(carried.reduce(after), state.parameters), step
 
 
-def _observed(state: Any) -> PyTree:
+def _observed(state: PlaygroundOutput) -> PyTree:
     observation = state.obs
     return observation.get(POLICY_OBSERVATION, observation) if isinstance(observation, dict) else observation
 
@@ -276,6 +277,6 @@ def _key_data(key: Key) -> Array:
     return jax.random.key_data(key)
 
 
-def _no_descriptor(state: Any) -> Array:
+def _no_descriptor(state: PlaygroundOutput) -> Array:
     del state
     return jnp.zeros((0,), jnp.float32)

@@ -17,6 +17,7 @@ Warp has another solver, which runs until it has converged.
 import copy
 import functools
 import importlib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -29,6 +30,7 @@ from rookery.envs.suites import third_party
 from rookery.envs.suites.brax import adapter as brax
 from rookery.envs.suites.brax.adapter import StateReaders, Variant
 from rookery.envs.suites.playground import loading
+from rookery.envs.suites.third_party import BraxRobot, MujocoModel
 from rookery.types import Array, PyTree
 
 BACKEND = "mjx"
@@ -44,9 +46,9 @@ class Physics(NamedTuple):
     """Joint coordinates, `[q]`."""
     qd: Array
     """Joint velocities, `[v]`."""
-    x: Any
+    x: PyTree
     """Poses of the L links, Brax's `Transform`; one physics step behind `q`, as on Brax's backend."""
-    xd: Any
+    xd: PyTree
     """Velocities of the links, Brax's `Motion`."""
     warm_start: Array
     """Joint accelerations that the constraint solver starts from, `[v]`."""
@@ -55,9 +57,9 @@ class Physics(NamedTuple):
 class Engine(NamedTuple):
     """A robot's model, and the memory that its physics need."""
 
-    mj_model: Any
+    mj_model: MujocoModel
     """MuJoCo's model."""
-    model: Any
+    model: PyTree
     """MJX's model."""
     impl: str
     """One of `loading.IMPLEMENTATIONS`."""
@@ -74,7 +76,7 @@ def make(
     episode_length: int = brax.EPISODE_LENGTH,
     impl: str | None = None,
     variant: Variant = brax.PLAIN,
-    **options: Any,
+    **options: object,
 ) -> Environment:
     """Build a task of Brax on MJX, or a variant of one.
 
@@ -117,14 +119,14 @@ def _require(impl: str) -> None:
         ) from error
 
 
-def _prepare(variant: Variant, impl: str, brax_env: Any, name: str) -> StateReaders:
+def _prepare(variant: Variant, impl: str, brax_env: BraxRobot, name: str) -> StateReaders:
     """Prepare a variant, and replace the physics of Brax's environment after its changes of the model."""
     readers = variant.prepare(brax_env, name)
     use_mjx(brax_env, impl)
     return readers
 
 
-def use_mjx(brax_env: Any, impl: str) -> None:
+def use_mjx(brax_env: BraxRobot, impl: str) -> None:
     """Step the physics of an environment that `brax.load` returned for the backend `mjx` by MJX itself.
 
     Args:
@@ -136,7 +138,7 @@ def use_mjx(brax_env: Any, impl: str) -> None:
     brax_env.pipeline_step = functools.partial(_step, engine)
 
 
-def _engine(brax_env: Any, impl: str) -> Engine:
+def _engine(brax_env: BraxRobot, impl: str) -> Engine:
     from mujoco import mjx
 
     mj_model = copy.deepcopy(brax_env.sys.mj_model)
@@ -170,7 +172,7 @@ def _run(engine: Engine, frames: int, arguments: tuple[Array, ...]) -> Physics:
     return jax.tree.map(lambda array: array[0], _batched(engine, frames, 1)(*batch))
 
 
-def _batched(engine: Engine, frames: int, count: int) -> Any:
+def _batched(engine: Engine, frames: int, count: int) -> Callable[..., Physics]:
     """Return the function of a whole batch of Warp, which grows with every axis that `vmap` adds.
 
     Its arguments and results have the shape `[count, ...]`.
@@ -184,7 +186,9 @@ def _simulate_batch(engine: Engine, frames: int, count: int, *arguments: Array) 
     return jax.vmap(functools.partial(_simulate, engine, frames, count))(arguments)
 
 
-def _widen(engine: Engine, frames: int, count: int, size: int, mapped: PyTree, *arguments: Array) -> Any:
+def _widen(
+    engine: Engine, frames: int, count: int, size: int, mapped: PyTree, *arguments: Array
+) -> tuple[Physics, PyTree]:
     """Batching rule: run a batch of `size * count` environments."""
     wide = [
         array if with_axis else jnp.broadcast_to(array, (size, *array.shape))
@@ -217,7 +221,7 @@ def _simulate(engine: Engine, frames: int, count: int, arguments: tuple[Array, .
         return _read(engine, data)
 
 
-def _data(engine: Engine, count: int) -> Any:
+def _data(engine: Engine, count: int) -> PyTree:
     """MJX's `Data` of one environment, with Warp's pool of contacts for `count` environments."""
     from mujoco import mjx
 
@@ -236,7 +240,7 @@ def _short(values: np.ndarray) -> Array:
     return jnp.asarray(values)
 
 
-def _read(engine: Engine, data: Any) -> Physics:
+def _read(engine: Engine, data: PyTree) -> Physics:
     """Compute what Brax's classes read, as `brax.mjx.pipeline.step` does."""
     from brax.base import Motion, Transform
 

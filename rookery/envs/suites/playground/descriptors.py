@@ -1,7 +1,6 @@
 """Descriptors of the Control Suite's robots that walk: contacts of the feet with the ground, and position."""
 
 from functools import partial
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +8,7 @@ import numpy as np
 from rookery.envs import base
 from rookery.envs.suites.brax import feet as brax_feet
 from rookery.envs.suites.playground.adapter import Descriptor
+from rookery.envs.suites.third_party import MujocoModel, PlaygroundEnv, PlaygroundOutput
 from rookery.types import Array
 
 FEET = {
@@ -45,7 +45,7 @@ def position(name: str) -> base.DescriptorSpec:
     )
 
 
-def ground_contact(name: str, env: Any) -> Descriptor:
+def ground_contact(name: str, env: PlaygroundEnv) -> Descriptor:
     """Descriptor `contacts`; a foot is in contact if it is less than 5 mm above the ground at the end of a step."""
     model = env.mj_model
     bodies = [model.body(foot).id for foot in FEET[name]]
@@ -55,21 +55,21 @@ def ground_contact(name: str, env: Any) -> Descriptor:
     return Descriptor(contacts(name), partial(_contacts, feet, owners, len(bodies)))
 
 
-def torso_position(name: str, env: Any) -> Descriptor:
+def torso_position(name: str, env: PlaygroundEnv) -> Descriptor:
     """Descriptor `position`."""
     torso = env.mj_model.body("torso").id
     return Descriptor(position(name), partial(_position, torso, POSITION_AXES[name]))
 
 
-def _contacts(feet: brax_feet.Feet, owners: np.ndarray, count: int, state: Any) -> Array:
+def _contacts(feet: brax_feet.Feet, owners: np.ndarray, count: int, state: PlaygroundOutput) -> Array:
     heights = brax_feet.foot_heights(feet, state.data.xpos[1:], state.data.xquat[1:])
     lowest = jnp.full((count,), jnp.inf).at[owners].min(heights)
     return (lowest < brax_feet.CONTACT_HEIGHT).astype(jnp.float32)
 
 
-def _position(torso: int, axes: int, state: Any) -> Array:
+def _position(torso: int, axes: int, state: PlaygroundOutput) -> Array:
     return jnp.asarray(state.data.xpos[torso, :axes], jnp.float32)
 
 
-def _has_floor(model: Any) -> bool:
+def _has_floor(model: MujocoModel) -> bool:
     return "floor" in [model.geom(geom).name for geom in range(model.ngeom)]

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -9,7 +10,9 @@ import jax
 from rookery.envs.suites import third_party
 from rookery.envs.suites.brax.adapter import quiet_model_load
 from rookery.envs.suites.playground import tasks
+from rookery.envs.suites.third_party import PlaygroundEnv
 from rookery.factories import check_counts
+from rookery.types import PyTree
 
 INSTALL = 'pip install "rookery[playground]"'
 DOWNLOAD = (
@@ -71,12 +74,12 @@ def load(name: str, impl: str | None = None, naconmax: int | None = None) -> Any
     return env
 
 
-def implementation(env: Any) -> str:
+def implementation(env: PlaygroundEnv) -> str:
     """The implementation that an environment's model was made for."""
     return str(env.mjx_model.impl.value)
 
 
-def without_iteration_messages(model: Any) -> Any:
+def without_iteration_messages(model: PyTree) -> PyTree:
     """Suppress Warp's messages that the solver stopped at its limit of iterations, as it is meant to.
 
     Messages about contacts or constraints for which there is no memory are kept.
@@ -92,7 +95,7 @@ def without_iteration_messages(model: Any) -> Any:
 
 def quiet_warp() -> None:
     """Import Warp without its messages about devices and about each kernel that it loads."""
-    warp: Any = importlib.import_module("warp")
+    warp = importlib.import_module("warp")
     if hasattr(warp, "LOG_ERROR"):
         warp.config.log_level = warp.LOG_ERROR
     else:  # earlier releases
@@ -100,7 +103,7 @@ def quiet_warp() -> None:
 
 
 @functools.cache
-def suite() -> Any:
+def suite() -> ModuleType:
     """Import Playground's registry without its output.
 
     Raises:

@@ -1,7 +1,7 @@
 """Pictures of MuJoCo's robots: the geometries of the loaded model, and the poses of its bodies."""
 
 import functools
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax.numpy as jnp
 
@@ -9,15 +9,17 @@ from rookery.envs.base import EnvState
 from rookery.envs.rendering.scene import Picture, Pose
 from rookery.envs.suites import third_party
 from rookery.envs.suites.brax import bodies
+from rookery.envs.suites.third_party import PlaygroundEnv
+from rookery.types import PyTree
 
 
 class Restorer(Protocol):
     """Makes Playground's `State` of the part that is carried between steps."""
 
-    def restore(self, carried: EnvState) -> Any: ...
+    def restore(self, carried: EnvState) -> PyTree: ...
 
 
-def picture(env: Any, carried: Restorer) -> Picture:
+def picture(env: PlaygroundEnv, carried: Restorer) -> Picture:
     """Build the picture of an environment.
 
     Args:
@@ -28,7 +30,7 @@ def picture(env: Any, carried: Restorer) -> Picture:
     return Picture(bodies=functools.partial(_bodies, env, carried), shapes=bodies.shapes(env.mj_model), seconds=seconds)
 
 
-def _bodies(env: Any, carried: Restorer, state: Any) -> Pose:
+def _bodies(env: PlaygroundEnv, carried: Restorer, state: EnvState) -> Pose:
     """Poses of the bodies from 1 on, computed from the coordinates of the joints."""
     from mujoco import mjx
 
@@ -41,7 +43,7 @@ def _bodies(env: Any, carried: Restorer, state: Any) -> Pose:
 
 
 @functools.lru_cache(maxsize=8)
-def _model(env: Any) -> Any:
+def _model(env: PlaygroundEnv) -> PyTree:
     from mujoco import mjx
 
     return mjx.put_model(env.mj_model, impl="jax")

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from rookery.types import Array
+from rookery.types import Array, PyTree
 
-RandomizeFn = Callable[[Any, Array], tuple[Any, Any]]
+RandomizeFn = Callable[[PyTree, Array], tuple[PyTree, PyTree]]
 """Playground's randomisation function: model, keys `[B, 2]` -> model whose randomised leaves are `[B, ...]`, and a
 model that contains 0 in place of those leaves and None elsewhere."""
 
