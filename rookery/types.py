@@ -30,6 +30,8 @@ PyTree = Any
 
 Settings = Mapping[str, Any]
 """How an object was made: section, such as "agent", -> names and configs, which a run records in `config.json`."""
+Record = Mapping[str, Any]
+"""The settings of a run as JSON values, nested by section: the content of `config.json`."""
 NO_SETTINGS: Settings = MappingProxyType({})
 
 

@@ -78,7 +78,9 @@ def _map_chunks(
     return outputs, jax.tree.map(lambda _: True, outputs)
 
 
-def _call(function: Callable[..., PyTree], structure: Any, shared: list[Array | None], mapped: list[Array]) -> PyTree:
+def _call(
+    function: Callable[..., PyTree], structure: PyTree, shared: list[Array | None], mapped: list[Array]
+) -> PyTree:
     """Call the function with the leaves of its arguments: those of one member, in the places where `shared` is None."""
     rest = iter(mapped)
     leaves = [next(rest) if leaf is None else leaf for leaf in shared]

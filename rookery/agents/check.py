@@ -6,7 +6,7 @@ The agent is called as a learner calls it, on random data of the environment's s
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -96,7 +96,7 @@ def _check(agent: Agent, spec: EnvSpec, key: Key, report: Report) -> None:
     _check_update(case, report)
 
 
-def _call(report: Report, call: str, function: Callable[..., Any], *inputs: Any) -> Any:
+def _call(report: Report, call: str, function: Callable[..., PyTree], *inputs: PyTree) -> PyTree:
     """Call a function under `jit`; report an exception, and a function that is not pure: two traces of it differ."""
     try:
         # A new function each time, since JAX does not trace the same one again.
@@ -111,11 +111,11 @@ def _call(report: Report, call: str, function: Callable[..., Any], *inputs: Any)
     return result
 
 
-def _is_pair(result: Any) -> bool:
+def _is_pair(result: object) -> bool:
     return isinstance(result, tuple) and len(result) == 2 and not hasattr(result, "_fields")
 
 
-def _stop(report: Report, *problems: str) -> Any:
+def _stop(report: Report, *problems: str) -> NoReturn:
     for problem in problems:
         report(problem)
     raise _StopChecking
@@ -212,14 +212,14 @@ def _check_update(case: _Case, report: Report) -> None:
             )
 
 
-def _update(agent: Agent, state: PyTree, hyper: Hyper, data: Transition, key: Key, step: Any) -> Any:
+def _update(agent: Agent, state: PyTree, hyper: Hyper, data: Transition, key: Key, step: Array) -> PyTree:
     count = jnp.int32(step)
     if isinstance(agent, OnPolicyAgent):
         return agent.update(state, hyper, data, key, count)
     return agent.update(state, hyper, data, agent.noise(key, _ROWS), count)
 
 
-def _updates(case: _Case, hyper: Hyper) -> tuple[PyTree, Any]:
+def _updates(case: _Case, hyper: Hyper) -> tuple[PyTree, PyTree]:
     """The state after several updates, and exploratory actions from it."""
 
     def advance(state: PyTree, step: Array) -> tuple[PyTree, None]:
@@ -232,7 +232,7 @@ def _updates(case: _Case, hyper: Hyper) -> tuple[PyTree, Any]:
     return state, _explore(case.agent, state, hyper, observations, case.key)
 
 
-def _explore(agent: Agent, state: PyTree, hyper: Hyper, observations: Observation, key: Key) -> Any:
+def _explore(agent: Agent, state: PyTree, hyper: Hyper, observations: Observation, key: Key) -> PyTree:
     """Exploratory actions `[B, ...]`, for an on-policy agent with their log densities."""
     keys = jax.random.split(key, observations.features.shape[0])
     return jax.vmap(agent.explore, in_axes=(None, None, 0, 0))(state, hyper, observations, keys)

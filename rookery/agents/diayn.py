@@ -173,18 +173,18 @@ def start(bindings: DiaynBindings, params: DiaynParams) -> DiaynState:
 def layout_around(inner: UpdateLayout) -> UpdateLayout:
     """The layout of the wrapped agent's updates, for a state that contains its state as `agent`."""
 
-    def change(change_agent: Callable, state: Any) -> Any:
+    def change(change_agent: Callable, state: PyTree) -> PyTree:
         return state._replace(agent=change_agent(state.agent))
 
     return inner._replace(pack=partial(change, inner.pack), unpack=partial(change, inner.unpack))
 
 
-def explore(agent: OffPolicyAgent, state: Any, hyper: Hyper, observation: Observation, key: Key) -> Array:
+def explore(agent: OffPolicyAgent, state: PyTree, hyper: Hyper, observation: Observation, key: Key) -> Array:
     """Return the wrapped agent's exploratory action; its state is `state.agent`."""
     return agent.explore(state.agent, hyperparams.select(agent.space.defaults, hyper), observation, key)
 
 
-def act(agent: OffPolicyAgent, params: Any, observation: Observation) -> Array:
+def act(agent: OffPolicyAgent, params: PyTree, observation: Observation) -> Array:
     """Return the wrapped agent's deterministic action; its parameters are `params.agent`."""
     return agent.act(params.agent, observation)
 
@@ -257,7 +257,7 @@ def _features(bindings: DiaynBindings, next_observation: Observation, descriptor
     return as_floats(next_observation.features) if bindings.config.descriptor_full_state else descriptor
 
 
-def freeze_skill(params: Any, spec: EnvSpec, skill: Array, encoded_size: int | None = None) -> PyTree:
+def freeze_skill(params: PyTree, spec: EnvSpec, skill: Array, encoded_size: int | None = None) -> PyTree:
     """Return the wrapped agent's parameters for one skill, for the environment without skills: equal actions and
     values.
 

@@ -5,7 +5,6 @@ rollouts `[T, E, I, ...]`.
 """
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -48,12 +47,12 @@ def independent(agent: OnPolicyAgent[ParamsT, StateT, HyperT], spec: EnvSpec) ->
     )
 
 
-def _init(agent: OnPolicyAgent, count: int, key: Key) -> Any:
+def _init(agent: OnPolicyAgent, count: int, key: Key) -> PyTree:
     return jax.vmap(agent.init)(jax.random.split(key, count))
 
 
 def _explore(
-    agent: OnPolicyAgent, count: int, state: Any, hyper: Hyper, observation: Observation, key: Key
+    agent: OnPolicyAgent, count: int, state: PyTree, hyper: Hyper, observation: Observation, key: Key
 ) -> tuple[PyTree, PyTree]:
     return jax.vmap(agent.explore)(state, _per_agent(hyper, count), observation, jax.random.split(key, count))
 
@@ -113,7 +112,7 @@ def shared(agent: OnPolicyAgent[ParamsT, StateT, HyperT], spec: EnvSpec) -> OnPo
 
 
 def _explore_shared(
-    agent: OnPolicyAgent, count: int, state: Any, hyper: Hyper, observation: Observation, key: Key
+    agent: OnPolicyAgent, count: int, state: PyTree, hyper: Hyper, observation: Observation, key: Key
 ) -> tuple[PyTree, PyTree]:
     return jax.vmap(agent.explore, in_axes=(None, None, 0, 0))(state, hyper, observation, jax.random.split(key, count))
 

@@ -5,7 +5,7 @@ Source: Kumar 2020, "One Solution is Not All You Need: Few-Shot Extrapolation vi
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax.numpy as jnp
 
@@ -152,7 +152,7 @@ def start(config: SmerlConfig, skill: SkillSpec) -> PyTree:
     return init(skill) if config.smerl else ()
 
 
-def observe(config: SmerlConfig, skill: SkillSpec, state: Any, steps: Step) -> Any:
+def observe(config: SmerlConfig, skill: SkillSpec, state: PyTree, steps: Step) -> PyTree:
     """With SMERL, update the running means in `state.returns` by the episodes that end in the steps `[E]`."""
     return state._replace(returns=record(skill, state.returns, steps)) if config.smerl else state
 

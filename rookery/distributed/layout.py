@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,12 +29,12 @@ def population_map(over: Mesh, exact: bool = False) -> base.PopulationMap:
     return partial(_map, over, exact)
 
 
-def _map(over: Mesh, exact: bool, function: Callable, mapped: tuple, shared: tuple) -> Any:
+def _map(over: Mesh, exact: bool, function: Callable, mapped: tuple, shared: tuple) -> PyTree:
     local = partial(_map_one_by_one if exact else base.vmap, function)
     return _shard_map(local, over, (PartitionSpec(AXIS), PartitionSpec()), PartitionSpec(AXIS))(mapped, shared)
 
 
-def _map_one_by_one(function: Callable, mapped: tuple, shared: tuple) -> Any:
+def _map_one_by_one(function: Callable, mapped: tuple, shared: tuple) -> PyTree:
     return jax.lax.map(lambda member: function(*member, *shared), mapped)
 
 
@@ -73,7 +72,7 @@ def _fill(shape: jax.ShapeDtypeStruct, leaf: Array | None) -> Array:
     return jnp.zeros(shape.shape, shape.dtype) if leaf is None else leaf
 
 
-def _shard_shape(over: Mesh, spec: PartitionSpec, leaf: Any) -> jax.ShapeDtypeStruct:
+def _shard_shape(over: Mesh, spec: PartitionSpec, leaf: Array) -> jax.ShapeDtypeStruct:
     """The shape and dtype of one device's share of an array."""
     whole = jax.typeof(leaf)
     shape = (whole.shape[0] // over.devices.size, *whole.shape[1:]) if len(spec) else whole.shape
@@ -137,7 +136,7 @@ def place(program: base.Program, over: Mesh) -> base.Program:
     return rebuild(program, placement(over, bound.exact, cells, bound.divides_cells), known_as=over) or program
 
 
-def _everywhere(over: Mesh, function: Callable, *arguments: Any) -> Any:
+def _everywhere(over: Mesh, function: Callable, *arguments: PyTree) -> PyTree:
     """Run a function on replicated arguments on every device, so that the compiler does not shard it."""
     replicated = PartitionSpec()
     return _shard_map(function, over, [replicated] * len(arguments), replicated)(*arguments)
@@ -236,7 +235,9 @@ def _put_share(axis: str, tree: PyTree, indices: Array, rows: PyTree) -> PyTree:
     return trees.scatter(tree, jnp.where(is_local, local, dropped), rows)
 
 
-def map_over(function: Callable[..., PyTree], axis: str, devices: Sequence[Any] | None = None) -> Callable[..., PyTree]:
+def map_over(
+    function: Callable[..., PyTree], axis: str, devices: Sequence[object] | None = None
+) -> Callable[..., PyTree]:
     """A jitted function whose arguments and results have a leading device axis, `[devices, ...]`.
 
     Args:

@@ -109,7 +109,7 @@ def compile_lowered(lowered: Any, once: bool = False, platform: str | None = Non
     return lowered.compile(compiler_options=_options(once) if platform == "cpu" else {})
 
 
-def _options(once: bool) -> dict[str, Any]:
+def _options(once: bool) -> dict[str, bool | str]:
     options = {"xla_backend_optimization_level": 0 if once else 1, "xla_llvm_disable_expensive_passes": True}
     return {name: value for name, value in options.items() if name not in os.environ.get("XLA_FLAGS", "")}
 

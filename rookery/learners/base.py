@@ -54,7 +54,7 @@ def without_data(tree: PyTree) -> PyTree:
     return jax.tree.map(strip, tree, is_leaf=lambda node: isinstance(node, Member))
 
 
-def check_learner(learner: Any, space: Any = None) -> None:
+def check_learner(learner: object, space: object = None) -> None:
     """Check that a population method is given a learner, and a search space or none.
 
     Raises:

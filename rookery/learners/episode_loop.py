@@ -7,8 +7,9 @@ where a step of one group takes as long as a step of all, there is one group. Wh
 on the groups, except for rounding; with `exact` placement members are computed one by one, and there are none.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +32,7 @@ class AdvanceFn(Protocol):
     a step must not change the results of those that have. The second result is a row of the record.
     """
 
-    def __call__(self, genotype: PyTree, key: Key, run: Any, time: Array) -> tuple[Any, PyTree]: ...
+    def __call__(self, genotype: PyTree, key: Key, run: PyTree, time: Array) -> tuple[PyTree, PyTree]: ...
 
 
 class EpisodeLoop(NamedTuple):
@@ -46,7 +47,9 @@ class EpisodeLoop(NamedTuple):
     """Whether all members are always stepped together, as an environment on the host needs it."""
 
 
-def run_episodes(loop: EpisodeLoop, genotype: PyTree, key: Key, start: Any, record: PyTree = ()) -> tuple[Any, PyTree]:
+def run_episodes(
+    loop: EpisodeLoop, genotype: PyTree, key: Key, start: PyTree, record: PyTree = ()
+) -> tuple[PyTree, PyTree]:
     """Step the episodes of a member, or with `jax.vmap` those of many, until the last one ends.
 
     Args:
@@ -64,18 +67,20 @@ def run_episodes(loop: EpisodeLoop, genotype: PyTree, key: Key, start: Any, reco
     return run(genotype, key, start, record)
 
 
-def _run_one(loop: EpisodeLoop, genotype: PyTree, key: Key, start: Any, record: PyTree) -> tuple[Any, PyTree]:
+def _run_one(loop: EpisodeLoop, genotype: PyTree, key: Key, start: PyTree, record: PyTree) -> tuple[PyTree, PyTree]:
     return _steps(partial(loop.advance, genotype, key), start, record, 0, loop.length)
 
 
-def _steps(step: Any, run: Any, record: PyTree, first: Array | int, last: Array | int) -> tuple[Any, PyTree]:
+def _steps(
+    step: Callable[..., tuple[PyTree, PyTree]], run: PyTree, record: PyTree, first: Array | int, last: Array | int
+) -> tuple[PyTree, PyTree]:
     """Run the steps from `first` to `last` while any episode is active; `record` has a row for each."""
 
-    def some(carry: tuple[Any, PyTree, Array]) -> Array:
+    def some(carry: tuple[PyTree, PyTree, Array]) -> Array:
         run, _, time = carry
         return run.active.any() & (time < last)
 
-    def step_once(carry: tuple[Any, PyTree, Array]) -> tuple[Any, PyTree, Array]:
+    def step_once(carry: tuple[PyTree, PyTree, Array]) -> tuple[PyTree, PyTree, Array]:
         run, record, time = carry
         run, row = step(run, time)
         return run, jax.tree.map(lambda rows, row: rows.at[time - first].set(row), record, row), time + 1
@@ -84,19 +89,19 @@ def _steps(step: Any, run: Any, record: PyTree, first: Array | int, last: Array 
 
 
 def _run_members(
-    loop: EpisodeLoop, size: int, in_batched: list[Any], genotype: PyTree, key: Key, start: Any, record: PyTree
-) -> tuple[tuple[Any, PyTree], PyTree]:
+    loop: EpisodeLoop, size: int, in_batched: list[PyTree], genotype: PyTree, key: Key, start: PyTree, record: PyTree
+) -> tuple[tuple[PyTree, PyTree], PyTree]:
     """The loop for `size` members at once."""
     given, mapped = (genotype, key), jax.tree.map(bool, in_batched[:2])
     carry = jax.tree.map(partial(_for_each, size), (start, record), tuple(in_batched[2:]))
     groups = 1 if loop.together or backend.platform() != "cpu" else min(-(-size * loop.episodes // LANES), size)
     members = -(-size // groups)  # of a group
 
-    def step(arguments: tuple[PyTree, Key], run: Any, time: Array) -> tuple[Any, PyTree]:
+    def step(arguments: tuple[PyTree, Key], run: PyTree, time: Array) -> tuple[PyTree, PyTree]:
         axes = jax.tree.map(lambda batched: 0 if batched else None, tuple(mapped))
         return jax.vmap(loop.advance, in_axes=(*axes, 0, None))(*arguments, run, time)
 
-    def run_group(first: Array, order: Array, group: Array, carry: tuple[Any, PyTree]) -> tuple[Any, PyTree]:
+    def run_group(first: Array, order: Array, group: Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
         run, record = carry
         places, last = group * members + jnp.arange(members), jnp.minimum(first + ROUND, loop.length)
         read = order[jnp.minimum(places, size - 1)]
@@ -108,13 +113,13 @@ def _run_members(
         record = jax.tree.map(lambda kept, new: kept.at[slots[None], times[:, None]].set(new), record, rows)
         return trees.scatter(run, slots, part), record
 
-    def run_round(carry: tuple[tuple[Any, PyTree], Array]) -> tuple[tuple[Any, PyTree], Array]:
+    def run_round(carry: tuple[tuple[PyTree, PyTree], Array]) -> tuple[tuple[PyTree, PyTree], Array]:
         so_far, first = carry
         active = so_far[0].active.reshape(size, -1).any(axis=1)
         count, order = -(-jnp.sum(active) // members), jnp.argsort(~active, stable=True)
         return jax.lax.fori_loop(0, count, partial(run_group, first, order), so_far), first + ROUND
 
-    def some(carry: tuple[tuple[Any, PyTree], Array]) -> Array:
+    def some(carry: tuple[tuple[PyTree, PyTree], Array]) -> Array:
         so_far, first = carry
         return so_far[0].active.any() & (first < loop.length)
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,9 @@ from rookery.hyperparams import Field, LogUniform, Space
 from rookery.learners.base import Bank, InitFn, Learner, Member
 from rookery.networks import Encoded
 from rookery.types import Array, Key, PyTree
+
+Network = dict[str, PyTree]
+"""flax's parameters of a network: name of a layer -> its parameters."""
 
 NAME = "hidden_size"
 """The hyper-parameter."""
@@ -70,17 +73,17 @@ def space(agent: Agent) -> Space | None:
     return hyperparams.space(_Width(float(max(widths))), {}, {NAME: field(float(max(widths)))})
 
 
-def is_chosen(hyper: Any) -> bool:
+def is_chosen(hyper: PyTree) -> bool:
     """Whether hyper-parameters have a width."""
     return hasattr(hyper, NAME)
 
 
-def evolves(learner: Learner, hyper: Any) -> bool:
+def evolves(learner: Learner, hyper: PyTree) -> bool:
     """Whether members with these hyper-parameters have to be resized when those change."""
     return learner.resize is not None and is_chosen(hyper)
 
 
-def narrow_init(agent: Agent, init: InitFn, key: Key, hyper: Any, bank: Bank) -> Member:
+def narrow_init(agent: Agent, init: InitFn, key: Key, hyper: PyTree, bank: Bank) -> Member:
     """`init` of a learner, whose member has the width that its hyper-parameters say.
 
     The weights from hidden units are scaled, so that their variance is that of a network created with this width.
@@ -113,7 +116,7 @@ def _is_network(node: PyTree) -> bool:
     return all(one["kernel"].shape[-1] == two["kernel"].shape[-2] for one, two in itertools.pairwise(layers))
 
 
-def _layers(network: dict[str, Any]) -> list[dict[str, Array]]:
+def _layers(network: Network) -> list[dict[str, Array]]:
     """The layers of a multi-layer perceptron, first to last: `kernel` `[..., I, O]` and `bias` `[..., O]`."""
     return [network[f"Dense_{layer}"] for layer in range(len(network))]
 
@@ -125,7 +128,7 @@ def _networks(tree: PyTree) -> list[list[dict[str, Array]]]:
     return found
 
 
-def _map_networks(change: Callable[..., dict[str, Any]], tree: PyTree, *others: PyTree) -> PyTree:
+def _map_networks(change: Callable[..., Network], tree: PyTree, *others: PyTree) -> PyTree:
     """Apply `change` to every multi-layer perceptron in a tree, such as those in the state of an optimiser or of a
     target, and to the same one in `others`."""
 
@@ -142,7 +145,7 @@ def _exists(width: Array, size: int) -> Array:
     return jnp.arange(size, dtype=jnp.float32) < width
 
 
-def _narrow(width: Array, rescale: bool, network: dict[str, Any]) -> dict[str, Any]:
+def _narrow(width: Array, rescale: bool, network: Network) -> Network:
     """Set all that belongs to units beyond the width to 0."""
     layers = _layers(network)
     changed = {}
@@ -159,7 +162,7 @@ def _narrow(width: Array, rescale: bool, network: dict[str, Any]) -> dict[str, A
     return changed
 
 
-def _widen(width: Array, network: dict[str, Any], fresh: dict[str, Any]) -> dict[str, Any]:
+def _widen(width: Array, network: Network, fresh: Network) -> Network:
     """Draw the weights to the units below the width that have none; `fresh` is a network of the full width."""
     changed = dict(network)
     for index, (layer, drawn) in enumerate(zip(_layers(network)[:-1], _layers(fresh), strict=False)):

@@ -111,12 +111,12 @@ class Program(NamedTuple, Generic[ProgramStateT]):
 class PopulationMap(Protocol):
     """Maps a function of one member over the population: `jax.vmap`, or its version sharded over devices."""
 
-    def __call__(self, function: Callable, mapped: tuple, shared: tuple) -> Any:
+    def __call__(self, function: Callable, mapped: tuple, shared: tuple) -> PyTree:
         """Call `function(*mapped[i], *shared)` for every member i; outputs are stacked along a leading axis `[P]`."""
         ...
 
 
-def vmap(function: Callable, mapped: tuple, shared: tuple) -> Any:
+def vmap(function: Callable, mapped: tuple, shared: tuple) -> PyTree:
     """The default `PopulationMap`: all members in one `jax.vmap` on one device."""
     axes = (0,) * len(mapped) + (None,) * len(shared)
     return jax.vmap(function, in_axes=axes)(*mapped, *shared)

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from rookery import gradients, hyperparams, trees
 from rookery.hyperparams import LogUniform, Space, Uniform
 from rookery.populations import base
-from rookery.types import Array, Hyper, HyperT, Key, Scalar
+from rookery.types import Array, Hyper, HyperT, Key, PyTree, Scalar
 
 if TYPE_CHECKING:
     import tinygp
@@ -80,13 +80,13 @@ class Data(NamedTuple):
 class Process(NamedTuple):
     """Parameters of the Gaussian process that are fitted to the standardised gains; each `[]`."""
 
-    variance: Any
+    variance: PyTree
     """Variance of the function."""
-    length_scale: Any
+    length_scale: PyTree
     """Length scale, relative to the side of the unit cube."""
-    epsilon: Any
+    epsilon: PyTree
     """Forgetting rate per generation."""
-    noise: Any
+    noise: PyTree
     """Variance of the observation noise."""
 
 
@@ -228,7 +228,7 @@ def time_varying() -> "Callable[..., tinygp.kernels.Kernel]":
         length_scale: Scalar
         epsilon: Scalar
 
-        def evaluate(self, X1: Any, X2: Any) -> Array:  # noqa: N803 - tinygp's names
+        def evaluate(self, X1: PyTree, X2: PyTree) -> Array:  # noqa: N803 - tinygp's names
             """The covariance `[]` of two single `Points`; 0 unless both are present."""
             distance = jnp.sum(jnp.square(X1.place - X2.place)) / jnp.square(self.length_scale)
             forgotten = jnp.abs(X1.time - X2.time) * jnp.log1p(-self.epsilon)
@@ -238,7 +238,7 @@ def time_varying() -> "Callable[..., tinygp.kernels.Kernel]":
     return TimeVarying
 
 
-def gaussian_process(process: Process, points: Any) -> "tinygp.GaussianProcess":
+def gaussian_process(process: Process, points: PyTree) -> "tinygp.GaussianProcess":
     """The prior over `Points`; a point that is not present has variance 1 and no covariance, so it has no influence."""
     import tinygp
 
@@ -254,17 +254,17 @@ def posterior(process: Process, data: Data) -> tuple[Callable, Callable]:
     prior = gaussian_process(process, data.points)
     factor: Any = prior.solver.scale_tril  # pyright: ignore[reportAttributeAccessIssue]
     whiten = jax.scipy.linalg.solve_triangular(factor, jnp.eye(len(factor)), lower=True)
-    points: Any = data.points
+    points: PyTree = data.points
     product = partial(jnp.matmul, precision="highest")
     weights = product(whiten.T, product(whiten, data.gain))
 
-    def covariance(point: Any) -> Array:
+    def covariance(point: PyTree) -> Array:
         return jax.vmap(prior.kernel.evaluate, in_axes=(0, None))(points, point)
 
-    def mean(point: Any) -> Array:
+    def mean(point: PyTree) -> Array:
         return product(covariance(point), weights)
 
-    def variance(point: Any) -> Array:
+    def variance(point: PyTree) -> Array:
         return prior.kernel.evaluate(point, point) - jnp.sum(jnp.square(product(whiten, covariance(point))))
 
     return mean, variance
@@ -286,7 +286,7 @@ def _process(fractions: Process) -> Process:
     return Process(*(domain.at(fraction) for domain, fraction in zip(RANGES, fractions, strict=True)))
 
 
-def _descend(loss: Callable, start: Any, steps: int) -> Any:
+def _descend(loss: Callable, start: PyTree, steps: int) -> PyTree:
     """Adam inside the unit cube, with a learning rate that decays linearly to 0."""
     once = partial(_descend_once, jax.grad(loss), steps)
     return jax.lax.fori_loop(0, steps, once, gradients.start(start)).params

@@ -18,7 +18,7 @@ class Recipe(NamedTuple):
     """The learner (the scoring, without a learner) and the placement -> the program."""
     placement: Placement
     """The placement that the program is bound to."""
-    functions: tuple[Any, ...]
+    functions: tuple[object, ...]
     """`init`, `step` and `evaluate` of the program that was built; others, set by hand, would be lost."""
     kept: dict[Hashable, tuple[Any, Program]]
     """What `rebuild` built before: `known_as` -> the problem of the program that was given, and what was built."""
@@ -76,5 +76,5 @@ def changed(
     return with_recipe(result, lambda problem, placement: change(recipe.build(problem, placement)), recipe.placement)
 
 
-def _functions(program: Program) -> tuple[Any, ...]:
+def _functions(program: Program) -> tuple[object, ...]:
     return program.init, program.step, program.evaluate

@@ -129,7 +129,7 @@ WHOLE = Shares(HERE, unchanged, unchanged)
 """`Shares` on one device, whose shard is the whole population."""
 
 
-def call(function: Callable, *arguments: Any) -> Any:
+def call(function: Callable, *arguments: PyTree) -> PyTree:
     """Call `function(*arguments)`: the `Placement.everywhere` of one device."""
     return function(*arguments)
 
@@ -139,7 +139,7 @@ class Placement(NamedTuple):
 
     map: PopulationMap = vmap
     """Maps a function over the members."""
-    everywhere: Callable[..., Any] = call
+    everywhere: Callable[..., PyTree] = call
     """Calls a function on every device with replicated arguments, so that all devices compute the same decision."""
     move: MoveFn = move_here
     """Moves members between slots."""

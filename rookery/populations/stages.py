@@ -8,7 +8,7 @@ Called as functions, `StagedInit` and `StagedStep` run their stages in sequence 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol
 
 import jax
 
@@ -124,11 +124,11 @@ def change_step(
     return rebuild.changed(program, apply)
 
 
-def _create_changed(create: Callable, change: Callable, key: Key, bank: Bank) -> Any:
+def _create_changed(create: Callable, change: Callable, key: Key, bank: Bank) -> PyTree:
     return change(create(key, bank))
 
 
-def _begin_changed(begin: Callable, change: Callable, state: Any, bank: Bank, key: Key) -> tuple[Any, Work]:
+def _begin_changed(begin: Callable, change: Callable, state: PyTree, bank: Bank, key: Key) -> tuple[PyTree, Work]:
     return begin(change(state), bank, key)
 
 

@@ -1,7 +1,6 @@
 """The elites that a program with a repertoire starts from."""
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +44,7 @@ def begin_with(program: Program, repertoire: Repertoire) -> Program:
     return begun._replace(settings={**program.settings, "begins": "with a repertoire"})
 
 
-def _check_initial_genotypes(program: Program, genotypes: PyTree, descriptors: Any) -> None:
+def _check_initial_genotypes(program: Program, genotypes: PyTree, descriptors: PyTree) -> None:
     if program.table is None:
         raise ValueError("only a program with a repertoire can start from genotypes; give one of map_elites, me_pbt.")
     state = jax.eval_shape(program.init, jax.random.key(0))

@@ -131,7 +131,7 @@ class Journal:
                 self._early.append(text)
         self._show(message, category, *where, **more)
 
-    def _write(self, event: str, **values: Any) -> None:
+    def _write(self, event: str, **values: object) -> None:
         if self._folder is not None:
             with output_to(self._folder.journal_file):
                 _append(self._folder.journal_file, {"event": event, **values})
@@ -207,7 +207,7 @@ def command_line() -> list[str]:
     return [*(("python", "-m", "rookery") if program == "__main__.py" else (program,)), *typed[1:]]
 
 
-def hardware(over: Mesh) -> dict[str, Any]:
+def hardware(over: Mesh) -> dict[str, object]:
     """A description of the hardware and the system.
 
     Args:
@@ -242,7 +242,7 @@ def _without_paths(text: str, folder: RunFolder) -> str:
     return _ABSOLUTE_PATH.sub(r"\1", text.replace(str(folder.path), folder.path.name))
 
 
-def _append(path: Path, event: Mapping[str, Any]) -> None:
+def _append(path: Path, event: Mapping[str, object]) -> None:
     """Append a line, after a line break if the last line is incomplete."""
     incomplete = path.exists() and not path.read_bytes().endswith(b"\n")
     with open(path, "a", encoding="utf-8", newline="") as file:

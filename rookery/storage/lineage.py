@@ -19,7 +19,7 @@ from rookery.storage.csv_log import read_csv
 from rookery.storage.island_files import ISLAND, Exchange, ancestors, best_of, islands_of, read_exchanges
 from rookery.storage.record import PROGRAM, PYTHON, SCHEDULE, agent_name, agent_of
 from rookery.storage.run_dir import RunFolder, open_existing
-from rookery.types import FROM_REPERTOIRE
+from rookery.types import FROM_REPERTOIRE, Record
 
 _KNOWN_COLUMNS = ("generation", "member", "parent", "fitness")
 _RATING = "rating"
@@ -286,7 +286,7 @@ def record_of(schedule: Schedule | None) -> dict[str, Any]:
     return {SCHEDULE: content}
 
 
-def schedule_of(record: Mapping[str, Any]) -> Schedule | None:
+def schedule_of(record: Record) -> Schedule | None:
     """The schedule stored in a run's `config.json`, bit-identical to the original; None for a run that replays none.
 
     Raises:

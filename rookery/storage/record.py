@@ -6,6 +6,7 @@ from typing import Any
 from rookery.agents import backend
 from rookery.factories import label
 from rookery.trees import flatten_mapping
+from rookery.types import Record
 
 SCHEDULE = "schedule"
 """Key of `config.json` for the schedule that a run replays; stored, so that the run directory is self-contained."""
@@ -40,7 +41,7 @@ def key_implementation() -> str:
     return f"{name}, not partitionable" if "fry" in name and not backend.switch("jax_threefry_partitionable") else name
 
 
-def recorded_keys(record: Mapping[str, Any]) -> str:
+def recorded_keys(record: Record) -> str:
     """The implementation of random keys of a run.
 
     Args:
@@ -49,7 +50,7 @@ def recorded_keys(record: Mapping[str, Any]) -> str:
     return str(record.get(KEYS, "threefry2x32"))
 
 
-def check_keys(record: Mapping[str, Any], run_dir: object) -> None:
+def check_keys(record: Record, run_dir: object) -> None:
     """Check that a run can be repeated or continued with the random keys of this process.
 
     Args:
@@ -66,7 +67,7 @@ def check_keys(record: Mapping[str, Any], run_dir: object) -> None:
         )
 
 
-def are_independent(record: Mapping[str, Any]) -> bool:
+def are_independent(record: Record) -> bool:
     """Whether the members are independent runs, each with a separate score and separate environment steps.
 
     Members with drawn hyper-parameters (`--draw-hyper`) are not: together they are one random search, whose result is
@@ -78,12 +79,12 @@ def are_independent(record: Mapping[str, Any]) -> bool:
     return bool(record.get(INDEPENDENT, record.get("draw_hyper") is False))
 
 
-def without_defaults(record: Mapping[str, Any]) -> dict[str, Any]:
+def without_defaults(record: Record) -> dict[str, Any]:
     """The settings of a run alone, without the defaults that it had at its start."""
     return {name: value for name, value in record.items() if name != DEFAULTS}
 
 
-def with_first_defaults(record: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+def with_first_defaults(record: Record, before: Record) -> dict[str, Any]:
     """The record of a run that is continued, with the defaults that it had at its start.
 
     Args:
@@ -99,11 +100,11 @@ def with_first_defaults(record: Mapping[str, Any], before: Mapping[str, Any]) ->
     return {**others, DEFAULTS: {**changed, **before[DEFAULTS]}}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def environment_label(record: Mapping[str, Any]) -> str:
+def environment_label(record: Record) -> str:
     """A short name of the run's environment for titles: a task, or `mass` for `path/mass.py:make`; "" if unknown.
 
     Args:
@@ -118,13 +119,13 @@ def agent_of(kind: str) -> str:
     return kind.removeprefix("me-").removeprefix("pbt-")
 
 
-def method_of(record: Mapping[str, Any]) -> str:
+def method_of(record: Record) -> str:
     """The population method and the agent of a run that was started from Python, such as `pbt-sac`; "" if unknown."""
     parts = record.get("population_method"), agent_name(record)
     return "-".join(str(part) for part in parts if part)
 
 
-def agent_name(record: Mapping[str, Any]) -> str | None:
+def agent_name(record: Record) -> str | None:
     """The agent of a run that was started from Python, named as `agent_of` does; None if it is unknown."""
     agent = record.get("agent")
     name = agent.get("name") if isinstance(agent, Mapping) else None
@@ -134,7 +135,7 @@ def agent_name(record: Mapping[str, Any]) -> str | None:
     return f"{discovery}-{name}".removesuffix("-sac") if discovery else f"i{name}"
 
 
-def kind_label(record: Mapping[str, Any]) -> str:
+def kind_label(record: Record) -> str:
     """The kind of a run for titles: `pbt-sac`, or `python pbt-sac` for a run that was started from Python."""
     kind, method = str(record.get("kind", "run")), method_of(record)
     return f"{kind} {method}" if method else kind

@@ -9,13 +9,14 @@ import shlex
 import shutil
 import socket
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import filelock
 
 from rookery.factories import REPLACED, user_path
+from rookery.types import Record
 from rookery.versions import version, versions
 
 FORMAT = 2
@@ -164,7 +165,7 @@ class RunFolder:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def reconfigure(self, config: Mapping[str, Any]) -> None:
+    def reconfigure(self, config: Record) -> None:
         """Replace the configuration, atomically; the caller holds the lock."""
         content = {"format": FORMAT, "versions": self.versions, "config": dict(config)}
         write_atomically(self.config_file, json.dumps(content, indent=2) + "\n")
@@ -208,7 +209,7 @@ def check_new(path: str | os.PathLike[str], in_python: str = "") -> None:
         raise RunFolderError(f"{folder.path} already contains a run: {remedy}.")
 
 
-def create(path: str | os.PathLike[str], config: Mapping[str, Any], overwrite: bool = False) -> RunFolder:
+def create(path: str | os.PathLike[str], config: Record, overwrite: bool = False) -> RunFolder:
     """Create the directory of a new run, and acquire its lock.
 
     Args:

@@ -18,6 +18,7 @@ from typing import Any
 from rookery import factories
 from rookery.factories import is_reference
 from rookery.storage.run_dir import RunFolder, open_existing, output_to, write_atomically
+from rookery.types import Record
 
 
 class SourceWarning(UserWarning):
@@ -106,7 +107,7 @@ def _recorded(folder: RunFolder) -> Mapping[str, Mapping[str, str]]:
     return {}
 
 
-def _references(config: Mapping[str, Any]) -> Iterator[str]:
+def _references(config: Record) -> Iterator[str]:
     """The files and modules that a run's `config.json` names, each once."""
     environment = config.get("environment")
     names = [config.get("factory"), environment.get("env") if isinstance(environment, Mapping) else None]

@@ -15,6 +15,7 @@ from rookery.distributed.signals import Requests
 from rookery.factories import CALLBACK, METRIC_NAMES, RAISED, check_names, place_of
 from rookery.storage.run_dir import OutputWarning
 from rookery.training.metrics import mean_over_members
+from rookery.types import Record
 
 
 class Generation(NamedTuple):
@@ -56,7 +57,7 @@ class Generation(NamedTuple):
 class Start(NamedTuple):
     """The start or the continuation of a run, as a callback sees it."""
 
-    config: Mapping[str, Any]
+    config: Record
     """The recorded settings, nested as in `config.json`."""
     run_dir: Path | None
     """The run directory; None if nothing is written."""
@@ -83,7 +84,7 @@ class Callback(Protocol):
       `rookery.distributed.signals.Interrupted` after a signal. It is called if `begin` succeeded.
     """
 
-    def __call__(self, generation: Generation, /) -> Any: ...
+    def __call__(self, generation: Generation, /) -> object: ...
 
 
 class Required(NamedTuple):

@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -149,7 +148,7 @@ def _host_states(state: PyTree) -> list[HostState]:
     return [leaf for leaf in leaves if _is_host_state(leaf)]
 
 
-def _is_host_state(node: Any) -> bool:
+def _is_host_state(node: object) -> bool:
     return isinstance(node, HostState)
 
 
@@ -159,7 +158,7 @@ def _slots(state: PyTree) -> set[int]:
 
 
 def _map_members(change: Callable[[Member], Member], tree: PyTree) -> PyTree:
-    def apply(node: Any) -> Any:
+    def apply(node: PyTree) -> PyTree:
         return change(node) if isinstance(node, Member) else node
 
     return jax.tree.map(apply, tree, is_leaf=lambda node: isinstance(node, Member))

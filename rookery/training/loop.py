@@ -44,7 +44,7 @@ from rookery.training.progress import Reporter
 from rookery.training.run_writer import AfterSave, RunWriters
 from rookery.training.start_point import StartPoint, restore
 from rookery.trees import flatten_mapping
-from rookery.types import Key
+from rookery.types import Key, Record
 
 
 class Result(NamedTuple):
@@ -91,7 +91,7 @@ def run(
     config: RunConfig | None = None,
     over: Mesh | None = None,
     resume: bool = False,
-    record: Mapping[str, Any] | None = None,
+    record: Record | None = None,
     command: Sequence[str] | None = None,
     after_save: Callable[[Path], None] | None = None,
     callbacks: Sequence[Callback | Required] = (),
@@ -146,7 +146,7 @@ class RunOptions(NamedTuple):
     """How a run is started, besides its configuration; the fields are explained in `run`."""
 
     resume: bool = False
-    record: Mapping[str, Any] | None = None
+    record: Record | None = None
     command: Sequence[str] | None = None
     after_save: Callable[[Path], None] | None = None
     callbacks: Sequence[Callback | Required] = ()
@@ -258,7 +258,7 @@ def run_config(config: RunConfig | None, options: Mapping[str, Any], resume: boo
 
     A run that is continued keeps the values that it recorded, except for those that `options` give.
     """
-    recorded: Mapping[str, Any] = {}
+    recorded: Record = {}
     if resume:
         run_dir = config.run_dir if config else options.get("run_dir")
         if run_dir is None:
@@ -341,7 +341,7 @@ def _journal_and_checkpoints(
     return journal, stack.enter_context(checkpointer)
 
 
-def _open(program: Program, config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> RunFolder:
+def _open(program: Program, config: RunConfig, resume: bool, record: Record | None) -> RunFolder:
     """Open the run directory: process 0 creates and locks it, and the others wait until it has."""
     folder = _make(program, config, resume, record) if sync.is_first() else RunFolder(str(config.run_dir))
     # On a file system that is not shared, a directory of the same path may contain an older run, so the processes
@@ -354,7 +354,7 @@ def _open(program: Program, config: RunConfig, resume: bool, record: Mapping[str
     return folder
 
 
-def _make(program: Program, config: RunConfig, resume: bool, record: Mapping[str, Any] | None) -> RunFolder:
+def _make(program: Program, config: RunConfig, resume: bool, record: Record | None) -> RunFolder:
     if resume:
         return open_existing(str(config.run_dir), write=True)
     folder = create(str(config.run_dir), record_of_new(program, config, record), config.overwrite)

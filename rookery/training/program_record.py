@@ -15,6 +15,7 @@ from rookery.populations.base import Program
 from rookery.storage.record import DESCRIPTOR, INDEPENDENT, KEYS, PYTHON, key_implementation, with_first_defaults
 from rookery.training.config import RunConfig
 from rookery.trees import flatten_mapping
+from rookery.types import Record
 
 
 def program_record(program: Program) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def program_record(program: Program) -> dict[str, Any]:
     return {name: _plain(value) for name, value in ({"environment": environment} | settings | space).items()}
 
 
-def record_of_new(program: Program, config: RunConfig, record: Mapping[str, Any] | None) -> dict[str, Any]:
+def record_of_new(program: Program, config: RunConfig, record: Record | None) -> dict[str, Any]:
     """The entries of `config.json` of a new run.
 
     Args:
@@ -39,15 +40,13 @@ def record_of_new(program: Program, config: RunConfig, record: Mapping[str, Any]
     return {**(record or {"kind": PYTHON, **program_record(program), **_run(config)}), **_described(program)}
 
 
-def record_of_resumed(
-    before: Mapping[str, Any], program: Program, config: RunConfig, record: Mapping[str, Any] | None
-) -> dict[str, Any]:
+def record_of_resumed(before: Record, program: Program, config: RunConfig, record: Record | None) -> dict[str, Any]:
     """The entries of `config.json` that replace those of `before` when a run continues."""
     kept = {**before, **program_record(program)} if before.get("kind") == PYTHON else before
     return with_first_defaults({**(record or {**kept, **_run(config)}), **_described(program)}, before)
 
 
-def changes(recorded: Mapping[str, Any], program: Program) -> list[str]:
+def changes(recorded: Record, program: Program) -> list[str]:
     """The settings of a program that differ from those that a run recorded, such as `population is 8, was 4`."""
     before, now = (_flat(record) for record in (recorded, program_record(program)))
     return [f"{name} is {value}, was {before[name]}" for name, value in now.items() if before.get(name, value) != value]
@@ -64,7 +63,7 @@ def _described(program: Program) -> dict[str, Any]:
     return {INDEPENDENT: program.independent, KEYS: key_implementation(), **descriptor}
 
 
-def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(record: Record) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in flatten_mapping(record).items()}
 
 

@@ -4,7 +4,6 @@ evaluation episodes."""
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +27,7 @@ from rookery.compat.jaxagents.records import (
 )
 from rookery.compat.records import check, check_counts, per_agent
 from rookery.training import progress
-from rookery.types import Array, Key, PyTree
+from rookery.types import Array, Hyper, Key, PyTree
 
 
 class IPPOBase(Hooks):
@@ -259,6 +258,6 @@ def _is_traced(tree: PyTree) -> bool:
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))
 
 
-def _listed(title: str, fields: Any) -> str:
+def _listed(title: str, fields: Hyper) -> str:
     """Format a title and the fields of a NamedTuple, one per line."""
     return "\n".join([title, *(f"{name}: {' '.join(str(value).split())}" for name, value in fields._asdict().items())])

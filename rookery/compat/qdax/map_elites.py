@@ -6,7 +6,7 @@ on one device, or inside a mapped axis where each device scores its share and al
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -248,12 +248,12 @@ class DistributedMAPElites(MAPElites):
 
     axis = "p"
 
-    def get_distributed_init_fn(self, centroids: Array, devices: Sequence[Any] | None) -> Callable[..., Generation]:
+    def get_distributed_init_fn(self, centroids: Array, devices: Sequence[object] | None) -> Callable[..., Generation]:
         """Return `init` as a function of `genotypes` `[devices, B, ...]` and `key` `[devices]`."""
         return layout.map_over(lambda genotypes, key: self.init(genotypes, centroids, key), "p", devices)
 
     def get_distributed_update_fn(
-        self, num_iterations: int, devices: Sequence[Any] | None
+        self, num_iterations: int, devices: Sequence[object] | None
     ) -> Callable[..., Generation]:
         """Return a function of `repertoire`, `emitter_state` and `key`, `[devices, ...]` each.
 

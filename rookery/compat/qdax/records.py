@@ -160,7 +160,7 @@ class ReplayBuffer(Record):
         rows = jax.tree.map(lambda leaf, row: leaf.reshape(count, *row.shape[1:]), transitions, self.state.rows)
         return self.replace(state=buffers.add(self.state, rows)) if count else self
 
-    def sample(self, key: Key, sample_size: int) -> Any:
+    def sample(self, key: Key, sample_size: int) -> PyTree:
         """Sample transitions `[sample_size, ...]` uniformly with replacement; the key is consumed."""
         return buffers.take(self.state, buffers.draw(self.state, typed_key(key), (sample_size,)))
 

@@ -7,7 +7,7 @@ DCRL-ME scales a reward when it is stored.
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ class GradientBindings(NamedTuple):
 
     scoring: Scoring
     critics: Critics
-    hyper: Any
+    hyper: PyTree
     ascent: Ascent
     steps: int
     """Gradient steps of each policy."""
@@ -62,7 +62,7 @@ def init(bindings: GradientBindings, key: Key, bank: Bank) -> EmitterState[tuple
     scoring = bindings.scoring
     assert scoring.evaluator is not None  # or the factory would have raised
     agent, row = bindings.critics.agent, transition_row(scoring.evaluator.environment, bank)
-    targets: Any = ()
+    targets: PyTree = ()
     if bindings.conditions is not None:
         size = scoring.descriptor.size
         targets = jnp.full((_batch_size(bindings), size), jnp.inf)
@@ -178,7 +178,9 @@ def tell(
     return state, {"stored": stored, "actor_fitness": jnp.mean(actors)}
 
 
-def _store(bindings: GradientBindings, training: Training, targets: Array, recorded: Any, reached: Array) -> Training:
+def _store(
+    bindings: GradientBindings, training: Training, targets: Array, recorded: PyTree, reached: Array
+) -> Training:
     rows = recorded.transitions
     if bindings.conditions is not None:
         rows = conditions.rows(bindings.conditions, recorded, reached, targets)
