@@ -95,7 +95,7 @@ def shared(agent: OnPolicyAgent[ParamsT, StateT, HyperT], spec: EnvSpec) -> OnPo
       spec: spec of the team's environment.
 
     Raises:
-      ValueError: as in `independent`.
+      ValueError: the environment is not a team's, or the agent does not learn on-policy, or is already a team.
 
     Example:
       >>> env = rookery.envs.identify(rookery.make("pursuit_continuous"))

@@ -238,7 +238,7 @@ def process_group(
       options: `connect_timeout` and `lost_after`, see `ProcessesConfig`.
 
     Raises:
-      ValueError: see `join`.
+      ValueError: the settings are incomplete or outside of their ranges, or no cluster can be joined; see `join`.
       Interrupted: a signal stopped a run in the block, in all processes; they have disconnected in order.
     """
     more: dict[str, Any] = dict(options)

@@ -45,7 +45,7 @@ def check_platform() -> None:
     """Check that this machine has the platform that JAX is configured for; initialises JAX.
 
     Raises:
-      ValueError: it has not.
+      ValueError: JAX cannot initialise the platform.
     """
     try:
         jax.devices()

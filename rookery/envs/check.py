@@ -85,7 +85,7 @@ def check_interface(environment: Environment) -> None:
     One start state shows an action mask; one on the host that is new takes one step.
 
     Raises:
-      ValueError: as `check_environment`.
+      ValueError: the environment cannot be trained; the message names every problem that shows.
     """
     if not isinstance(environment, Environment):
         raise ValueError(

@@ -170,7 +170,7 @@ def check_evaluation(config: EvaluationConfig) -> None:
     """Check the settings of an evaluation.
 
     Raises:
-      ValueError: as in `EvaluationConfig`.
+      ValueError: there are fewer start states than episodes.
     """
     if config.start_states < config.eval_episodes:
         raise ValueError(

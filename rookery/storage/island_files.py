@@ -95,7 +95,7 @@ def check_is_no_island(run_dir: str | os.PathLike[str]) -> None:
     """Check that a run directory is not that of an island, which only the run that it belongs to can continue.
 
     Raises:
-      RunFolderError: it is one.
+      RunFolderError: the run directory is that of an island.
     """
     folder = open_existing(run_dir)
     if ISLAND in folder.config:

@@ -13,8 +13,8 @@ def check_seed(seed: int) -> int:
     """A seed in its range, 0 to 2^32 - 1: larger ones would repeat the numbers of others.
 
     Raises:
-      ValueError: it is outside.
-      TypeError: it is no whole number.
+      ValueError: the seed is negative or above 2^32 - 1.
+      TypeError: the seed is no whole number.
     """
     check_counts(0, _LARGEST_SEED, seed=seed)
     return seed

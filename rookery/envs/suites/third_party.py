@@ -211,7 +211,7 @@ def check_unwrapped(adapt: str, env: object) -> None:
       env: the object.
 
     Raises:
-      ValueError: it has one.
+      ValueError: the object has such a wrapper.
     """
     while env is not None:
         if type(env).__module__ in ("brax.envs.wrappers.training", "mujoco_playground._src.wrapper"):

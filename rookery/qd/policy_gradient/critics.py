@@ -85,7 +85,7 @@ def check_capacity(capacity: int, batch_size: int, episodes: int, length: int) -
     """Check that the buffer can store the transitions of a generation.
 
     Raises:
-      ValueError: it cannot.
+      ValueError: the capacity of the buffer is too small.
     """
     needed = math.prod((batch_size, episodes, length))
     if capacity < needed:

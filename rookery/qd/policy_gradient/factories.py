@@ -85,7 +85,7 @@ def dcrl_me(
       The emitter.
 
     Raises:
-      ValueError: as `pga_me`.
+      ValueError: the scoring, the policy, the buffer or the batch does not fit, as for `pga_me`.
 
     Example:
       >>> scoring = rookery.qd.policy_scoring(rookery.make("point_trap"))
@@ -105,7 +105,7 @@ def _counts(batch_size: int, variation_share: float, injected: int) -> tuple[int
     """The numbers of iso+line variations, of policies varied by the gradient, and of actors.
 
     Raises:
-      ValueError: one of them would be 0.
+      ValueError: one of the numbers would be 0.
     """
     varied = rounded(variation_share, batch_size)
     counts = varied, batch_size - varied - injected, injected
@@ -164,7 +164,7 @@ def _checked(scoring: Scoring, name: str) -> EnvSpec:
     """The spec of a scoring's environment.
 
     Raises:
-      ValueError: it has none, or one with discrete actions or several agents.
+      ValueError: the scoring has no environment, or one with discrete actions or several agents.
     """
     title = name.upper().replace("_", "-")
     if scoring.evaluator is None:

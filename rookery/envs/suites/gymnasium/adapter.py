@@ -76,7 +76,7 @@ class Factory:
         """An environment object, if it is one and was not created before.
 
         Raises:
-          ValueError: it is something else, or it or the environment inside of its wrappers was returned before.
+          ValueError: the object is no environment, or it or the environment in its wrappers was returned before.
         """
         gymnasium = _import()
         if not isinstance(env, gymnasium.Env):

@@ -118,7 +118,7 @@ def _frame(name: str, env: "Env") -> np.ndarray:
     """The current frame `[height, width, 3]`.
 
     Raises:
-      ValueError: there is none.
+      ValueError: the environment draws no frame.
     """
     try:
         image = env.render()

@@ -255,7 +255,7 @@ def checked_number(what: str, value: Any) -> Any:
     """A value of a step, such as "its reward", if it is one number.
 
     Raises:
-      ValueError: it is something else.
+      ValueError: the value is something else.
     """
     if not isinstance(value, float | int) and _numbers(what, value).shape != ():
         raise ValueError(f"{what} is {reprlib.repr(value)} of shape {np.shape(value)} instead of one number")
@@ -266,7 +266,7 @@ def checked_flag(name: str, flag: object) -> bool:
     """A flag of a step, `terminated` or `truncated`, if it is one bool.
 
     Raises:
-      ValueError: it is something else.
+      ValueError: the value is something else.
     """
     if not isinstance(flag, bool | np.bool_ | int):
         array = np.asarray(flag)

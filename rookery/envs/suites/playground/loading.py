@@ -35,7 +35,7 @@ def checked_implementation(impl: str | None) -> str:
     """The given implementation, or the default.
 
     Raises:
-      ValueError: it is unknown.
+      ValueError: the implementation is unknown.
     """
     if impl not in (None, *IMPLEMENTATIONS):
         raise ValueError(f"impl must be {' or '.join(IMPLEMENTATIONS)}, got {impl!r}.")
