@@ -40,7 +40,7 @@ def main(name: str, *words: str) -> None:
     started = time.monotonic()
     with backend.tracing_for("gpu"), mock.patch.object(device_memory, "device_limit", return_value=gpu.available):
         built = build.build(spec, schedule, over)
-        built = built._replace(program=warm_start.begin(spec, built))
+        built = built._replace(program=warm_start.start_from(spec, built))
         planned, stages = loop.compile_plan(built.program, spec.run, over)
     seconds = time.monotonic() - started
     console.print(listings.plan_table(planned))

@@ -18,7 +18,7 @@ from rookery.distributed import mesh, programs
 from rookery.experiments import build, config_io, repertoire_io, warm_start, warm_start_settings
 from rookery.experiments.kinds import check_effects, kind_of, with_steps
 from rookery.experiments.spec import RunSpec
-from rookery.experiments.warm_start import Origin
+from rookery.experiments.warm_start import RestoredRun
 from rookery.factories import type_of, user_path
 from rookery.islands import plan
 from rookery.populations.base import Program, ProgramState
@@ -68,7 +68,7 @@ class LoadedRun:
 
     def __init__(self, record: RunRecord, program: Program | None = None):
         self._record, self._program = record, program
-        self._restored: Origin | None = None
+        self._restored: RestoredRun | None = None
         self.path: Path = record.path
 
     def __repr__(self) -> str:
@@ -250,7 +250,7 @@ class LoadedRun:
         """The program on all devices of this machine; it is compiled once for a number of episodes."""
         return warm_start.opened_on(self._record.folder, None, self._program)[1].program
 
-    def _origin(self, checkpoint: str | int) -> Origin:
+    def _origin(self, checkpoint: str | int) -> RestoredRun:
         """The run at a checkpoint, which is not read again while no other is asked for."""
         self._check_program("policy")
         folder, (spec, built) = self._record.folder, self._parts

@@ -160,7 +160,7 @@ def start(
     built = build.build(spec, schedule)
     connect(built.mesh)
     if not (resume and has_checkpoint(run_dir)):  # else the run in `init_from` is not needed any more
-        built = built._replace(program=warm_start.begin(spec, built))
+        built = built._replace(program=warm_start.start_from(spec, built))
     show(spec.run, f"{run_title(spec, built)}, in {run_dir}")
     record = run_record(built.spec or spec, built.space, built.program) | record_of(schedule)
     options = RunOptions(resume, record, command, callbacks=callbacks)

@@ -16,7 +16,7 @@ def plan(spec: RunSpec) -> None:
     spec, schedule = running.complete(spec)
     spec = islands.planned(spec)
     built = build.build(spec, schedule)  # which turns CPU cores into devices, so JAX must not be initialised before
-    built = built._replace(program=warm_start.begin(spec, built))
+    built = built._replace(program=warm_start.start_from(spec, built))
     console = terminal(quiet=spec.run.quiet or not is_first())
     console.print_line(running.run_title(spec, built))
     console.print_line("compiling a generation, which train will find in the cache")

@@ -10,7 +10,7 @@ from rookery import trees
 from rookery.envs.base import DescriptorSpec, EnvSpec
 from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import warm_start
-from rookery.experiments.warm_start import Origin
+from rookery.experiments.warm_start import RestoredRun
 from rookery.learners.base import genotype
 from rookery.qd.map_elites import repertoire_of
 from rookery.types import Genotype
@@ -29,7 +29,7 @@ class Selection(NamedTuple):
     """`[N]`: `cell`, `skill` or `member`; `label`; `fitness` and `descriptor` as stored, or None."""
 
 
-def choose(origin: Origin, spec: EnvSpec, count: int | None) -> Selection:
+def choose(origin: RestoredRun, spec: EnvSpec, count: int | None) -> Selection:
     """Select the policies of a run whose episodes are recorded.
 
     From a repertoire: the best elite, then repeatedly the elite whose cell is farthest from the cells already chosen.
@@ -76,7 +76,7 @@ def spread(centroids: np.ndarray, occupied: np.ndarray, first: int, count: int |
     return np.asarray(chosen)
 
 
-def _elites(origin: Origin, descriptor: DescriptorSpec, count: int | None) -> Selection:
+def _elites(origin: RestoredRun, descriptor: DescriptorSpec, count: int | None) -> Selection:
     repertoire = repertoire_of(origin.state)
     fitnesses, occupied = np.asarray(repertoire.fitnesses), np.asarray(repertoire.occupied)
     if not occupied.any():
@@ -88,14 +88,14 @@ def _elites(origin: Origin, descriptor: DescriptorSpec, count: int | None) -> Se
     return Selection(repertoire.genotypes, cells, np.zeros_like(cells), descriptions)
 
 
-def _skills(origin: Origin, skills: int, count: int | None) -> Selection:
+def _skills(origin: RestoredRun, skills: int, count: int | None) -> Selection:
     member, actor = warm_start.best_genotype(origin)
     slots = np.arange(skills if count is None else min(count, skills))
     descriptions = [_describe("skill", slot) | {"member": member} for slot in slots]
     return Selection(_batch_of_one(actor), np.zeros_like(slots), slots, descriptions)
 
 
-def _members(origin: Origin, count: int | None) -> Selection:
+def _members(origin: RestoredRun, count: int | None) -> Selection:
     best, actor = warm_start.best_genotype(origin)
     if best is None:  # roles that evolve separately
         return Selection(_batch_of_one(actor), np.zeros(1, int), np.zeros(1, int), [_describe("member", None)])

@@ -126,7 +126,7 @@ def record_episodes(
     check_counts(count=1 if count is None else count)
     check_counts(2, most_frames=most_frames)
     check_seed(seed)
-    origin = warm_start.open_origin(run_dir, checkpoint, program)
+    origin = warm_start.restore_run(run_dir, checkpoint, program)
     evaluator = evaluator_of(origin)
     picture, spec = render.picture_of(evaluator.environment), evaluator.environment.spec
     selection = episode_selection.choose(origin, spec, 1 if picture.film else count)

@@ -16,7 +16,7 @@ from rookery.distributed.mesh import Mesh, here
 from rookery.envs.descriptors import visited_cells
 from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import warm_start
-from rookery.experiments.warm_start import Origin
+from rookery.experiments.warm_start import RestoredRun
 from rookery.factories import MEASURE, RETURN, check_counts, suggestion
 from rookery.learners.base import Bank, Learner, genotype
 from rookery.learners.episodes import with_episodes
@@ -273,11 +273,11 @@ def check_fresh(run_dir: str | Path) -> None:
 
 def open_with_episodes(
     folder: RunFolder, episodes: int, checkpoint: str | int, over: Mesh | None, program: Program | None = None
-) -> Origin:
+) -> RestoredRun:
     """The run at a checkpoint, with the requested number of evaluation episodes; see `warm_start.opened_on`.
 
     Raises:
-      ValueError: `episodes` is below 1 or above 2**31 - 1, or as `warm_start.open_origin`.
+      ValueError: `episodes` is below 1 or above 2**31 - 1, or as `warm_start.restore_run`.
       MemoryError: the start states of the episodes exceed the memory.
       CheckpointError: the run has no such complete checkpoint.
     """
@@ -307,7 +307,7 @@ def _with_episodes(program: Program, episodes: int) -> Program:
     return rebuild(program, problem=more(problem, episodes), known_as=episodes) or program
 
 
-def _scored(read: Origin, key: Key, independent: bool) -> tuple[Genotype, Key]:
+def _scored(read: RestoredRun, key: Key, independent: bool) -> tuple[Genotype, Key]:
     """The genotypes `[N, ...]` that determine a run's score, and their evaluation keys `[N]`."""
     if read.built.has_repertoire:
         best = repertoires.best(repertoire_of(read.state)).genotype

@@ -17,7 +17,7 @@ from rookery.deploy import interface
 from rookery.envs.base import ActionWithCarry, EnvSpec
 from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import warm_start
-from rookery.experiments.warm_start import Origin
+from rookery.experiments.warm_start import RestoredRun
 from rookery.features import Part, is_shape
 from rookery.learners import rollout
 from rookery.learners.base import Evaluator, genotype
@@ -33,7 +33,7 @@ Cell = str | int | Sequence[float] | np.ndarray | Array
 class Policy(NamedTuple):
     """One policy of a run."""
 
-    origin: Origin
+    origin: RestoredRun
     """The run, at a checkpoint."""
     evaluator: Evaluator
     """The run's deterministic policy function and evaluation environment."""
@@ -129,7 +129,9 @@ def _key(key: Any) -> str | int:
     return next(getattr(key, name) for name in ("key", "idx", "name") if hasattr(key, name))
 
 
-def choose(origin: Origin, cell: Cell | None = None, member: int | None = None, skill: int | None = None) -> Policy:
+def choose(
+    origin: RestoredRun, cell: Cell | None = None, member: int | None = None, skill: int | None = None
+) -> Policy:
     """Select a policy of a run.
 
     Args:
@@ -159,7 +161,7 @@ def choose(origin: Origin, cell: Cell | None = None, member: int | None = None, 
     return Policy(origin, evaluator, actor, None, member, chosen, None, _fitness(origin, member))
 
 
-def evaluator_of(origin: Origin) -> Evaluator:
+def evaluator_of(origin: RestoredRun) -> Evaluator:
     """The evaluator of a run: its deterministic policy function and its evaluation environment.
 
     Raises:
@@ -184,7 +186,7 @@ def evaluator_of(origin: Origin) -> Evaluator:
     )
 
 
-def _skill(origin: Origin, spec: EnvSpec, skill: int | None) -> int | None:
+def _skill(origin: RestoredRun, spec: EnvSpec, skill: int | None) -> int | None:
     """Index of the chosen skill; None for runs without skills."""
     if spec.skill is None:
         if skill is not None:
@@ -196,7 +198,7 @@ def _skill(origin: Origin, spec: EnvSpec, skill: int | None) -> int | None:
     return skill or 0
 
 
-def _member(origin: Origin, member: int | None) -> tuple[int | None, Genotype]:
+def _member(origin: RestoredRun, member: int | None) -> tuple[int | None, Genotype]:
     """A member and its genotype, by default the best; None where the best members of all roles make a team."""
     size = origin.built.program.population_size
     if member is not None and not 0 <= member < size:
@@ -206,7 +208,7 @@ def _member(origin: Origin, member: int | None) -> tuple[int | None, Genotype]:
     return member, trees.take(jax.vmap(genotype)(origin.state.members), member)
 
 
-def _elite(origin: Origin, repertoire: Repertoire, cell: Cell) -> Elite:
+def _elite(origin: RestoredRun, repertoire: Repertoire, cell: Cell) -> Elite:
     if not repertoire.occupied.any():
         raise ValueError(f"the repertoire of {origin.path} is empty; continue that run until it has an elite.")
     if isinstance(cell, str) and cell == "best":
@@ -242,7 +244,7 @@ def parse_cell(cell: Cell) -> int | list[float]:
     return [values] if isinstance(values, float) else values
 
 
-def _fitness(origin: Origin, member: int | None) -> float | tuple[float | None, ...] | None:
+def _fitness(origin: RestoredRun, member: int | None) -> float | tuple[float | None, ...] | None:
     """Fitness of a member in the last evaluation; None if the member was replaced since, or the fitness is not finite.
 
     Where roles evolve separately, a tuple with one fitness per role.

@@ -87,7 +87,7 @@ def render(
         cannot be rendered, or the run has no such member, cell, skill or checkpoint.
       CheckpointError: the run has no complete checkpoint.
     """
-    policy = choose(warm_start.open_origin(run_dir, checkpoint, program), cell, member, skill)
+    policy = choose(warm_start.restore_run(run_dir, checkpoint, program), cell, member, skill)
     environment, spec = policy.evaluator.environment, policy.spec
     picture = picture_of(environment)
     if picture.bodies is not None:

@@ -9,7 +9,7 @@ import numpy as np
 from rookery.deploy.evaluate import evaluation_key, open_with_episodes
 from rookery.distributed import layout
 from rookery.distributed.mesh import here
-from rookery.experiments.warm_start import Origin
+from rookery.experiments.warm_start import RestoredRun
 from rookery.learners.base import Learner, genotype
 from rookery.populations.base import Program
 from rookery.populations.ratings import check_roles, cross_play, played, rating_of
@@ -73,7 +73,7 @@ def tournament(
     return result
 
 
-def _learner(read: Origin) -> Learner:
+def _learner(read: RestoredRun) -> Learner:
     learner = read.built.learner
     if learner is None:
         raise ValueError(f"{read.path} trains no agents that could play a tournament; leave --tournament out.")
@@ -81,13 +81,13 @@ def _learner(read: Origin) -> Learner:
     return learner
 
 
-def _policies(read: Origin) -> PyTree:
+def _policies(read: RestoredRun) -> PyTree:
     """The policies of all members, `[Q, I, ...]`, on the host."""
     _learner(read)
     return jax.device_get(played(genotype(read.state.members)))
 
 
-def _check_alike(read: Origin, other: Origin, members: PyTree, opponents: PyTree) -> None:
+def _check_alike(read: RestoredRun, other: RestoredRun, members: PyTree, opponents: PyTree) -> None:
     """Check that the members of one run can play those of another."""
     mine, there = _learner(read).spec, _learner(other).spec
     assert mine.team is not None

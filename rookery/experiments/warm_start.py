@@ -34,7 +34,7 @@ from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.types import Genotype, Hyper
 
 
-class Origin(NamedTuple):
+class RestoredRun(NamedTuple):
     """A run opened at one of its checkpoints, to read its agents."""
 
     path: Path
@@ -49,7 +49,7 @@ class Origin(NamedTuple):
     """The generation of the checkpoint: the number of finished generations."""
 
 
-def open_origin(run_dir: str | Path, checkpoint: str | int = "last", program: Program | None = None) -> Origin:
+def restore_run(run_dir: str | Path, checkpoint: str | int = "last", program: Program | None = None) -> RestoredRun:
     """Open a run at one of its checkpoints; the run is not changed.
 
     Args:
@@ -96,21 +96,21 @@ def restore(
     built: Built,
     checkpoint: str | int,
     checkpoints: Checkpointer | None = None,
-) -> Origin:
+) -> RestoredRun:
     """Restore the state in a checkpoint of a run.
 
     Args:
       folder: the run directory.
       spec: the description of the run.
       built: its parts.
-      checkpoint: as for `open_origin`.
+      checkpoint: as for `restore_run`.
       checkpoints: those of the run, if they are open already.
     """
     checkpoints = checkpoints or Checkpointer(folder.checkpoints, read_only=True)
     chosen = find(folder, checkpoints, checkpoint, spec.run.best_by)
     template = without_data(programs.template(built.program, built.mesh))
     state, _, generation = checkpoints.restore(template, chosen, partial=True)
-    return Origin(folder.path, spec, built, state, generation)
+    return RestoredRun(folder.path, spec, built, state, generation)
 
 
 def skill_policies(run_dir: str | Path, member: int | None = None) -> Genotype:
@@ -130,7 +130,7 @@ def skill_policies(run_dir: str | Path, member: int | None = None) -> Genotype:
     Example:
       >>> policies = rookery.experiments.skill_policies("runs/diayn")
     """
-    origin = open_origin(run_dir)
+    origin = restore_run(run_dir)
     if not origin.built.has_skills:
         raise ValueError(f"{origin.path} is a run of kind {origin.spec.kind.name}, which discovers no skills.")
     size = origin.built.program.population_size
@@ -139,7 +139,7 @@ def skill_policies(run_dir: str | Path, member: int | None = None) -> Genotype:
     return _skills(origin, best_member(origin) if member is None else member)
 
 
-def _skills(origin: Origin, member: int) -> Genotype:
+def _skills(origin: RestoredRun, member: int) -> Genotype:
     assert origin.built.learner is not None
     if not origin.spec.kind.method.has_task:
         raise ValueError(
@@ -150,11 +150,11 @@ def _skills(origin: Origin, member: int) -> Genotype:
     return freeze_skills(base_agent(origin.spec, spec), spec, _member(origin, member))
 
 
-def _member(origin: Origin, member: int) -> Genotype:
+def _member(origin: RestoredRun, member: int) -> Genotype:
     return trees.take(jax.vmap(genotype)(origin.state.members), member)
 
 
-def best_member(origin: Origin) -> int:
+def best_member(origin: RestoredRun) -> int:
     """The slot of the best member in a checkpoint by its last evaluation, among those not replaced since.
 
     Evaluation, rendering, export and warm starts use this member by default.
@@ -165,12 +165,12 @@ def best_member(origin: Origin) -> int:
     return int(np.argmax(current_standing(origin)))
 
 
-def current_standing(origin: Origin) -> np.ndarray:
+def current_standing(origin: RestoredRun) -> np.ndarray:
     """What the members of a checkpoint are ranked by: `current_fitness`, or in the same form their ratings."""
     return _current(origin, "rating") if "rating" in _last_evaluation(origin) else current_fitness(origin)
 
 
-def current_fitness(origin: Origin) -> np.ndarray:
+def current_fitness(origin: RestoredRun) -> np.ndarray:
     """The fitness of each member of a checkpoint, -inf where it was not finite or the member was replaced since.
 
     Args:
@@ -182,7 +182,7 @@ def current_fitness(origin: Origin) -> np.ndarray:
     return _current(origin, "fitness")
 
 
-def _last_evaluation(origin: Origin) -> dict[str, np.ndarray]:
+def _last_evaluation(origin: RestoredRun) -> dict[str, np.ndarray]:
     """The columns of `lineage.csv` in the generation before the checkpoint."""
     path = open_existing(origin.path).lineage_file
     table = read_csv(path)
@@ -198,14 +198,14 @@ def _last_evaluation(origin: Origin) -> dict[str, np.ndarray]:
     return last
 
 
-def _current(origin: Origin, column: str) -> np.ndarray:
+def _current(origin: RestoredRun, column: str) -> np.ndarray:
     fitness = _last_evaluation(origin)[column]
     parents = getattr(origin.state.shared, "parents", np.arange(len(fitness)))  # of a program from scratch: none
     survives = np.asarray(parents) == np.arange(len(fitness))
     return np.where(survives & np.isfinite(fitness), fitness, -np.inf)
 
 
-def best_genotype(origin: Origin) -> tuple[int | None, Genotype]:
+def best_genotype(origin: RestoredRun) -> tuple[int | None, Genotype]:
     """The slot and the genotype of the best member by its last evaluation.
 
     With a separate population for each role, the genotype combines the best agent of each role, and the slot is None.
@@ -220,14 +220,14 @@ def best_genotype(origin: Origin) -> tuple[int | None, Genotype]:
     return None, jax.tree.map(lambda leaf: leaf[slots, roles], jax.vmap(genotype)(origin.state.members))
 
 
-def best_slots(origin: Origin) -> np.ndarray:
+def best_slots(origin: RestoredRun) -> np.ndarray:
     """The slot of the best agent of each role, `[I]`, in a run with a separate population for each role."""
     assert origin.built.learner is not None
     assert origin.built.learner.spec.team is not None
     return current_standing(origin).reshape(-1, len(origin.built.learner.spec.team.names)).argmax(axis=0)
 
 
-def begin(spec: RunSpec, built: Built) -> Program:
+def start_from(spec: RunSpec, built: Built) -> Program:
     """The program of a run, with its initial state taken from the run in `init_from`, if one is given.
 
     Raises:
@@ -242,7 +242,7 @@ def begin(spec: RunSpec, built: Built) -> Program:
         return built.program
     if spec.run.run_dir is not None and Path(settings.init_from).resolve() == Path(spec.run.run_dir).resolve():
         raise ValueError(f"a run in {settings.init_from} cannot start from itself; choose another folder by --run-dir.")
-    origin = open_origin(settings.init_from)
+    origin = restore_run(settings.init_from)
     if built.learner is None:
         return _begin_genotypes(built, origin)
     _check_origin(spec, built, origin)
@@ -251,7 +251,7 @@ def begin(spec: RunSpec, built: Built) -> Program:
     return begin_as(built.program, built.learner, _initial_genotype(spec, origin))
 
 
-def _begin_genotypes(built: Built, origin: Origin) -> Program:
+def _begin_genotypes(built: Built, origin: RestoredRun) -> Program:
     """Fill the initial repertoire with the other run's elites, evaluated by this run's scoring function."""
     if origin.built.learner is not None:
         raise ValueError(
@@ -261,7 +261,7 @@ def _begin_genotypes(built: Built, origin: Origin) -> Program:
     return begin_from(built.program, built.program.scoring, _elites(origin))
 
 
-def _begin_agents(built: Built, origin: Origin) -> Program:
+def _begin_agents(built: Built, origin: RestoredRun) -> Program:
     """Fill the initial repertoire with agents of the other run, evaluated by this run's learner."""
     space = built.space
     assert built.learner is not None
@@ -276,7 +276,7 @@ def _begin_agents(built: Built, origin: Origin) -> Program:
     return begin_from(built.program, learner_scoring(built.learner, space), genotypes)
 
 
-def _elites(origin: Origin) -> Genotype:
+def _elites(origin: RestoredRun) -> Genotype:
     """The genotypes of all M elites of a run's repertoire, `[M, ...]`."""
     repertoire = repertoire_of(origin.state)
     occupied = np.flatnonzero(repertoire.occupied)
@@ -291,7 +291,7 @@ def _inside(space: Space, hyper: Hyper) -> Hyper:
     return hyperparams.clip(space, hyperparams.defaults(space)._replace(**evolving))
 
 
-def _initial_genotype(spec: RunSpec, origin: Origin) -> Genotype:
+def _initial_genotype(spec: RunSpec, origin: RestoredRun) -> Genotype:
     """The genotype that every member starts with."""
     skill, discovers = spec.flat.get("skill"), origin.built.has_skills and not spec.kind.has_skills
     if skill is not None and not discovers:
@@ -310,7 +310,7 @@ def _initial_genotype(spec: RunSpec, origin: Origin) -> Genotype:
     return trees.take(skills, skill)
 
 
-def _check_origin(spec: RunSpec, built: Built, origin: Origin) -> None:
+def _check_origin(spec: RunSpec, built: Built, origin: RestoredRun) -> None:
     """Check that this run's agents can load the genotypes of the other run.
 
     Raises:

@@ -170,7 +170,7 @@ class Builder:
         built = build.build(spec, populations=self._together)
         run_dir, numbers = str(self._spec.run.run_dir), range(self._spec.method.islands.islands)
         if self._begins or not all(has_checkpoint(island_dir(run_dir, number)) for number in numbers):
-            built = built._replace(program=warm_start.begin(spec, built))
+            built = built._replace(program=warm_start.start_from(spec, built))
         return built
 
     def another(self) -> "Builder":

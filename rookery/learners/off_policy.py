@@ -122,14 +122,14 @@ def init(bindings: OffPolicyBindings, key: Key, hyper: HyperT, bank: Bank) -> Me
         state=bindings.agent.start(bindings.agent.init(agent_key)),
         hyper=hyper,
         normalizer=normalize.init(spec.observation_size) if bindings.config.normalize_observations else None,
-        env_state=rollout.begin(bindings.environment, bank, begin_key, bindings.config.num_envs),
+        env_state=rollout.start_environments(bindings.environment, bank, begin_key, bindings.config.num_envs),
         buffer=bindings.buffer.init(rollout.transition_row(bindings.environment, bank, bindings.keep)),
     )
 
 
 def restart(bindings: OffPolicyBindings, member: Member, bank: Bank, key: Key, needed: Array) -> Member:
     """Reset the environments and empty the buffer where `needed`, without rewriting stored rows."""
-    fresh = rollout.begin(bindings.environment, bank, key, bindings.config.num_envs)
+    fresh = rollout.start_environments(bindings.environment, bank, key, bindings.config.num_envs)
     return member._replace(
         env_state=trees.where(needed, fresh, member.env_state), buffer=buffers.clear(member.buffer, needed)
     )

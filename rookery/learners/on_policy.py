@@ -89,7 +89,7 @@ class Actors(NamedTuple):
 
 def begin(bindings: OnPolicyBindings, bank: Bank, key: Key) -> Actors:
     """Start episodes from the bank; the key is consumed."""
-    env_batch = rollout.begin(bindings.environment, bank, key, bindings.config.num_envs)
+    env_batch = rollout.start_environments(bindings.environment, bank, key, bindings.config.num_envs)
     if bindings.config.stagger_episodes:
         length = bindings.environment.spec.episode_length
         env_batch = env_batch._replace(state=time_limit.stagger(env_batch.state, length))

@@ -34,9 +34,9 @@ class EnvBatchState(NamedTuple):
         return self.observation.features.shape[0]
 
 
-def begin(environment: Environment, bank: Bank, key: Key, num_envs: int) -> EnvBatchState:
+def start_environments(environment: Environment, bank: Bank, key: Key, num_envs: int) -> EnvBatchState:
     """Start `num_envs` episodes from states drawn from the bank; the key is consumed."""
-    state, step = auto_reset.begin(environment, bank, key, num_envs)
+    state, step = auto_reset.start_environments(environment, bank, key, num_envs)
     return EnvBatchState(state, step.observation)
 
 

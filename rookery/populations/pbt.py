@@ -39,7 +39,7 @@ class PbtBindings(NamedTuple, Generic[StateT, HyperT]):
     """R, the opponents of the ratings that members are selected by; None to select by fitness."""
 
 
-class Shared(NamedTuple):
+class PbtShared(NamedTuple):
     """The state of the population that is not stored per member."""
 
     generation: Array
@@ -53,7 +53,7 @@ class Shared(NamedTuple):
     """The observations of the PB2 bandit; () without one."""
 
 
-PbtState = ProgramState[Member[StateT, HyperT], Shared]
+PbtState = ProgramState[Member[StateT, HyperT], PbtShared]
 """The state of a PBT program."""
 
 
@@ -72,7 +72,9 @@ def create(bindings: PbtBindings, keys: Key, bank: Bank) -> PbtState:
     members = init_members(bindings.learner, bindings.space, size, bindings.placement, keys, bank)
     recent = jnp.zeros((size, bindings.config.smooth))
     history = pb2.empty(bindings.space, size) if bindings.config.perturb == "pb2" else ()
-    return ProgramState(members, Shared(jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), recent, history))
+    return ProgramState(
+        members, PbtShared(jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), recent, history)
+    )
 
 
 def init_members(
@@ -168,7 +170,7 @@ def smoothed(bindings: PbtBindings) -> str:
     return "smoothed_fitness" if bindings.rating_opponents is None else "smoothed_rating"
 
 
-def record_fitness(bindings: PbtBindings, shared: Shared, hyper: Hyper, fitness: Array) -> tuple[Shared, Array]:
+def record_fitness(bindings: PbtBindings, shared: PbtShared, hyper: Hyper, fitness: Array) -> tuple[PbtShared, Array]:
     """Record the fitness, or the rating, `[P]` of this generation; returns also its smoothed value `[P]`, which is used
     for selection."""
     history = shared.history
@@ -185,7 +187,7 @@ def record_fitness(bindings: PbtBindings, shared: Shared, hyper: Hyper, fitness:
 
 
 def exploit(
-    bindings: PbtBindings, shared: Shared, members: Member, fitness: Array, keys: tuple[Key, Key]
+    bindings: PbtBindings, shared: PbtShared, members: Member, fitness: Array, keys: tuple[Key, Key]
 ) -> tuple[Array, Member]:
     """Select parents and replace members.
 

@@ -20,8 +20,8 @@ from rookery.populations.base import Program, ProgramState
 from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import (
     PbtBindings,
+    PbtShared,
     PbtState,
-    Shared,
     WorkOfMember,
     as_program,
     bind,
@@ -67,7 +67,7 @@ def create(bindings: RolePbtBindings, keys: Key, bank: Bank) -> ProgramState:
     history = pb2.empty(space, size) if bindings.role.config.perturb == "pb2" else ()
     history = trees.stack([history] * bindings.role_count)
     parents = jnp.arange(size * bindings.role_count, dtype=jnp.int32)
-    return ProgramState(members, Shared(jnp.zeros((), jnp.int32), parents, recent, history))
+    return ProgramState(members, PbtShared(jnp.zeros((), jnp.int32), parents, recent, history))
 
 
 def match(key: Key, size: int, count: int) -> Array:
@@ -169,8 +169,8 @@ def _best(fitness: Array) -> Array:
 
 
 def _exploit(
-    bindings: RolePbtBindings, shared: Shared, members: Member, fitness: Array, key: Key
-) -> tuple[Shared, Member, Array, Array]:
+    bindings: RolePbtBindings, shared: PbtShared, members: Member, fitness: Array, key: Key
+) -> tuple[PbtShared, Member, Array, Array]:
     """Select within every role, each with a separate key, by the fitness or the ratings `[P, I]`.
 
     Returns:
@@ -191,7 +191,7 @@ def _exploit_role(bindings: PbtBindings, generation: Array, role: tuple) -> tupl
     recent, history, inherited, fitness, key = role
     survivors = jnp.arange(fitness.shape[0], dtype=jnp.int32)
     members = Member(*inherited, env_state=(), buffer=())
-    before = Shared(generation, survivors, recent, history)
+    before = PbtShared(generation, survivors, recent, history)
     shared, means = record_fitness(bindings, before, members.hyper, fitness)
     parents = survivors
     if bindings.config.exploit != "none":

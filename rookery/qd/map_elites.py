@@ -38,7 +38,7 @@ class MapElitesBindings(NamedTuple):
     placement: Placement
 
 
-class Shared(NamedTuple):
+class MapElitesShared(NamedTuple):
     """The replicated part of the state: the emitter's shared state, and the repertoire without its genotypes."""
 
     emitter: PyTree
@@ -69,7 +69,7 @@ def repertoire_of(state: ProgramState) -> Repertoire:
 
 def with_repertoire(state: ProgramState, repertoire: Repertoire) -> ProgramState:
     """Replace the repertoire of a state by another one with the same cells."""
-    return state._replace(cells=repertoire.genotypes, shared=Shared(state.shared.emitter, *repertoire[1:]))
+    return state._replace(cells=repertoire.genotypes, shared=MapElitesShared(state.shared.emitter, *repertoire[1:]))
 
 
 def create(bindings: MapElitesBindings, keys: Key, bank: Bank) -> ProgramState:
@@ -78,7 +78,7 @@ def create(bindings: MapElitesBindings, keys: Key, bank: Bank) -> ProgramState:
     state = bindings.emitter.init(keys[0], bank)
     repertoire = archives.empty(bindings.archive, genotype, bindings.scoring.qd_offset)
     repertoire = repertoire._replace(extras=_no_extras(bindings, genotype, keys[0], bank))
-    return ProgramState(state.members, Shared(state.shared, *repertoire[1:]), repertoire.genotypes)
+    return ProgramState(state.members, MapElitesShared(state.shared, *repertoire[1:]), repertoire.genotypes)
 
 
 def _no_extras(bindings: MapElitesBindings, genotype: PyTree, key: Key, bank: Bank) -> dict[str, Array]:

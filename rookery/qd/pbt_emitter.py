@@ -117,7 +117,7 @@ class PbtEmitterBindings(NamedTuple):
     placement: Placement
 
 
-class Shared(NamedTuple):
+class PbtEmitterShared(NamedTuple):
     """The state of the population that is not stored per member."""
 
     generation: Array
@@ -135,7 +135,7 @@ def init(bindings: PbtEmitterBindings, key: Key, bank: Bank) -> EmitterState:
     size = bindings.population_size
     keys = jax.random.split(key)
     members = init_members(bindings.learner, bindings.space, size, bindings.placement, keys, bank)
-    shared = Shared(
+    shared = PbtEmitterShared(
         jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), jnp.zeros((size,)), jnp.zeros((size,), bool)
     )
     return EmitterState(members, shared)

@@ -129,7 +129,7 @@ def test_a_run_loads_in_python(run: Path, file: Path) -> None:
 def test_members_start_from_its_agents(run: Path) -> None:
     words = f"--env point_room --hidden-sizes 8 --devices 1 --init-from {run}"
     config = parse(["train", "sac", *words.split()]).spec
-    members = jax.jit(warm_start.begin(config, build.build(config)).init)(jax.random.key(0)).members
+    members = jax.jit(warm_start.start_from(config, build.build(config)).init)(jax.random.key(0)).members
     found = rookery.genotype(trees.take(members, 0)).params
     assert_equal(found, rookery.load(run).best().params)
     code, _, error = call("train", "td3", *words.split())

@@ -63,7 +63,7 @@ def test_episodes_of_members_the_best_first_equal_rendered_ones(sac_run: Path) -
 
 
 def test_members_replaced_after_the_evaluation_are_excluded(sac_run: Path) -> None:
-    origin = warm_start.open_origin(sac_run)
+    origin = warm_start.restore_run(sac_run)
     replaced = origin.state.shared._replace(parents=jnp.asarray([0, 0]))
     spec = evaluator_of(origin).environment.spec
     selection = episode_selection.choose(origin._replace(state=origin.state._replace(shared=replaced)), spec, None)
@@ -192,7 +192,7 @@ def test_one_episode_of_the_best_team(tmp_path: Path) -> None:
 
 def test_the_best_agents_of_all_roles_form_a_team(tmp_path: Path) -> None:
     # Members are predator and prey of the first slot, then of the second.
-    origin = warm_start.open_origin(save_run(ROLES_RUN, tmp_path / "roles", (1.0, 4.0, 2.0, 3.0), unchanged))
+    origin = warm_start.restore_run(save_run(ROLES_RUN, tmp_path / "roles", (1.0, 4.0, 2.0, 3.0), unchanged))
     selection = episode_selection.choose(origin, evaluator_of(origin).environment.spec, 12)
     assert selection.descriptions == [
         {"member": None, "label": "the best of each role", "fitness": None, "descriptor": None}
@@ -201,7 +201,7 @@ def test_the_best_agents_of_all_roles_form_a_team(tmp_path: Path) -> None:
     np.testing.assert_array_equal(team[0], [members[1, 0], members[0, 1]])
 
 
-def _genotypes(origin: warm_start.Origin) -> Any:
+def _genotypes(origin: warm_start.RestoredRun) -> Any:
     """`[slot, role, ...]`."""
     return jax.vmap(rookery.genotype)(origin.state.members)
 
@@ -341,7 +341,7 @@ def test_environments_that_cannot_be_rendered_are_rejected(tmp_path: Path) -> No
 
 
 def test_an_empty_repertoire_is_rejected(map_elites_run: Path) -> None:
-    origin = warm_start.open_origin(map_elites_run)
+    origin = warm_start.restore_run(map_elites_run)
     spec = evaluator_of(origin).environment.spec
     state = origin.state
     empty = jax.tree.map(lambda leaf: jnp.full_like(leaf, -jnp.inf) if leaf.dtype == jnp.float32 else leaf, state)

@@ -43,22 +43,22 @@ def map_elites_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def origin(map_elites_run: Path) -> warm_start.Origin:
-    return warm_start.open_origin(map_elites_run)
+def origin(map_elites_run: Path) -> warm_start.RestoredRun:
+    return warm_start.restore_run(map_elites_run)
 
 
 @pytest.mark.parametrize(
     ("cell", "expected"),
     [(None, 2), ("best", 2), ("3", 3), (0, 0), ("0.2,0.1", 3), ((0.3, -0.9), 2), ("-1,-1", 0)],
 )
-def test_a_cell_is_chosen_by_best_index_or_descriptor(origin: warm_start.Origin, cell: Any, expected: int) -> None:
+def test_a_cell_is_chosen_by_best_index_or_descriptor(origin: warm_start.RestoredRun, cell: Any, expected: int) -> None:
     policy = policies.choose(origin, cell)
     assert (policy.cell, policy.member) == (expected, None)
     assert policy.fitness == [1.0, None, 3.0, 2.0][expected]
     assert policy.descriptor == pytest.approx([(-0.9, -0.9), (0.0, 0.0), (0.25, -0.5), (0.1, 0.2)][expected])
 
 
-def test_an_elite_is_rendered(map_elites_run: Path, origin: warm_start.Origin) -> None:
+def test_an_elite_is_rendered(map_elites_run: Path, origin: warm_start.RestoredRun) -> None:
     policy = policies.choose(origin, 3)
     states, rewards = render.play(
         policy.evaluator.act, policy.evaluator.environment, policy.genotype, jax.random.key(1)
@@ -90,13 +90,13 @@ def test_more_episodes_than_an_array_can_have_are_refused(map_elites_run):
         ({"skill": 0}, r"map_elites_run has no skills to choose from; leave skill out\.$"),
     ],
 )
-def test_invalid_choices_are_rejected(origin: warm_start.Origin, chosen: dict[str, Any], message: str) -> None:
+def test_invalid_choices_are_rejected(origin: warm_start.RestoredRun, chosen: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         policies.choose(origin, **chosen)
 
 
 def test_a_population_has_no_cells(tmp_path: Path) -> None:
-    origin = warm_start.open_origin(save_run(SAC_RUN, tmp_path / "sac_run", (1.0, 2.0), unchanged))
+    origin = warm_start.restore_run(save_run(SAC_RUN, tmp_path / "sac_run", (1.0, 2.0), unchanged))
     with pytest.raises(ValueError, match=r"sac_run has no repertoire, and so no cells; leave cell out"):
         policies.choose(origin, cell="best")
     with pytest.raises(ValueError, match=r"^member 2 does not exist; choose one in 0\.\.1\.$"):
@@ -148,7 +148,7 @@ def test_an_exported_recurrent_team_acts_as_in_the_run(tmp_path: Path) -> None:
     environment = rookery.make("pursuit_discrete", episode_length=5)
     identified = identify(environment)
     agent = rookery.agents.shared(rookery.ppo(identified.spec, RECURRENT_TEAM_RUN.agent), identified.spec)
-    member = rookery.genotype(trees.take(warm_start.open_origin(run).state.members, 0))
+    member = rookery.genotype(trees.take(warm_start.restore_run(run).state.members, 0))
     reference, act, step = (
         jax.jit(partial(rookery.act, agent)),
         jax.jit(deserialised(exported.path)),
@@ -170,7 +170,7 @@ def test_an_exported_recurrent_team_acts_as_in_the_run(tmp_path: Path) -> None:
 
 
 def test_the_best_agents_of_all_roles_are_a_team_in_which_each_acts_as_alone(tmp_path: Path) -> None:
-    origin = warm_start.open_origin(save_run(ROLES_RUN, tmp_path / "roles", (1.0, 4.0, 3.0, np.nan), unchanged))
+    origin = warm_start.restore_run(save_run(ROLES_RUN, tmp_path / "roles", (1.0, 4.0, 3.0, np.nan), unchanged))
     policy = policies.choose(origin)
     assert (policy.member, policy.fitness) == (None, (3.0, 4.0))
     assert policies.choose(origin, member=1).fitness == (3.0, None)
@@ -187,6 +187,6 @@ def test_the_best_agents_of_all_roles_are_a_team_in_which_each_acts_as_alone(tmp
         policies.acting(policy, "third")
 
 
-def test_a_single_agent_is_no_team(origin: warm_start.Origin) -> None:
+def test_a_single_agent_is_no_team(origin: warm_start.RestoredRun) -> None:
     with pytest.raises(ValueError, match="has one agent in an environment; leave agent out"):
         policies.acting(policies.choose(origin), 0)

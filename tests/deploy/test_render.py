@@ -44,7 +44,7 @@ def test_the_best_member_acts_from_the_start_state_of_the_seed(sac_run: Path) ->
 def test_states_and_rewards_are_those_of_the_member_in_its_environment(sac_run: Path) -> None:
     rendered = render.render(sac_run)
     env = registry.make("point_room", episode_length=6)
-    genotype = rookery.genotype(trees.take(warm_start.open_origin(sac_run).state.members, 1))
+    genotype = rookery.genotype(trees.take(warm_start.restore_run(sac_run).state.members, 1))
     agent = rookery.sac(env.spec, SAC_RUN.agent)
     start_key, _ = jax.random.split(jax.random.key(0))
     state, step = env.reset(start_key)

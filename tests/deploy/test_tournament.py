@@ -155,7 +155,7 @@ def test_the_picture(tmp_path: Path) -> None:
 
 
 def test_the_best_member_is_the_one_with_the_highest_rating(run: Path) -> None:
-    read = warm_start.open_origin(run)
+    read = warm_start.restore_run(run)
     assert warm_start.best_slots(read).tolist() == [1, 0]
     best = warm_start.best_genotype(read)[1]
     for chosen, every in zip(
@@ -177,7 +177,7 @@ def test_runs_that_cannot_play_are_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has a single member, which has no other opponents; give another run, --ag"):
         tournament(other, episodes=1)
 
-    read = warm_start.open_origin(run)
+    read = warm_start.restore_run(run)
     learner = read.built.learner
     assert learner is not None
     spec = learner.spec._replace(name="elsewhere")

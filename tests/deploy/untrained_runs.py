@@ -148,5 +148,5 @@ def run_script(path: Path, script: str, observations: np.ndarray) -> np.ndarray:
 def best_actions(sac_run: Path) -> list[jax.Array]:
     """The actions of the second member of a run of `SAC_RUN` for `OBSERVATIONS`."""
     agent = rookery.sac(rookery.make("point_room").spec, AGENT)
-    member = rookery.genotype(trees.take(warm_start.open_origin(sac_run).state.members, 1))
+    member = rookery.genotype(trees.take(warm_start.restore_run(sac_run).state.members, 1))
     return [rookery.act(agent, member, jnp.asarray(observation)) for observation in OBSERVATIONS]

@@ -566,7 +566,7 @@ class TestMeasures:
         measured = keys_of("gone", "last")
         sizes = spaces.sizes(observed, acted, 0, ["gone"])
         runner = envpool_episodes.Episodes(
-            envpool_episodes.Task(lambda _: OneInstance(), sizes, observed, acted, 3, measured)
+            envpool_episodes.EpisodeSettings(lambda _: OneInstance(), sizes, observed, acted, 3, measured)
         )
         rows = [runner.step([0], [7 if time == 0 else -1], np.zeros(1, np.int32)) for time in range(3)]
         assert [row.measures.tolist() for row in rows] == [[[0.0]], [[0.0]], [[1.5]]]

@@ -62,7 +62,7 @@ def walk(environment: Environment, times: int, slots: int = SLOTS, starts: int =
         def advance(state: PyTree, key: jax.Array) -> PyTree:
             return jax.vmap(resetting.step)(state, jnp.zeros((slots, 1)), jax.random.split(key, slots))
 
-        state, first = auto_reset.begin(environment, bank, keys[1], slots)
+        state, first = auto_reset.start_environments(environment, bank, keys[1], slots)
         return first.observation, jax.lax.scan(advance, state, jax.random.split(keys[2], times))[1]
 
     return Walk(*jax.tree.map(np.asarray, jax.jit(walked)(jax.random.key(seed))))
@@ -74,7 +74,7 @@ def begun(environment: Environment, slots: int, starts: int = 8) -> np.ndarray:
     def start(key: jax.Array) -> jax.Array:
         keys = jax.random.split(key)
         bank = auto_reset.start_bank(environment, keys[0], starts)
-        skill = auto_reset.begin(environment, bank, keys[1], slots)[1].observation.skill
+        skill = auto_reset.start_environments(environment, bank, keys[1], slots)[1].observation.skill
         assert skill is not None
         return skill
 
@@ -260,7 +260,7 @@ def test_no_key_draws_both_a_start_state_and_what_it_is_for() -> None:
     # A draw of integers spends its key and the two halves of it.
     plain_env, key = telling(), jax.random.key(1)
     bank = jnp.arange(4), jax.jit(partial(auto_reset.start_bank, plain_env, size=4))(key)[1]
-    starts, first = jax.jit(partial(auto_reset.begin, plain_env, num_envs=16))(bank, key)
+    starts, first = jax.jit(partial(auto_reset.start_environments, plain_env, num_envs=16))(bank, key)
     assert words(first.observation.features) == words(
         jax.random.key_data(jax.random.split(jax.random.split(key)[1], 16))
     )
@@ -322,7 +322,7 @@ def test_a_step_has_the_state_before_it_if_it_is_asked_for() -> None:
 
     def walk_on(environment: Environment, key: jax.Array) -> tuple:
         bank = auto_reset.start_bank(environment, key, 4)
-        env_states, first = auto_reset.begin(environment, bank, key, 3)
+        env_states, first = auto_reset.start_environments(environment, bank, key, 3)
 
         def advance(carry: tuple, key: jax.Array) -> tuple:
             env_states, observation, place = carry

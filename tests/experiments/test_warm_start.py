@@ -80,7 +80,7 @@ def save_run(config, path: Path) -> str:
 
 
 def initial_program(config) -> rookery.Program:
-    return warm_start.begin(config, build.build(config))
+    return warm_start.start_from(config, build.build(config))
 
 
 def initial_state(program: rookery.Program):
@@ -100,7 +100,7 @@ def me_pbt_run(tmp_path_factory, diayn_run) -> str:
 
 
 def test_each_skill_of_the_best_member_is_an_agent_for_the_environment_without_skills(diayn_run):
-    origin = warm_start.open_origin(diayn_run)
+    origin = warm_start.restore_run(diayn_run)
     assert origin.built.learner is not None
     spec = origin.built.learner.spec
     assert spec.skill is not None
@@ -169,13 +169,13 @@ def test_an_agent_starts_from_the_best_elite_or_the_best_member(me_pbt_run, tmp_
     assert_equal(trees.take(members.state.params, 0), best.params)
     plain = save_run(configure("sac", population=2, **SMALL), tmp_path / "plain")
     members = initial_state(initial_program(configure("sac", init_from=plain, **SMALL))).members
-    origin = warm_start.open_origin(plain)
+    origin = warm_start.restore_run(plain)
     assert_equal(trees.take(members.state.params, 0), trees.take(origin.state.members.state.params, 1))
 
 
 def test_skill_discovery_starts_from_skill_discovery(diayn_run):
     members = initial_state(initial_program(DIAYN_RUN.replace(population=2, init_from=diayn_run))).members
-    origin = warm_start.open_origin(diayn_run)
+    origin = warm_start.restore_run(diayn_run)
     loaded, theirs = members.state.discriminator.params, origin.state.members.state.discriminator.params
     assert_equal(trees.take(loaded, 0), trees.take(theirs, 1))
 
@@ -230,7 +230,7 @@ def test_an_incompatible_run_is_rejected(change, message, diayn_run):
 
 
 def test_the_best_member_is_one_that_was_not_replaced(diayn_run):
-    origin = warm_start.open_origin(diayn_run)
+    origin = warm_start.restore_run(diayn_run)
     assert warm_start.best_member(origin) == 1
     replaced = origin.state.shared._replace(parents=jnp.asarray([0, 2, 2]))
     assert warm_start.best_member(origin._replace(state=origin.state._replace(shared=replaced))) == 0
@@ -249,7 +249,7 @@ def test_a_run_from_python_is_rejected_with_a_remedy(tmp_path):
         ValueError,
         match=r"rookery\.load\(run, program=program\) opens it, and begin_as, begin_from or begin_with start",
     ):
-        warm_start.open_origin(tmp_path / "run")
+        warm_start.restore_run(tmp_path / "run")
 
 
 def test_settings_that_are_not_given_come_from_the_other_run():
@@ -312,4 +312,4 @@ def test_a_table_without_some_members_of_the_last_generation_names_no_best_membe
     for kept in (2, 1, 0):
         (copy / "lineage.csv").write_text("".join(lines[: kept + (kept > 0)]))
         with pytest.raises(ValueError, match=r"lineage\.csv has lost rows of generation 0, by which the best member"):
-            warm_start.best_member(warm_start.open_origin(copy))
+            warm_start.best_member(warm_start.restore_run(copy))

@@ -8,7 +8,7 @@ import numpy as np
 from rookery.populations.pbt import pbt
 from rookery.qd.centroids import grid
 from rookery.qd.me_pbt import me_pbt
-from rookery.qd.pbt_emitter import Shared
+from rookery.qd.pbt_emitter import PbtEmitterShared
 from rookery.training.loop import run
 from rookery.types import Evaluation
 from tests import walks
@@ -63,7 +63,7 @@ def test_me_pbt_distinguishes_a_broken_evaluation_from_a_diverged_member():
     assert np.isnan(metrics["fitness"]).tolist() == [False, True, False, True]
     assert metrics["diverged"].tolist() == [False, False, False, True]
     shared = after.shared.emitter
-    assert isinstance(shared, Shared)
+    assert isinstance(shared, PbtEmitterShared)
     assert shared.diverged.tolist() == [False, False, False, True]
 
 

@@ -205,7 +205,7 @@ class Hooks(ABC):
         """The runner before the first update, with E new episodes; the key is consumed."""
         rng, bank_key, begin_key = jax.random.split(rng, 3)
         environment, count, none = self._environment, self.config.batch_size, jnp.zeros((1,))
-        env_batch = rollout.begin(environment, start_bank(environment, bank_key, count), begin_key, count)
+        env_batch = rollout.start_environments(environment, start_bank(environment, bank_key, count), begin_key, count)
         obs = joint_observation(self._observation.shape, env_batch.observation)
         return Runner(actor_training, critic_training, env_batch.state, obs, rng, hyperparams, none, none)
 

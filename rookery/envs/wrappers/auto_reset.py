@@ -19,7 +19,9 @@ def start_bank(environment: Environment, key: Key, size: int) -> tuple[EnvState,
     return jax.vmap(environment.reset)(jax.random.split(key, size))
 
 
-def begin(environment: Environment, bank: tuple[EnvState, Step], key: Key, num_envs: int) -> tuple[EnvState, Step]:
+def start_environments(
+    environment: Environment, bank: tuple[EnvState, Step], key: Key, num_envs: int
+) -> tuple[EnvState, Step]:
     """Begin an episode in each of `num_envs` slots.
 
     Args:

@@ -40,7 +40,7 @@ class CmaMaeBindings(NamedTuple):
     placement: Placement
 
 
-class Shared(NamedTuple):
+class CmaShared(NamedTuple):
     """The state of E distributions over genotypes of n numbers."""
 
     distributions: distribution.CmaState
@@ -55,7 +55,7 @@ class Shared(NamedTuple):
 
 def cma_mae(
     scoring: Scoring, batch_size: int = 540, config: CmaMaeConfig | None = None, placement: Placement = ONE_DEVICE
-) -> Emitter[EmitterState[tuple[()], Shared], PyTree]:
+) -> Emitter[EmitterState[tuple[()], CmaShared], PyTree]:
     """The emitter of CMA-MAE and CMA-ME, for functions and small policies.
 
     Args:
@@ -132,13 +132,13 @@ def _flatten(genotypes: PyTree) -> Array:
     return jax.vmap(lambda genotype: ravel_pytree(genotype)[0])(genotypes)
 
 
-def _init(bindings: CmaMaeBindings, key: Key, bank: Bank) -> EmitterState[tuple[()], Shared]:
+def _init(bindings: CmaMaeBindings, key: Key, bank: Bank) -> EmitterState[tuple[()], CmaShared]:
     """Distributions around initial genotypes."""
     keys = member_keys(key, bindings.config.emitters)
     means = _flatten(jax.vmap(bindings.scoring.init_genotype, in_axes=(0, None))(keys, bank))
     samples = jnp.zeros((bindings.batch_size, means.shape[1]))
     none = jnp.zeros((bindings.config.emitters,), bool)
-    return EmitterState((), Shared(_start(bindings, means), samples, none, jnp.zeros((), jnp.int32)))
+    return EmitterState((), CmaShared(_start(bindings, means), samples, none, jnp.zeros((), jnp.int32)))
 
 
 def _start(bindings: CmaMaeBindings, means: Array) -> distribution.CmaState:
@@ -161,7 +161,9 @@ def _ask(
     return state._replace(shared=shared), proposals, {}
 
 
-def _draw(bindings: CmaMaeBindings, shared: Shared, starts: PyTree, needed: Array, key: Key) -> tuple[Shared, PyTree]:
+def _draw(
+    bindings: CmaMaeBindings, shared: CmaShared, starts: PyTree, needed: Array, key: Key
+) -> tuple[CmaShared, PyTree]:
     count = bindings.config.emitters
     distributions = trees.where(needed, _start(bindings, _flatten(starts)), shared.distributions)
     keys = member_keys(key, count)
@@ -171,7 +173,7 @@ def _draw(bindings: CmaMaeBindings, shared: Shared, starts: PyTree, needed: Arra
         samples = jnp.clip(samples, *bindings.scoring.bounds)
     _, unflatten = ravel_pytree(trees.take(starts, 0))
     number = shared.number + jnp.sum(needed)
-    return Shared(distributions, samples, jnp.zeros_like(needed), number), jax.vmap(unflatten)(samples)
+    return CmaShared(distributions, samples, jnp.zeros_like(needed), number), jax.vmap(unflatten)(samples)
 
 
 def _tell(
@@ -188,7 +190,7 @@ def _tell(
     return state._replace(shared=shared), metrics
 
 
-def _adapt(bindings: CmaMaeBindings, shared: Shared, improvement: Array, fitness: Array) -> Shared:
+def _adapt(bindings: CmaMaeBindings, shared: CmaShared, improvement: Array, fitness: Array) -> CmaShared:
     config = bindings.config
     improvement = jnp.where(jnp.isposinf(improvement), fitness - bindings.scoring.qd_offset, improvement)
     shape = (config.emitters, bindings.batch_size // config.emitters)

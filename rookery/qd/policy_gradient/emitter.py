@@ -49,7 +49,7 @@ class GradientBindings(NamedTuple):
     """None: nothing is conditioned on a descriptor."""
 
 
-class Shared(NamedTuple):
+class GradientShared(NamedTuple):
     """The state of the emitter."""
 
     training: Training
@@ -57,7 +57,7 @@ class Shared(NamedTuple):
     """`[B, D]`, the scaled target of each proposal, infinite where it has none; () without conditions."""
 
 
-def init(bindings: GradientBindings, key: Key, bank: Bank) -> EmitterState[tuple[()], Shared]:
+def init(bindings: GradientBindings, key: Key, bank: Bank) -> EmitterState[tuple[()], GradientShared]:
     """New critics, and an empty replay buffer."""
     scoring = bindings.scoring
     assert scoring.evaluator is not None  # or the factory would have raised
@@ -72,7 +72,7 @@ def init(bindings: GradientBindings, key: Key, bank: Bank) -> EmitterState[tuple
         )
     state = agent.start(agent.init(key))
     member = Member(state, jax.tree.map(jnp.float32, bindings.hyper), None, (), bindings.critics.buffer.init(row))
-    return EmitterState((), Shared(Training(member, jnp.zeros((), jnp.int32)), targets))
+    return EmitterState((), GradientShared(Training(member, jnp.zeros((), jnp.int32)), targets))
 
 
 def _batch_size(bindings: GradientBindings) -> int:

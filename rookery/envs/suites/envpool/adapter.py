@@ -19,7 +19,7 @@ from rookery.envs.host import build
 from rookery.envs.host.base import first_line
 from rookery.envs.host.pool import HostPool
 from rookery.envs.host.workers import Worker
-from rookery.envs.suites.envpool.episodes import Episodes, Task
+from rookery.envs.suites.envpool.episodes import Episodes, EpisodeSettings
 from rookery.envs.suites.gymnasium import spaces
 from rookery.envs.suites.gymnasium.measures import By, keys_of
 from rookery.factories import check_counts, suggestion
@@ -97,7 +97,7 @@ def make(
     measured = keys_of(measure, measure_by)
     meanings = {measure.name: measure.meaning for measure in measured}
     sizes = spaces.sizes(observed, acted, 0, meanings)
-    runner_task = Task(partial(_instance, task, options, threads), sizes, observed, acted, length, measured)
+    runner_task = EpisodeSettings(partial(_instance, task, options, threads), sizes, observed, acted, length, measured)
     pool = HostPool(name, runner_task.sizes, partial(_worker, name, runner_task), 1, timeout)
     return build.environment(spaces.spec(name, observed, acted, length, measures=meanings), pool)
 
@@ -142,7 +142,7 @@ def _ignore_precision() -> None:
     warnings.filterwarnings("ignore", message=".*precision lowered by casting", category=UserWarning)
 
 
-def _worker(name: str, task: Task, number: int) -> Worker:
+def _worker(name: str, task: EpisodeSettings, number: int) -> Worker:
     return Worker(partial(Episodes, task), f"{name}-{number}")
 
 

@@ -27,7 +27,7 @@ _TOGETHER = 64
 """Largest number of environments of an instance: they are freed together."""
 
 
-class Task(NamedTuple):
+class EpisodeSettings(NamedTuple):
     """What the worker needs to create and step environments."""
 
     create: Callable[[Sequence[int]], "Instance"]
@@ -70,7 +70,7 @@ class _Episode:
 class Episodes:
     """All environments of EnvPool in a run; see `host.base.Runner`."""
 
-    def __init__(self, task: Task):
+    def __init__(self, task: EpisodeSettings):
         self._task = task
         self._episodes: dict[int, _Episode] = {}
         self._starts: dict[int, _Fresh] = {}

@@ -24,7 +24,7 @@ from rookery.envs.host.pool import HostPool
 from rookery.envs.host.workers import ProcessRunner, Worker
 from rookery.envs.rendering.scene import Picture
 from rookery.envs.suites.gymnasium import film, spaces
-from rookery.envs.suites.gymnasium.episodes import DescribeFn, Episodes, Task
+from rookery.envs.suites.gymnasium.episodes import DescribeFn, Episodes, EpisodeSettings
 from rookery.envs.suites.gymnasium.measures import By, Measure, Source, keys_of, measures_of
 from rookery.factories import RAISED, check_counts, make_importable, place_of, suggestion, type_of
 
@@ -229,7 +229,9 @@ def _build(
     sizes = spaces.sizes(observed, acted, descriptor.size if descriptor else 0, meanings)
     is_own = is_own and describe is None and all(measure.is_key for measure in measured)
     rows_here = _ROWS_HERE if workers.kind == "threads" and is_own else 0
-    pool = _pool(name, Task(make_env, sizes, observed, acted, describe, length, measured), workers, rows_here)
+    pool = _pool(
+        name, EpisodeSettings(make_env, sizes, observed, acted, describe, length, measured), workers, rows_here
+    )
     environment = build.environment(spaces.spec(name, observed, acted, length, descriptor, meanings), pool)
     return environment._replace(picture=_picture(name, drawn or create, acted.decode) if has_frames else None)
 
@@ -246,7 +248,7 @@ def _is_own(env: Any) -> bool:
     return all(type(layer).__module__.split(".")[0] == "gymnasium" for layer in layers)
 
 
-def _pool(name: str, task: Task, workers: Workers, rows_here: int) -> HostPool:
+def _pool(name: str, task: EpisodeSettings, workers: Workers, rows_here: int) -> HostPool:
     if workers.kind not in ("threads", "processes"):
         raise ValueError(f"worker_kind must be threads or processes, got {workers.kind!r}.")
     count = min(os.cpu_count() or 1, 8) if workers.number is None else workers.number
@@ -260,7 +262,7 @@ def _worker(name: str, create: Callable, number: int) -> Worker:
     return Worker(create, f"{name}-{number}")
 
 
-def _process(task: Task) -> ProcessRunner:
+def _process(task: EpisodeSettings) -> ProcessRunner:
     import cloudpickle
 
     return ProcessRunner(cloudpickle.dumps(partial(Episodes, task)))

@@ -30,7 +30,7 @@ DescribeFn = Callable[[Any, Mapping[str, Any]], Any]
 """Environment object and the info of a step -> state descriptor `[D]`."""
 
 
-class Task(NamedTuple):
+class EpisodeSettings(NamedTuple):
     """What a worker needs to create and step environments."""
 
     make_env: Callable[[], "Env"]
@@ -55,7 +55,7 @@ class _Episode:
 class Episodes:
     """The environments of one worker; see `host.base.Runner`."""
 
-    def __init__(self, task: Task):
+    def __init__(self, task: EpisodeSettings):
         self._task = task
         self._episodes: dict[int, _Episode] = {}
         self._idle: list[Env] = []
