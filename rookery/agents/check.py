@@ -187,6 +187,7 @@ def _check_update(case: _Case, report: Report) -> None:
     state, metrics = first
     if found := list(_differences("the state after update", case.state, state)):
         _stop(report, *found)
+    # Metrics: names and shapes.
     try:
         check_names("metric of the agent", metrics, METRIC_NAMES)
     except ValueError as error:
@@ -194,12 +195,14 @@ def _check_update(case: _Case, report: Report) -> None:
     for name, value in metrics.items():
         if jnp.shape(value) != ():
             report(f"update returns the metric {name} of shape {jnp.shape(value)} instead of ().")
+    # Several updates: numbers stay finite and parameters change.
     learn = jax.jit(partial(_updates, case), compiler_options=_FAST_COMPILE)
     final = learn(case.hyper)
     if not trees.all_finite((final, metrics)):
         report(f"{_UPDATES} updates give numbers that are not finite.")
     elif trees.same_numbers(final[0].params, case.state.params):
         report(f"{_UPDATES} updates change no parameters.")
+    # Every hyper-parameter changes the result.
     for name in case.agent.space.fields or case.agent.space.domains:
         others = [
             case.hyper._replace(**{name: jnp.float32(value)})

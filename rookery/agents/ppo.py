@@ -239,11 +239,13 @@ def update(
     chex.assert_rank(batch.reward, 2)
     state, rows = prepare_rows(nets, config, state, hyper, batch)
     count = rows.counts.shape[1]
+    # Shuffle: one permutation for each epoch, cut into minibatches.
     passes = resolve_defaults(config, nets.spec)
     keys = jax.random.split(key, max(passes.actor_epochs, passes.critic_epochs))
     shuffled = jax.vmap(partial(shuffle, count))(keys).reshape(-1, passes.minibatches, count // passes.minibatches)
     rate_factor = jnp.maximum(0.0, 1.0 - step / config.anneal_updates) if config.anneal_updates else 1.0
 
+    # Learn: policy and critic side by side, since the critic goes on where the policy stops.
     cut, limit = partial(cut_rows, rows), hyper.max_grad_norm
     loss = partial(policy_loss, nets=nets, hyper=hyper)
     policy_spec = UpdateSpec(loss, partial(clipped_adam, hyper.actor_lr * rate_factor, limit), cut)

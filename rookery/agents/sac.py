@@ -238,6 +238,7 @@ def update(
     """
     del step
     chex.assert_rank([batch.action, batch.reward], [2, 1])
+    # Critics, then the policy against the new critics, then the temperature.
     loss = partial(critic_loss, nets=nets, state=state, hyper=hyper, batch=batch, noise=noise.next_action)
     critic_gradient, metrics = jax.grad(loss, has_aux=True)(state.critic.params)
     state = state._replace(critic=gradients.adam(state.critic, critic_gradient, hyper.critic_lr))

@@ -231,6 +231,7 @@ def update(
     critic_gradient, metrics = jax.grad(loss, has_aux=True)(state.critic.params)
     state = state._replace(critic=gradients.adam(state.critic, critic_gradient, hyper.critic_lr))
 
+    # Delayed, so that the policy follows critics that have settled.
     delayed_update = partial(_update_policy_and_targets, nets, hyper, batch.observation)
     skip = partial(_skip, jnp.zeros_like(metrics["critic_loss"]))
     state, actor_loss = _where((step + 1) % config.policy_delay == 0, delayed_update, skip, state)

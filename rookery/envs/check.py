@@ -98,6 +98,7 @@ def check_interface(environment: Environment) -> None:
     _report(spec, _size_problems(spec))
     if environment.host is not None:
         _report(spec, filter(None, [environment.host.try_step()]))
+    # A reset, then a step: as shapes, without running them.
     state, first = _traced(spec, "reset(key)", "first_step", environment.reset, jax.random.key(0))
     _report(spec, [*_step_problems(spec, "reset", first), *_measure_problems(spec, "reset", first.measures)])
     action = jax.ShapeDtypeStruct(*_action_type(spec))
@@ -107,6 +108,7 @@ def check_interface(environment: Environment) -> None:
     _report(spec, [*_step_problems(spec, "step", step), *_state_problems(state, after), *measures])
     _report(spec, _difference_problems(first, step))
     _report(spec, _declaration_problems(environment, (after, step), inputs))
+    # What only values show.
     if spec.masked:
         mask = _computed(lambda key: environment.reset(key)[1].observation.action_mask)
         _report(spec, _mask_problems(spec, ["reset"], np.asarray(mask)[None], np.asarray(False)))

@@ -190,6 +190,7 @@ def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key, rec
     if evaluator.intrinsic_reward:
         measures = jax.eval_shape(evaluator.intrinsic_reward.measure, genotype.params, trees.take(bank[1], 0))
         sums = jax.tree.map(lambda leaf: jnp.zeros((episodes,), leaf.dtype), dict(measures))
+    # Start: every episode from its own start state.
     env_batch = start_episodes(environment, bank, episodes)
     # Derived from existing arrays, so that the loop carry is varying over the same mapped axes from the start.
     inactive = jnp.zeros_like(env_batch.observation.features[..., 0], bool)
@@ -206,10 +207,12 @@ def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key, rec
         last=LastStep(zeros, inactive, inactive) if spec.team else (),
         measures=_no_measures(spec, bank, zeros),
     )
+    # Run until the last episode ends.
     step = partial(_advance_episodes, evaluator, kind, record)
     loop = EpisodeLoop(step, episodes, spec.episode_length, together=environment.host is not None)
     end, recorded = run_episodes(loop, genotype, key, start, _empty_record(evaluator, bank) if record else ())
     reached = jax.vmap(kind.finish)(end.summary)
+    # Reduce to one fitness and one descriptor.
     end = end._replace(returns=trees.where(end.broken, jnp.nan, end.returns))
     counts = end.is_finite.all() & ~end.broken.any()
     evaluation = Evaluation(

@@ -142,17 +142,20 @@ def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, co
     """
     hyper = member.hyper
     bindings, member = rollout.parameterized(bindings, member)
+    # Act: statistics do not change during a rollout.
     act_key, learn_key = jax.random.split(key)
     keys = jax.random.split(act_key, bindings.config.rollout_length)
     explore = partial(_explore, bindings, member)
     discount, actors = member.hyper.discount, member.env_state
     actors, rows = collect(explore, bindings.environment, bank, discount, actors, keys)
+    # Learn, normalised as the policy acted.
     batch = rows._replace(
         observation=rollout.normalize_features(member.normalizer, rows.observation),
         next_observation=rollout.normalize_features(member.normalizer, rows.next_observation),
     )
     state, metrics = bindings.agent.update(member.state, member.hyper, batch, learn_key, count)
     check_names("metric of the agent", metrics, METRIC_NAMES)
+    # Count the rollout in the statistics of the next one.
     counts = rows.extras.counts
     member = member._replace(
         state=state,

@@ -137,6 +137,7 @@ def finish(bindings: PbtBindings, state: PbtState, work: Work) -> tuple[PbtState
     """
     size, members = bindings.population_size, state.members
     bank, (exploit_key, perturb_key, restart_key) = work.shared
+    # Evaluate, each member on the device that has it.
     evaluation, learned = bindings.placement.map(
         partial(evaluate_member, bindings.learner), (members, work.members), (bank,)
     )
@@ -150,6 +151,7 @@ def finish(bindings: PbtBindings, state: PbtState, work: Work) -> tuple[PbtState
         )
         metrics["rating"] = selected_by = bindings.placement.everywhere(partial(jnp.mean, axis=0), by_role)
 
+    # Select, by fitness smoothed along the lineage; then inherit and perturb.
     shared, fitness = record_fitness(bindings, state.shared, members.hyper, selected_by)
     if bindings.config.smooth > 1:
         metrics[smoothed(bindings)] = fitness

@@ -133,10 +133,12 @@ def finish(bindings: RolePbtBindings, state: ProgramState, work: Work) -> tuple[
     """
     one_role, size = bindings.role, bindings.role.population_size
     bank, (exploit_key, restart_key), places = work.shared
+    # Evaluate the teams in which the members have trained.
     evaluation, learned = one_role.placement.map(
         partial(evaluate_member, one_role.learner), (state.members, work.members), (bank,)
     )
     inverse = jnp.argsort(places, axis=0)  # from the slots of the teams back to the slots of the roles
+    # Undo the draw of teams: selection compares the members of a role.
     members = permute_roles(state.members, inverse, one_role.placement.move)
     of_teams = ~jnp.isfinite(evaluation.roles) & (evaluation.broken == 0)[:, None]
     take = partial(one_role.placement.everywhere, partial(jnp.take_along_axis, axis=0))
@@ -150,6 +152,7 @@ def finish(bindings: RolePbtBindings, state: ProgramState, work: Work) -> tuple[
         fitness = ratings.rate(*rated, bank, rating_key).T
         metrics["rating"] = fitness.reshape(-1)
 
+    # Exploit within each role, then clear what does not belong to a copy.
     shared, members, parents, means = _exploit(bindings, state.shared, members, fitness, exploit_key)
     if one_role.config.smooth > 1:
         metrics[smoothed(one_role)] = means.reshape(-1)

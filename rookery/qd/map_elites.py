@@ -123,13 +123,16 @@ def finish(bindings: MapElitesBindings, state: ProgramState, work: Work) -> tupl
     repertoire = repertoire_of(state)
     emitter_state = EmitterState(state.members, state.shared.emitter)
     ask = staged_ask(bindings.emitter.ask)
+    # Propose.
     emitter_state, genotypes, ask_metrics = ask.propose(emitter_state, work._replace(shared=ask_shared), repertoire)
     genotypes = bounded(genotypes, bindings.scoring.bounds)
+    # Evaluate, each proposal on one device.
     keys = base.member_keys(evaluate_key, bindings.emitter.batch_size)
     evaluator = partial(evaluate_genotype, bindings.scoring, record=bindings.emitter.learns_from_transitions)
     evaluation = bindings.placement.map(evaluator, (genotypes, keys), (bank,))
     # Replicate the evaluation: every device computes the same competition for the cells.
     evaluation = bindings.placement.everywhere(lambda replicated: replicated, evaluation)
+    # Add, and tell the emitter what became of its proposals.
     limits = limits_of(bindings.scoring)
     repertoire, added = bindings.archive.add(
         repertoire, genotypes, evaluation.fitness, evaluation.descriptor, limits, bindings.placement.cells

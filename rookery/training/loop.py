@@ -184,6 +184,7 @@ def turns(program: Program, config: RunConfig, over: Mesh, options: RunOptions) 
         raise ValueError("patience has an effect only on a repertoire, which this run does not have; leave it out.")
     template, host = programs.template(program, over), host_episodes(program)
     _check_alike(config, resume, over, template, number_required(callbacks))
+    # Check what can be checked before a folder is made.
     first_key, run_key = jax.random.split(jax.random.key(config.seed))
     compiler = shared.compiler if shared else Compiler(program, over, template)
     plans.check_fits(plans.plan(program, over, template), compiler.work)
@@ -194,6 +195,7 @@ def turns(program: Program, config: RunConfig, over: Mesh, options: RunOptions) 
     with device_memory.named_errors(), contextlib.ExitStack() as stack:
         # Handles signals until the last checkpoint is complete.
         requests = shared.requests if shared else stack.enter_context(Requests())
+        # Open or resume the folder, and restore.
         writers, start = RunWriters(Journal()), StartPoint(None, 0)
         if config.run_dir is not None:
             folder = stack.enter_context(_open(program, config, resume, record))
@@ -213,6 +215,7 @@ def turns(program: Program, config: RunConfig, over: Mesh, options: RunOptions) 
             writers = RunWriters(journal, checkpoints, log, folder, AfterSave(after_save) if after_save else None)
             if resume and sync.is_first():
                 best.recall(folder, checkpoints)
+        # Report and log.
         first, quiet = start.generation, config.quiet or not sync.is_first()
         untrained = program.learner.untrained_generations if program.learner else 0
         reporter = Reporter(config.generations, first, quiet, untrained=untrained, patience=config.patience)
@@ -224,6 +227,7 @@ def turns(program: Program, config: RunConfig, over: Mesh, options: RunOptions) 
         called = stack.enter_context(Callbacks(callbacks, requests))
         recorded = writers.folder.config if writers.folder else record_of_new(program, config, record)
         called.begin(Start(without_defaults(recorded), writers.run_dir, first, config.generations))
+        # Compile, then run the generations.
         generations, state = _compile(program, compiler, start, first_key, requests, reporter, writers.journal, host)
         meter.begin(generations.stages, state)
         often = shared.exchange if shared else None, Pace(config.checkpoint_seconds)

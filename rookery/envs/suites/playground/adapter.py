@@ -210,6 +210,7 @@ def _carried(functions: Functions, action_size: int, shares_arrays: bool) -> tup
     def reset(key: Array) -> PyTree:
         return third_party.strongly_typed(functions.env.reset(key))
 
+    # Trace a reset and a step.
     with third_party.standard_promotion():
         keys = jax.eval_shape(lambda: _key_data(jax.random.split(jax.random.key(0), 3)))
         start = jax.eval_shape(reset, keys.update(shape=keys.shape[1:]))
@@ -220,6 +221,7 @@ def _carried(functions: Functions, action_size: int, shares_arrays: bool) -> tup
             per_environment = [wide.shape == (3, *leaf.shape) for leaf, wide in zip(leaves, batch, strict=True)]
         action = jax.ShapeDtypeStruct((action_size,), jnp.float32)
         closed = jax.make_jaxpr(functools.partial(_advance, functions))(start, action)
+    # What is read for the outputs, then what is read for that, until nothing is added.
     outputs = len(closed.jaxpr.outvars) - len(leaves)
     read = [False] * len(leaves)
     while True:
