@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.envs.host import calls, sending
+from rookery.envs.host import calls
 from rookery.envs.host.base import FRESH, HostState, Sizes
 
 
@@ -79,7 +79,7 @@ def test_an_exception_ends_the_program_with_its_message():
 
     result = [jax.ShapeDtypeStruct((2,), jnp.float32)]
     with pytest.raises(jax.errors.JaxRuntimeError, match="ValueError: a mistake on the host"):
-        jax.block_until_ready(jax.jit(lambda x: sending.send(fail, result, x))(jnp.zeros(3)))
+        jax.block_until_ready(jax.jit(lambda x: calls.send(fail, result, x))(jnp.zeros(3)))
 
 
 def test_calls_are_made_in_every_iteration_of_a_loop_and_on_every_device():
@@ -87,13 +87,13 @@ def test_calls_are_made_in_every_iteration_of_a_loop_and_on_every_device():
         return [values * 2.0, np.zeros((0, 4), np.float32)]
 
     results = [jax.ShapeDtypeStruct((3,), jnp.float32), jax.ShapeDtypeStruct((0, 4), jnp.float32)]
-    loop = jax.jit(lambda x: jax.lax.fori_loop(0, 5, lambda _, x: sending.send(double, results, x)[0], x))
+    loop = jax.jit(lambda x: jax.lax.fori_loop(0, 5, lambda _, x: calls.send(double, results, x)[0], x))
     for device in jax.local_devices():
         np.testing.assert_array_equal(loop(jax.device_put(jnp.arange(3.0), device)), [0.0, 32.0, 64.0])
 
 
 def test_other_devices_than_cpus_use_a_callback_of_jax():
     result = [jax.ShapeDtypeStruct((3,), jnp.float32)]
-    text = str(jax.make_jaxpr(lambda x: sending.send(lambda x: [x], result, x))(jnp.zeros(3)))
+    text = str(jax.make_jaxpr(lambda x: calls.send(lambda x: [x], result, x))(jnp.zeros(3)))
     assert "platforms=(('cpu',), None)" in text
     assert text.index("buffer_callback") < text.index("io_callback")  # in the order of these platforms

@@ -15,7 +15,6 @@ from rookery.qd.centroids import grid
 from rookery.qd.cma import distribution as cma_es
 from rookery.qd.cma.config import CmaMaeConfig
 from rookery.qd.cma.emitter import cma_mae
-from rookery.qd.cma.square_root import roots
 from rookery.qd.map_elites import map_elites
 from rookery.qd.scoring import function_scoring, learner_scoring, named_scoring
 from rookery.types import Evaluation
@@ -90,7 +89,7 @@ class TestCmaEs:
     def test_the_root_of_an_ill_conditioned_matrix(self):
         basis = np.linalg.qr(np.random.default_rng(0).normal(size=(8, 8)))[0]
         matrix = (basis * np.logspace(-2, 3, 8)) @ basis.T
-        root, inverse = jax.jit(roots)(jnp.asarray(matrix, jnp.float32))
+        root, inverse = jax.jit(cma_es.roots)(jnp.asarray(matrix, jnp.float32))
         np.testing.assert_allclose(root @ root, matrix, atol=2e-5 * abs(matrix).max())
         np.testing.assert_allclose(root @ inverse, np.eye(8), atol=2e-2)
 

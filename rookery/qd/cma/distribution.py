@@ -11,12 +11,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rookery.qd.cma.square_root import roots
 from rookery.types import Array, Key
 
 _LARGEST_CONDITION = 1e7  # of the covariance, beyond which float32 cannot represent it
 _SMALLEST_WIDTH = 1e-11  # of the distribution
 _FLAT = 1e-12  # difference between the best and the worst value of a generation
+_ITERATIONS = 30  # of the square root: enough for the largest condition number before a restart
 
 
 class CmaState(NamedTuple):
@@ -157,3 +157,27 @@ def has_converged(state: CmaState, best: Array, worst: Array) -> Array:
 
 def _norm(matrix: Array) -> Array:
     return jnp.sqrt(jnp.sum(jnp.square(matrix)))
+
+
+def roots(covariance: Array) -> tuple[Array, Array]:
+    """The square root of a positive definite matrix `[n, n]`, or of a diagonal `[n]`, and its inverse.
+
+    By matrix products: LAPACK's factorisations occasionally hang where CPU cores are used as devices.
+    Matrices are multiplied by scalars, not divided by them: XLA compiles a division in one of two ways, which round
+    differently, and with another number of devices it may choose the other one.
+
+    Source: Higham 2008, "Functions of Matrices", equation 6.35 (the coupled Newton-Schulz iteration).
+    """
+    if covariance.ndim == 1:
+        root = jnp.sqrt(covariance)
+        return root, 1.0 / root
+    scale, identity = jnp.sqrt(jnp.sum(jnp.square(covariance))), jnp.eye(covariance.shape[0])
+
+    def improve(_: int, pair: tuple[Array, Array]) -> tuple[Array, Array]:
+        root, inverse = pair
+        factor = 1.5 * identity - 0.5 * jnp.matmul(inverse, root, precision="highest")
+        return jnp.matmul(root, factor, precision="highest"), jnp.matmul(factor, inverse, precision="highest")
+
+    root, inverse = jax.lax.fori_loop(0, _ITERATIONS, improve, (covariance * (1.0 / scale), identity))
+    root, inverse = 0.5 * (root + root.T), 0.5 * (inverse + inverse.T)
+    return root * jnp.sqrt(scale), inverse * (jnp.sqrt(scale) / scale)
