@@ -155,11 +155,11 @@ def test_contract(case, elites):
     assert len(rows) >= least
     assert not rows & set(rows_of(emitter.ask(*given, jax.random.key(1))[1]))
 
-    told = evaluator(scoring, proposals, bank)
-    before = jax.tree.map(np.array, (after, told))
-    after_tell = emitter.tell(after, *told)
-    tiny.assert_equal((after, told), before)
-    tiny.assert_equal(after_tell, emitter.tell(after, *told))
+    results = evaluator(scoring, proposals, bank)
+    before = jax.tree.map(np.array, (after, results))
+    after_tell = emitter.tell(after, *results)
+    tiny.assert_equal((after, results), before)
+    tiny.assert_equal(after_tell, emitter.tell(after, *results))
     assert jax.tree.structure(after_tell[0]) == jax.tree.structure(state)
     assert ("fitness" in after_tell[1]) == (emitter.population_size > 0)
     if emitter.population_size:
