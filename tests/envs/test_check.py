@@ -208,15 +208,15 @@ def test_wrong_behaviour_is_an_error(mistake: str, message: str) -> None:
 def test_what_the_check_of_an_interface_computes_is_one_program_each() -> None:
     """The mask of a start, and episodes that nothing truncates; operations on constants are compiled with the rest."""
     spec = EnvSpec("table", 2, 2, episode_length=LENGTH, discrete=True, masked=True)
-    mask, compiled = {"action_mask": jnp.ones(2, bool)}, []
+    mask, compiled = jnp.ones(2, bool), []
 
     def reset(key: jax.Array) -> Any:
         table = jnp.cumsum(jnp.sin(jnp.arange(7.0)) * jnp.cos(jnp.arange(7.0) / 3.0))
         state = jax.random.uniform(key, (2,)) + table[:2]
-        return state, first_step(state, jnp.zeros(0), **mask)
+        return state, first_step(state, jnp.zeros(0), action_mask=mask)
 
     def step(state: jax.Array, action: jax.Array, key: jax.Array) -> Any:
-        return state, next_step(state, jnp.ones(()), jnp.asarray(True), jnp.zeros(0), **mask)
+        return state, next_step(state, jnp.ones(()), jnp.asarray(True), jnp.zeros(0), action_mask=mask)
 
     def listen(event: str, *_: Any, **__: Any) -> None:
         compiled.extend([event] * event.endswith("/backend_compile_duration"))
