@@ -44,7 +44,7 @@ def population():
 
 def test_pbt_replaces_a_member_that_breaks_the_physics_and_keeps_its_data():
     program = population()
-    before = beyond(program.init(jax.random.key(0)), 2)
+    before = beyond(jax.jit(program.init)(jax.random.key(0)), 2)
     after, metrics = jax.jit(program.step)(before, jax.random.key(1))
     assert np.isnan(metrics["fitness"]).tolist() == [False, False, True, False]
     assert metrics["broken_episodes"].tolist() == [0, 0, 1, 0]
@@ -58,7 +58,7 @@ def test_pbt_replaces_a_member_that_breaks_the_physics_and_keeps_its_data():
 
 def test_me_pbt_distinguishes_a_broken_evaluation_from_a_diverged_member():
     program = me_pbt(learner(True), grid((4, 4), (-4, -4), (4, 4)), population_size=4, ga_population=4)
-    state = walks.poison(beyond(program.init(jax.random.key(0)), 1), 3)
+    state = walks.poison(beyond(jax.jit(program.init)(jax.random.key(0)), 1), 3)
     after, metrics = jax.jit(program.step)(state, jax.random.key(1))
     assert np.isnan(metrics["fitness"]).tolist() == [False, True, False, True]
     assert metrics["diverged"].tolist() == [False, False, False, True]

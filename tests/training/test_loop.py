@@ -96,7 +96,7 @@ def test_healthy_runs_work_under_the_debug_flag_for_nan(tmp_path):
         run(arm(), generations=2, run_dir=tmp_path / "arm", quiet=True)
         rookery.load(tmp_path / "arm", arm()).evaluate()
         rookery.load(tmp_path / "pbt", program).report(rollouts=1)
-        own = jax.jit(program.step)(program.init(jax.random.key(0)), jax.random.key(1))[1]
+        own = jax.jit(program.step)(jax.jit(program.init)(jax.random.key(0)), jax.random.key(1))[1]
     assert np.isnan(first["critic_loss"]).all(), "an average of nothing stays NaN in the tables"
     assert np.isfinite(second["critic_loss"]).all()
     assert (own["critic_loss"] == 0).all(), "the flag takes every NaN in a result for an error"
