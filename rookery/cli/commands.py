@@ -211,7 +211,7 @@ def render(command: Render) -> None:
     chosen = command.member, command.skill, command.seed, command.checkpoint
     played = rendering.render(command.run, *chosen, cell=command.cell)
     rendering.draw_episode(played, path)
-    returns = ", ".join(f"{name} {values[-1]:,.4g}" for name, values in played.returns.items())
+    returns = ", ".join(f"{name} {values[-1]:z,.4g}" for name, values in played.returns.items())
     cell = f"cell {command.cell}" if command.cell not in (None, "best") else "the best"
     member = cell if played.member is None else f"member {played.member}"
     console, steps = terminal(), len(played.rewards) - 1

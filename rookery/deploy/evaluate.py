@@ -1,7 +1,7 @@
 """Evaluate the members or elites of a run on fresh start states."""
 
 import json
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.csv_log import write_table
 from rookery.storage.island_files import best_of
 from rookery.storage.record import PYTHON, are_independent, without_defaults
-from rookery.storage.run_dir import RunFolder, open_existing
+from rookery.storage.run_dir import RunFolder, open_existing, output_to
 from rookery.training.config import check_seed
 from rookery.training.progress import bar
 from rookery.types import Array, Evaluation, Genotype, Key
@@ -48,7 +48,8 @@ def evaluate(
 
     Args:
       run_dir: the run directory (of a run of islands, its best island is evaluated); only read, except for
-        `skills.csv`, the trajectories of skills, which is written.
+        `evaluation.csv`, the episodes of the best member, and `skills.csv`, the trajectories of skills, which are
+        written.
       episodes: number of full deterministic episodes per policy, at least 1; all policies share the start states.
       seed: seed of the start states; they differ from those of a training run with the same seed, see
         `evaluation_key`.
@@ -85,6 +86,8 @@ def evaluate(
     if not (built.has_repertoire or built.has_separate_roles) and folder.lineage_file.is_file():
         metrics["independent"] = np.asarray(are_independent(folder.config))
         metrics["best_member"] = np.asarray(warm_start.best_member(read))
+        with output_to(folder.evaluation_file):
+            write_table(folder.evaluation_file, _episodes(metrics, read.generation))
     skill = spec.skill if spec else None
     if built.learner is not None and skill is not None and "best_member" in metrics:  # elites have no trajectories
         metrics["skill"] = np.arange(metrics["returns"].shape[1]) % len(enumerate_skills(skill))
@@ -330,6 +333,16 @@ def _trace(learner: Learner, state: ProgramState, member: int, key: Key) -> tupl
     """The descriptors of the states of a member's episodes, see `learners.base.TraceFn`."""
     assert learner.trace is not None
     return jax.device_get(jax.jit(learner.trace)(*_best(learner, state, member, key)))
+
+
+def _episodes(metrics: Mapping[str, np.ndarray], generation: int) -> dict[str, np.ndarray]:
+    """The new episodes of the best member, as columns with a row for each."""
+    member = int(metrics["best_member"])
+    names = {name: name for name in metrics if name.startswith(MEASURE)} | {"returns": RETURN, "lengths": "length"}
+    columns = {column: metrics[name][member] for name, column in names.items()}
+    count = len(columns[RETURN])
+    keys = {"generation": np.full(count, generation), "member": np.full(count, member), "episode": np.arange(count)}
+    return keys | columns
 
 
 def _columns(skill: np.ndarray, descriptors: np.ndarray, valid: np.ndarray) -> dict[str, np.ndarray]:

@@ -92,7 +92,7 @@ def counted(count: int, noun: str) -> str:
 
 def number(value: float) -> str:
     """Format with four significant digits; large numbers are rounded to integers with thousands separators."""
-    return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e12 else f"{value:.4g}"
+    return f"{value:z,.0f}" if 9999.5 <= abs(value) < 1e12 else f"{value:z.4g}"
 
 
 def signed(value: float) -> str:
@@ -102,7 +102,7 @@ def signed(value: float) -> str:
 
 def significant(value: float) -> str:
     """Format with four significant digits, without an exponent below 10 million and without separators."""
-    return f"{value:.0f}" if 1e3 <= abs(value) < 1e7 else f"{value:.4g}"
+    return f"{value:z.0f}" if 1e3 <= abs(value) < 1e7 else f"{value:z.4g}"
 
 
 def equal_decimals(*columns: np.ndarray) -> list[list[str]]:
@@ -110,14 +110,14 @@ def equal_decimals(*columns: np.ndarray) -> list[list[str]]:
     magnitudes = np.abs(np.concatenate(columns))
     largest = np.max(magnitudes, where=np.isfinite(magnitudes), initial=0.0)
     decimals = int(np.clip(2 - np.floor(np.log10(largest)), 1, 4)) if largest > 0 else 1
-    return [[f"{value:.{decimals}f}" for value in column] for column in columns]
+    return [[f"{value:z.{decimals}f}" for value in column] for column in columns]
 
 
 def steps_text(steps: float) -> str:
     """A count of environment steps with four significant digits at most: 950, 20k, 1.5M, 2B."""
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if steps >= size:
-            return f"{steps / size:.4g}{unit}"
+            return f"{steps / size:z.4g}{unit}"
     return f"{steps:.0f}"
 
 

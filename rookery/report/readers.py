@@ -222,6 +222,11 @@ class RunRecord:
         raise ValueError(f"{self.path} cannot be compared: it records no measure {metric}; {remedy}")
 
     @property
+    def evaluation(self) -> Table:
+        """`evaluation.csv`, the new episodes of the best member: name -> `[N]`; {} where there are none."""
+        return _read(self.folder.evaluation_file)
+
+    @property
     def seeds(self) -> tuple[Run, ...]:
         """The learning curves of several independent members; () for a folder that is one run."""
         members = self.members if self.is_independent and self.has_members else ()

@@ -54,6 +54,7 @@ class Pages:
                 folder.repertoire_file,
                 folder.journal_file,
                 folder.episodes_file,
+                folder.evaluation_file,
                 folder.skills_file,
             )
             for file in files:

@@ -33,7 +33,7 @@ def summary(run_dir: str | Path) -> Table:
     if seeds:
         statistics = seeds_rows([run.end.fitness for run in seeds], worst_fitness(seeds))
         rows = {name: [text] for name, text in statistics.items()}  # the hyper-parameters of all seeds are equal
-        rows |= {name: [f"{values[0]:.4g}"] for name, values in hyper.items()}
+        rows |= {name: [f"{values[0]:z.4g}"] for name, values in hyper.items()}
         return _titled_table(title, [counted(len(seeds), "independent member")], rows)
     order = _best_first(lineage.selected_by[-1])
     chosen = {"best": order[0], "middle": order[(len(order) - 1) // 2], "worst": order[-1]}
@@ -42,7 +42,7 @@ def summary(run_dir: str | Path) -> Table:
     rows = {"member": [str(member) for member in chosen.values()]}
     rated = {} if lineage.rating is None else {"rating": lineage.rating[-1]}
     for name, values in {"fitness": lineage.fitness[-1], **rated, **hyper}.items():
-        rows[name] = [f"{values[member]:.4g}" for member in chosen.values()]
+        rows[name] = [f"{values[member]:z.4g}" for member in chosen.values()]
     if not (lineage.parents[1:] == np.arange(len(order))).all():
         copies = [_latest_copy(lineage.parents[:, member], member, record.outside) for member in chosen.values()]
         rows["copied from"], rows["after generation"] = map(list, zip(*copies, strict=True))
@@ -99,7 +99,7 @@ def seeds_rows(fitness: npt.ArrayLike, floor: float | None = None) -> dict[str, 
 def repertoire_summary(run_dir: str | Path) -> Table:
     """Coverage, QD score and best fitness of a run's repertoire after the first and after the last generation."""
     metrics = open_run(run_dir).metrics
-    rows = {label: [f"{metrics[name][row]:.4g}" for row in (0, -1)] for name, label in _REPERTOIRE.items()}
+    rows = {label: [f"{metrics[name][row]:z.4g}" for row in (0, -1)] for name, label in _REPERTOIRE.items()}
     table = _titled_table(f"repertoire after generation {len(metrics['generation'])}", ["first", "last"], rows)
     table.caption, table.caption_justify = no_qd_score({name: values[-1] for name, values in metrics.items()}), "left"
     return table
@@ -111,10 +111,10 @@ def repertoire_evaluation(metrics: Metrics) -> Table:
     times = metrics["returns"].shape[1]
     title = f"{counted(elites, 'elite')}, {f'{times} episodes each' if times > 1 else 'each evaluated once'}"
     sides = ["stored", "corrected"]
-    rows = {label: [f"{metrics[f'{side}/{name}']:.4g}" for side in sides] for name, label in _REPERTOIRE.items()}
+    rows = {label: [f"{metrics[f'{side}/{name}']:z.4g}" for side in sides] for name, label in _REPERTOIRE.items()}
     occupied = np.isfinite(metrics["stored_fitness"])
     for name, values in _measures(metrics).items():
-        rows[f"mean {name}"] = ["", f"{np.mean(values[occupied]):.4g}" if elites else ""]
+        rows[f"mean {name}"] = ["", f"{np.mean(values[occupied]):z.4g}" if elites else ""]
     return _titled_table(title, sides, rows)
 
 

@@ -34,6 +34,7 @@ _RUN_FILES = (
     "journal.jsonl",
     "curves.png",
     "repertoire.png",
+    "evaluation.csv",
     "skills.csv",
     "skills.png",
     "tournament.csv",
@@ -85,6 +86,7 @@ class RunFolder:
       lineage_file: `lineage.csv`, one row per generation and member.
       repertoire_file: `repertoire.csv`, one row per cell.
       cells_file: `cells.csv`, one row per saved generation and cell whose elite changed its fitness.
+      evaluation_file: `evaluation.csv`, one row per new episode of the best member, see `deploy/evaluate.py`.
       skills_file: `skills.csv`, the trajectories of each skill's episodes, one row per state.
       tournament_file: `tournament.csv`, the returns of each member against each opponent, see `deploy/tournament.py`.
       journal_file: `journal.jsonl`, one line per event, see `storage/events.py`.
@@ -109,6 +111,7 @@ class RunFolder:
         self.lineage_file = self.path / "lineage.csv"
         self.repertoire_file = self.path / "repertoire.csv"
         self.cells_file = self.path / "cells.csv"
+        self.evaluation_file = self.path / "evaluation.csv"
         self.skills_file = self.path / "skills.csv"
         self.tournament_file = self.path / "tournament.csv"
         self.journal_file = self.path / "journal.jsonl"

@@ -18,7 +18,7 @@ from rich.progress import (
 
 from rookery.training.terminal import Terminal, terminal
 
-_SHOWN = {"best_fitness": "best {:.4g}", "median_fitness": "median {:.4g}"}
+_SHOWN = {"best_fitness": "best {:z.4g}", "median_fitness": "median {:z.4g}"}
 _SPINNER = "line"  # of characters that every terminal has
 _AGENT = "return/"
 """Prefix of the columns with the return of one agent of a team."""
@@ -26,7 +26,11 @@ _MOST_AGENTS = 4
 """Largest team whose individual returns are shown."""
 _PLAIN_INTERVAL = 20.0
 """Seconds without a plain line after which the progress within a long generation is printed."""
-_SHOWN_OF_A_REPERTOIRE = {"max_fitness": "best {:.4g}", "qd_score": "QD score {:.4g}", "coverage": "coverage {:.1f} %"}
+_SHOWN_OF_A_REPERTOIRE = {
+    "max_fitness": "best {:z.4g}",
+    "qd_score": "QD score {:z.4g}",
+    "coverage": "coverage {:.1f} %",
+}
 
 
 class Reporter:
@@ -119,10 +123,10 @@ class Reporter:
             parts += [text.format(row[name]) for name, text in shown.items() if name in row]
         elif np.isfinite(seeds).any():
             lower, median, upper = np.quantile(seeds[np.isfinite(seeds)], [0.25, 0.5, 0.75])
-            parts.append(f"median {median:.4g}, interquartile range {lower:.4g} to {upper:.4g}")
+            parts.append(f"median {median:z.4g}, interquartile range {lower:z.4g} to {upper:z.4g}")
         agents = {name.removeprefix(_AGENT): value for name, value in row.items() if name.startswith(_AGENT)}
         if 1 < len(agents) <= _MOST_AGENTS:  # the common fitness of opposing agents carries little information
-            parts += [f"{name} {value:,.4g}" for name, value in agents.items()]
+            parts += [f"{name} {value:z,.4g}" for name, value in agents.items()]
         if row.get("diverged"):
             parts.append(f"diverged {row['diverged']:.0f}")
         if row.get("broken_episodes"):

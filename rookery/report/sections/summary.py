@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from rookery.factories import MEASURE, RETURN
 from rookery.report.formatting import (
     AGENT_PREFIX,
     Settings,
@@ -22,7 +23,7 @@ from rookery.report.formatting import (
 from rookery.report.page_json import JsonObject
 from rookery.report.readers import Event, RunRecord, Table
 from rookery.report.runs import Run, worst_fitness
-from rookery.report.statistics import over_runs
+from rookery.report.statistics import estimate, mean, over_runs
 from rookery.storage.island_files import ISLAND
 from rookery.storage.record import (
     DEFAULTS,
@@ -70,7 +71,8 @@ def head(record: RunRecord) -> JsonObject:
         "settings": differences(config),
         "settings_title": _settings_title(config),
         "space": space(config, record.lineage.hyper if record.has_members else {}),
-        "facts": facts(config, record.folder.versions, journal, metrics, len(seeds)),
+        "facts": facts(config, record.folder.versions, journal, metrics, len(seeds))
+        + evaluated(config, record.evaluation),
         "events": [_event(event) for event in journal],
         "wrongs": problems(metrics, [*journal, *({"event": "warned", "message": loss} for loss in record.losses)]),
         "compiled": compile_seconds(journal),
@@ -232,6 +234,24 @@ def facts(
         ["started", str(starts[0].get("at", "")).replace("T", " ")[:16]],
     ]
     return [[label, value] for label, value in rows if value]
+
+
+def evaluated(config: Settings, episodes: Table) -> list[list[str]]:
+    """The result of the new episodes of the best member (`rookery evaluate`), with its interval; [] without any.
+
+    Args:
+      config: of the run.
+      episodes: of `evaluation.csv`.
+    """
+    chosen = objective(config)
+    scores = episodes.get(f"{MEASURE}{chosen}" if chosen else RETURN, np.zeros(0))
+    if not len(scores) or not np.isfinite(scores).all():
+        return []
+    found = estimate(mean, {"": np.asarray(scores)}).item()
+    which = f"member {episodes['member'][0]:.0f} after generation {episodes['generation'][0]:.0f}"
+    interval = f", 95 % interval {number(found.low)} to {number(found.high)}" if found.has_interval else ""
+    text = f"{chosen or RETURN} {number(found.value)} in {counted(len(scores), 'new episode')}{interval} ({which})"
+    return [["best member", text]]
 
 
 def seconds(metrics: Table) -> np.ndarray:

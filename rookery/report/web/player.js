@@ -99,6 +99,7 @@ class Player {
 
   fit() {
     if (this.view && this.view.aspect) this.stage.style.setProperty("--aspect", this.view.aspect);
+    if (this.view && this.view.width) this.stage.style.maxWidth = `${this.view.width}px`;
   }
 
   listen() {

@@ -13,6 +13,9 @@ class FilmView {
 
   /** Whether the film can be paused; otherwise the browser animates the image. */
   async open() {
+    await this.canvas.decode();
+    this.aspect = this.canvas.naturalWidth / this.canvas.naturalHeight;
+    this.width = Math.max(this.canvas.naturalWidth, 240); // a small film is not blown up
     if (typeof ImageDecoder === "undefined") return false;
     const bytes = Uint8Array.from(atob(this.source.slice(this.source.indexOf(",") + 1)), (sign) => sign.charCodeAt(0));
     this.decoder = new ImageDecoder({ data: bytes, type: "image/gif" });
@@ -29,7 +32,6 @@ class FilmView {
     const canvas = document.createElement("canvas");
     canvas.width = image.displayWidth;
     canvas.height = image.displayHeight;
-    this.aspect = canvas.width / canvas.height;
     this.canvas.replaceWith(canvas);
     this.canvas = canvas;
     this.put(image);

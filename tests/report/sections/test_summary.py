@@ -8,10 +8,11 @@ import pytest
 
 from rookery.cli.app import parse
 from rookery.experiments.config_io import run_record
-from rookery.report.formatting import duration, no_qd_score, number
+from rookery.report.formatting import duration, equal_decimals, no_qd_score, number, significant
 from rookery.report.readers import open_run
 from rookery.report.runs import Run
 from rookery.report.sections import summary
+from rookery.storage.csv_log import write_table
 from rookery.storage.record import DEFAULTS, with_first_defaults, without_defaults
 from tests.written_runs import METRICS, write
 
@@ -77,6 +78,24 @@ def test_a_qd_score_of_0_says_why():
     assert summary.result({}, last).endswith("; " + str(no_qd_score({"qd_score": 0.0, "below_offset": 8.0})))
     assert "below the offset of the task (`qd_offset`)" in summary.result({}, last)
     assert "offset" not in summary.result({}, last | arrays({"below_offset": 0.0}))
+
+
+def test_new_episodes_of_the_best_member_have_an_interval(tmp_path):
+    keys = {"generation": [7] * 4, "member": [2] * 4, "episode": range(4)}
+    folder = write(tmp_path, {"learner": {"objective": "success"}})
+    assert not [fact for fact in summary.head(open_run(folder))["facts"] if fact[0] == "best member"]
+    write_table(folder / "evaluation.csv", {**keys, "return": [-1.0, -0.0, 0.0, 1.0], "measure/success": [1, 1, 0, 1]})
+    (text,) = [fact[1] for fact in summary.head(open_run(folder))["facts"] if fact[0] == "best member"]
+    assert text == "success 0.75 in 4 new episodes, 95 % interval 0.25 to 1 (member 2 after generation 7)"
+    ((_, text),) = summary.evaluated({}, open_run(folder).evaluation)
+    assert text.startswith("return 0 in 4 new episodes, 95 % interval -")
+
+
+@pytest.mark.parametrize(
+    "text", [number(-0.0), significant(-0.0), *equal_decimals(np.array([-0.0, -0.01, 500.0]))[0][:2]]
+)
+def test_no_number_is_a_negative_zero(text):
+    assert text.strip("0.") == ""
 
 
 def runs(*fitness):
