@@ -17,6 +17,7 @@ from rookery.storage.record import (
     KEYS,
     PROGRAM,
     PYTHON,
+    SCALES,
     SCHEDULE,
     SKILL_METHODS,
     are_independent,
@@ -31,6 +32,7 @@ _WITHOUT_EFFECT = {
     *("seed", "run.seed", "run.run_dir", "run.keep", "run.checkpoint_every", "run.quiet", "run.live", "run.overwrite"),
     *("environment.devices", "environment.exact", "environment.precision"),
 }
+_NO_SETTINGS = (DEFAULTS, DESCRIPTOR, INDEPENDENT, KEYS, SCALES)
 # What the fitness measures.
 _MEASURES = {
     "learner.objective",
@@ -157,7 +159,7 @@ def _settings(config: Settings) -> dict[str, Any]:
 
     A replayed schedule is represented by a digest of its values instead of its source.
     """
-    settings = {name: value for name, value in config.items() if name not in (DEFAULTS, DESCRIPTOR, INDEPENDENT, KEYS)}
+    settings = {name: value for name, value in config.items() if name not in _NO_SETTINGS}
     if SCHEDULE in config:
         digest = hashlib.sha256(json.dumps(config[SCHEDULE], sort_keys=True).encode()).hexdigest()
         settings |= {SCHEDULE: digest[:6], "replay_schedule": None}

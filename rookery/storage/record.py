@@ -20,6 +20,10 @@ PROGRAM = "program"
 DESCRIPTOR = "descriptor"
 """Key of `config.json` for the meaning and the limits of the descriptor, used to plot the repertoire."""
 
+SCALES = "scales"
+"""Key of `config.json` for the scales of the hyper-parameters that evolve: name -> class of its domain, such as
+`LogUniform`. It is absent from older runs."""
+
 INDEPENDENT = "independent"
 """Key of `config.json` that is true if the members are independent runs: no member replaces another, and all have the
 same configuration. It is absent from runs that were recorded before this key existed."""

@@ -12,7 +12,15 @@ import numpy as np
 from rookery import hyperparams
 from rookery.factories import type_of
 from rookery.populations.base import Program
-from rookery.storage.record import DESCRIPTOR, INDEPENDENT, KEYS, PYTHON, key_implementation, with_first_defaults
+from rookery.storage.record import (
+    DESCRIPTOR,
+    INDEPENDENT,
+    KEYS,
+    PYTHON,
+    SCALES,
+    key_implementation,
+    with_first_defaults,
+)
 from rookery.training.config import RunConfig
 from rookery.trees import flatten_mapping
 from rookery.types import Record
@@ -59,8 +67,10 @@ def _run(config: RunConfig) -> dict[str, Any]:
 
 def _described(program: Program) -> dict[str, Any]:
     """The entries of `config.json` that describe a program of any kind of run."""
-    descriptor = {DESCRIPTOR: program.descriptor._asdict()} if program.descriptor else {}
-    return {INDEPENDENT: program.independent, KEYS: key_implementation(), **descriptor}
+    found = {DESCRIPTOR: program.descriptor._asdict()} if program.descriptor else {}
+    if program.space:
+        found[SCALES] = {name: type(domain).__name__ for name, domain in program.space.domains.items()}
+    return {INDEPENDENT: program.independent, KEYS: key_implementation(), **found}
 
 
 def _flat(record: Record) -> dict[str, Any]:

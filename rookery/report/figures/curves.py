@@ -33,6 +33,7 @@ from rookery.report.formatting import (
 from rookery.report.readers import RunRecord, Table, open_run
 from rookery.report.runs import Run, curve, ranking_fitness, worst_fitness
 from rookery.storage.lineage import Lineage
+from rookery.storage.record import SCALES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,7 +95,8 @@ def _figure(record: RunRecord) -> "Figure":
         elif name in panels:
             draw_metric(axes, panels[name], steps, metrics[name])
         elif lineage is not None:
-            _draw_hyper(axes, name, hyper[name], _ranks(lineage.selected_by))
+            domain = record.config.get(SCALES, {}).get(name)
+            _draw_hyper(axes, name, hyper[name], _ranks(lineage.selected_by), domain)
     return figure
 
 
@@ -174,21 +176,26 @@ def _ranks(fitness: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(fitness), ranks / max(fitness.shape[1] - 1, 1), 0.0)
 
 
-def _draw_hyper(axes: "Axes", name: str, values: np.ndarray, ranks: np.ndarray) -> None:
-    """Draw a hyper-parameter `[G, P]` over generations, counted from 1, coloured by the rank of the member."""
+def _draw_hyper(axes: "Axes", name: str, values: np.ndarray, ranks: np.ndarray, domain: str | None) -> None:
+    """Draw a hyper-parameter `[G, P]` over generations, counted from 1, coloured by the rank of the member.
+
+    `domain` is the class of its domain, which decides the scale; None if the run did not record it.
+    """
     from matplotlib import ticker
     from matplotlib.colors import LinearSegmentedColormap
 
-    scale = 1.0 - values if name == "discount" else values
+    is_reversed = domain == "OneMinusLog" or (domain is None and name == "discount")
+    scale = 1.0 - values if is_reversed else values
     generations = np.repeat(np.arange(1, len(values) + 1)[:, None], values.shape[1], axis=1)
     colours = LinearSegmentedColormap.from_list("ranks", RANKS)
     axes.scatter(generations, scale, c=ranks.ravel(), cmap=colours, vmin=0.0, vmax=1.0, s=9, linewidths=0)
     count_whole(axes)
     axes.set_xlim(0.5, len(values) + 0.5)  # no tick at 0, which is no generation
-    if (scale > 0).all():
+    if (scale > 0).all() and domain != "Uniform":
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        wide = scale.max() > 1e4 * scale.min()  # where 1, 2 and 5 would be too many
+        axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
         axes.yaxis.set_minor_locator(ticker.NullLocator())
     axes.set_xlabel("generation (orange: best of its generation, grey: worst)", fontsize=8)
-    title_axes(axes, "1 - discount" if name == "discount" else name)
+    title_axes(axes, f"1 - {name}" if is_reversed else name)

@@ -23,6 +23,7 @@ from rookery.report.sections.repertoire import repertoire_chapter
 from rookery.report.sections.summary import head, seconds
 from rookery.storage.lineage import Lineage
 from rookery.storage.played import Episodes
+from rookery.storage.record import SCALES
 
 _LONGEST = 400  # points of a trajectory in the page
 _ROUNDED = {"position", "rotation", "heading"}  # arrays of episodes that are stored as int16
@@ -118,9 +119,10 @@ def _seeds(runs: Sequence[Run]) -> JsonObject | None:
 
 def _populations(record: RunRecord) -> list[JsonObject]:
     """The population; or one per role, where I roles evolve separately: role i of slot p has index `p I + i`."""
+    own = {"outside": record.outside, "scales": record.config.get(SCALES, {})}
     lineage, names = record.lineage, [name for name in record.metrics if name.startswith(AGENT_PREFIX)]
     if not (_has_roles(record) and names):
-        return [{"name": None, "outside": record.outside, **_population(lineage, bool(record.seeds))}]
+        return [{"name": None, **own, **_population(lineage, bool(record.seeds))}]
     count = len(names)
     populations = []
     for role, name in enumerate(names):
@@ -130,8 +132,7 @@ def _populations(record: RunRecord) -> list[JsonObject]:
             rating=None if lineage.rating is None else lineage.rating[:, role::count],
             hyper={hyper: values[:, role::count] for hyper, values in lineage.hyper.items()},
         )
-        named = {"name": name.removeprefix(AGENT_PREFIX), "outside": record.outside}
-        populations.append({**named, **_population(of_role)})
+        populations.append({"name": name.removeprefix(AGENT_PREFIX), **own, **_population(of_role)})
     return populations
 
 

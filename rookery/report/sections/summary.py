@@ -32,6 +32,7 @@ from rookery.storage.record import (
     KEYS,
     PROGRAM,
     PYTHON,
+    SCALES,
     SCHEDULE,
     environment_label,
     kind_label,
@@ -40,7 +41,7 @@ from rookery.trees import flatten_mapping
 
 PHASES = ("seconds", "seconds_tables", "seconds_checkpoint")
 """Columns of `metrics.csv` that add up to the wall time of a generation; older runs have only the first."""
-_SHOWN_ELSEWHERE = {"kind", "space", DEFAULTS, SCHEDULE, DESCRIPTOR, INDEPENDENT, KEYS, ISLAND}
+_SHOWN_ELSEWHERE = {"kind", "space", DEFAULTS, SCALES, SCHEDULE, DESCRIPTOR, INDEPENDENT, KEYS, ISLAND}
 _WITHOUT_EFFECT = {"run.run_dir", "run.overwrite", "run.quiet", "run.live"}  # no effect on results
 _ENDS = ("ended", "failed")
 """Events after which a run does not go on by itself."""

@@ -102,9 +102,9 @@ function basics(colours) {
   };
 }
 
-/** A value axis; `more` overrides the defaults. */
+/** A value axis; `more` overrides the defaults, and has `ticks` if they are not ECharts' own. */
 function axis(colours, name, more = {}) {
-  const { format = written, ...rest } = more;
+  const { format = written, ticks, ...rest } = more;
   return {
     type: "value",
     scale: true,
@@ -112,8 +112,8 @@ function axis(colours, name, more = {}) {
     nameTextStyle: { color: colours.quiet, fontSize: 11 },
     axisLine: { show: false },
     axisTick: { show: false },
-    axisLabel: { color: colours.quiet, fontSize: 11, hideOverlap: true, formatter: format },
-    splitLine: { lineStyle: { color: colours.line } },
+    axisLabel: { color: colours.quiet, fontSize: 11, hideOverlap: true, formatter: format, customValues: ticks },
+    splitLine: { lineStyle: { color: colours.line }, customValues: ticks },
     ...rest,
   };
 }

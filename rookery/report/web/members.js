@@ -41,18 +41,35 @@ function fitnessRanks({ shape: [generations, size], data }) {
   return ranks;
 }
 
-/** Scale of a hyper-parameter: the discount as its distance from 1, wide positive ranges logarithmically. */
-function hyperScale(name, values) {
-  const shown = name === "discount" ? Float32Array.from(values, (value) => 1 - value) : values;
+/**
+ * The axis of a hyper-parameter on its declared scale: `OneMinusLog` as its distance from 1; runs that recorded no scale have
+ * wide positive ranges logarithmically. Logarithms have ticks at 1, 2 and 5 times powers of ten.
+ */
+function hyperScale(name, values, scale = null) {
+  const reversed = scale === "OneMinusLog" || (scale === null && name === "discount");
+  const shown = reversed ? Float32Array.from(values, (value) => 1 - value) : values;
   const [low, high] = extent(shown) || [0, 1];
-  const magnitude = low > 0 && high / low > 3;
-  return { title: name === "discount" ? "1 \u2212 discount" : name, shown: magnitude ? Float32Array.from(shown, Math.log10) : shown, format: magnitude ? (value) => written(Number((10 ** value).toPrecision(2))) : written };
+  const logarithmic = low > 0 && (scale === null ? high / low > 3 : scale !== "Uniform");
+  const title = reversed ? `1 \u2212 ${name}` : name;
+  if (!logarithmic) return { title, shown, axis: { format: written } };
+  const ticks = steps125(low, high).map(Math.log10);
+  const format = (value) => written(Number((10 ** value).toPrecision(2)));
+  return { title, shown: Float32Array.from(shown, Math.log10), axis: { ticks, format, min: ticks[0], max: ticks.at(-1) } };
+}
+
+/** 1, 2 and 5 times powers of ten from the last one up to `low` to the first one from `high` on; of many the powers alone. */
+function steps125(low, high) {
+  const powers = range(Math.ceil(Math.log10(high)) - Math.floor(Math.log10(low)) + 1).map((i) => Math.floor(Math.log10(low)) + i);
+  const all = powers.flatMap((power) => (powers.length > 4 ? [1] : [1, 2, 5]).map((digit) => Number(`${digit}e${power}`)));
+  const first = all.findLastIndex((value) => value <= low * 1.0001);
+  const last = all.findIndex((value) => value >= high * 0.9999);
+  return all.slice(Math.max(first, 0), last < 0 ? all.length : last + 1);
 }
 
 function hyperChart(run, name, ranks) {
   const { population } = run;
   const { shape: [generations, size], data } = population.hyper[name];
-  const { title, shown, format } = hyperScale(name, data);
+  const { title, shown, axis } = hyperScale(name, data, population.scales[name]);
   const stride = Math.max(1, Math.ceil((generations * size) / MOST_POINTS));
   const points = [];
   for (let g = 0; g < generations; g += stride) {
@@ -60,7 +77,7 @@ function hyperChart(run, name, ranks) {
   }
   const option = (colours) => ({
     xAxis: baseAxis(colours, "generation", { scale: false, min: 1, max: Math.max(2, generations), minInterval: 1, format: steps }),
-    yAxis: sideAxis(colours, "", { format }),
+    yAxis: sideAxis(colours, "", axis),
     visualMap: { show: false, dimension: 2, min: 0, max: 1, inRange: { color: colours.ranks }, seriesIndex: 0 },
     series: [{ type: "scatter", data: points, symbolSize: generations > 200 ? 3 : 5, itemStyle: { opacity: 0.85 }, progressive: 4000 }, ancestorsLine(population, shown, colours)],
     tooltip: { ...basics(colours).tooltip, trigger: "item", formatter: ({ value, seriesIndex }) => (seriesIndex ? "" : memberTip(run, value[4], value[3])) },

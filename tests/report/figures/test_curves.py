@@ -143,3 +143,18 @@ def test_names_in_figures_may_have_all_characters(tmp_path, name):
     axes.set_xscale("log")
     axes.legend()
     assert save_figure(figure, tmp_path / f"{name}.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("scales", "scale", "title"),
+    [
+        ({}, "log", "rate"),
+        ({"rate": "Uniform"}, "linear", "rate"),
+        ({"rate": "LogUniform"}, "log", "rate"),
+        ({"rate": "OneMinusLog"}, "log", "1 - rate"),
+    ],
+)
+def test_a_hyper_parameter_is_drawn_on_its_declared_scale(tmp_path, scales, scale, title):
+    run = open_run(write(tmp_path, {}, {"scales": scales}, rates=(0.1, 0.2)))
+    (axes,) = [axes for axes in curves._figure(run).axes if axes.get_title(loc="left") == title]
+    assert axes.get_yscale() == scale

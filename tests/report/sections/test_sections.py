@@ -106,6 +106,9 @@ class TestPopulation:
         assert numbers(population, "best") == [[0, 0, 0]]
         assert population["evolves"] is True
         assert list(population["hyper"]) == ["rate"], "tau does not vary"
+        assert population["scales"] == {}, "an older run recorded none"
+        recorded = write(tmp_path / "scales", {"scales": {"rate": "Uniform"}}, members=MEMBERS)
+        assert page_data(recorded)["populations"][0]["scales"] == {"rate": "Uniform"}
         rates = np.array([[0.1, 0.2], [0.1, 0.125], [0.1, 0.125]], np.float32)
         np.testing.assert_array_equal(unpacked(population["hyper"]["rate"]), rates)
         members = MEMBERS | {"parent": (0, 1) * 3, "fitness": (1.0,) * 4 + (NAN, NAN)}
