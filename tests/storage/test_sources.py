@@ -61,7 +61,7 @@ def test_a_run_is_built_from_the_file_that_is_named_in_place_of_the_recorded_one
     assert call("evaluate", str(trained), "--episodes", "2")[0] == 0, "a resumed run has recorded the new name"
     with pytest.raises(ValueError, match=r"env must be package.module:function or path/to/file.py:function, got 'hop"):
         rookery.load(trained, env="hopper")
-    with pytest.raises(ValueError, match="factory replaces a function of yours, and the run .* has none"):
+    with pytest.raises(ValueError, match=r"factory replaces a function of yours, and the run .* has none"):
         rookery.load(trained, factory=function)
 
 
