@@ -221,7 +221,9 @@ def test_what_the_check_of_an_interface_computes_is_one_program_each() -> None:
     def listen(event: str, *_: Any, **__: Any) -> None:
         compiled.extend([event] * event.endswith("/backend_compile_duration"))
 
-    jax.random.key(0)
+    jax.random.key(0)  # here and below a program of its own, once for a process
+    with jax.ensure_compile_time_eval():
+        jax.random.key(0)
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
         check_interface(Environment(reset, step, spec))
