@@ -125,7 +125,9 @@ def config_from(
             remedy = suggestion(keyword, begins or [*others, *names], f"it has {', '.join(names)}.")
             raise TypeError(f"{cls.__name__} has no field {keyword}; {remedy}")
     if config is not None and not isinstance(config, cls):
-        raise TypeError(f"config must be a {cls.__name__}, got {config!r}; give its fields as keywords, or build one.")
+        raise SettingTypeError(
+            "config", config, f"must be a {cls.__name__}", "give its fields as keywords, or build one"
+        )
     return config if config is not None else cls(**keywords)
 
 
@@ -194,16 +196,102 @@ LARGEST_COUNT = 2**31 - 1
 """Counters, indices and sizes of arrays are int32."""
 
 
+class SettingError(ValueError):
+    """A setting has an invalid value.
+
+    Its text names the setting as a Python caller does; the command line shows the flag (`text`). In `problem` and
+    `remedy`, `{name}` is another setting, which is shown likewise.
+    """
+
+    def __init__(self, field: str, value: Any, problem: str, remedy: str = ""):
+        super().__init__(field, value, problem, remedy)
+        self.field = field
+        """Name of the setting, a keyword."""
+        self.value = value
+        """What was given; None if it says nothing."""
+        self.problem = problem
+        """What is wrong, after the name: "must be at least 1"."""
+        self.remedy = remedy
+        """What helps; "" if the problem says it."""
+
+    def text(self, shown: Callable[[str], str] = str) -> str:
+        """The error as one sentence.
+
+        Args:
+          shown: name of a setting -> the name that the reader knows.
+        """
+        got = "" if self.value is None and not isinstance(self, TypeError) else f", got {_shown(self.value)}"
+        remedy = f"; {self.remedy}" if self.remedy else ""
+        texts = f"{{{self.field}}} {self.problem}", remedy if remedy.endswith(("?", ".")) else f"{remedy}."
+        problem, remedy = (re.sub(r"\{(\w+)\}", lambda found: shown(found[1]), text) for text in texts)
+        return f"{problem}{got}{remedy}"
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+class SettingTypeError(SettingError, TypeError):
+    """A setting has a value of a wrong type."""
+
+
+class UnknownNameError(SettingError):
+    """A setting has a name that does not exist, such as that of a task."""
+
+    def text(self, shown: Callable[[str], str] = str) -> str:
+        """The error as one sentence, which is about the name; see `SettingError`."""
+        name = shown(self.field)
+        return f"{'' if name == self.field else f'{name}: '}{self.problem} {_shown(self.value)}; {self.remedy}"
+
+
+def _shown(value: Any) -> str:
+    short = f"{value:g}" if isinstance(value, float) else repr(value)
+    return short if not isinstance(value, float) or float(short) == value else str(value)
+
+
+def unknown_name(field: str, name: Any, what: str, known: Iterable[str], otherwise: str = "") -> UnknownNameError:
+    """The error for a name that does not exist, with similar ones.
+
+    Args:
+      field: the setting.
+      name: what was given.
+      what: what has such names, such as "task".
+      known: the names that exist.
+      otherwise: the remedy if no name is similar; by default all names.
+    """
+    return UnknownNameError(field, name, f"there is no {what}", suggestion(str(name), known, otherwise))
+
+
 class Within(NamedTuple):
     """The valid values of a number, in the annotation of a config's field, as in `Annotated[int, Within(1)]`; of a
     tuple those of each item."""
 
-    low: float
-    high: float = LARGEST_COUNT
+    low: float = -math.inf
+    high: float = math.inf
+    """A whole number without another limit fits int32."""
+    excluded: tuple[float, ...] = ()
+    """Ends of the interval that are no valid values: `Within(0, excluded=(0,))` is every number above 0."""
+
+    def __contains__(self, number: object) -> bool:
+        return isinstance(number, int | float) and self.low <= number <= self.high and number not in self.excluded
+
+    def __str__(self) -> str:
+        """The range in words: "at least 1", "above 0", "in [0, 1)"."""
+        if self.high == math.inf:
+            return f"{'above' if self.low in self.excluded else 'at least'} {self.low:g}"
+        left, right = "(" if self.low in self.excluded else "[", ")" if self.high in self.excluded else "]"
+        return f"in {left}{_numeral(self.low)}, {_numeral(self.high)}{right}"
 
 
-_OF_KIND = {int: Within(-LARGEST_COUNT - 1), float: Within(-math.inf, math.inf)}
-"""The valid values of numbers whose annotation has none."""
+POSITIVE = Within(0, excluded=(0,))
+"""Numbers above 0."""
+FRACTION = Within(0, 1)
+
+
+def _numeral(number: float) -> str:
+    return str(number) if isinstance(number, int) else f"{number:g}"
+
+
+_INT32 = Within(-LARGEST_COUNT - 1, LARGEST_COUNT)
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
@@ -211,17 +299,22 @@ def check_counts(least: int = 1, most: int = LARGEST_COUNT, **numbers: Any) -> N
     """Check that arguments are whole numbers from `least` to `most`, by default the largest int32.
 
     Raises:
-      TypeError: one is no whole number; the message names it.
-      ValueError: one is out of range.
+      SettingError: one is no whole number (it is a TypeError too), or out of range.
     """
     for name, value in numbers.items():
-        _checked(name, int, value, Within(least, most))
+        _checked(name, int, value, Within(least, math.inf if most == LARGEST_COUNT else most))
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Up to three of the known names that are similar to a name, the most similar first."""
+    known = [*known]
+    return difflib.get_close_matches(name, known, cutoff=0.5) or difflib.get_close_matches(name.lower(), known)
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """The remedy for a name that does not exist: similar ones; if none is similar `otherwise`, by default all names."""
     known = [*known]
-    near = difflib.get_close_matches(name, known, cutoff=0.5) or difflib.get_close_matches(name.lower(), known)
+    near = nearest(name, known)
     return f"did you mean {' or '.join(near)}?" if near else otherwise or f"use one of {', '.join(known)}."
 
 
@@ -248,40 +341,40 @@ def check_fields(config: Any) -> None:
       config: a frozen dataclass, in its `__post_init__`.
 
     Raises:
-      TypeError: a value has another type; the message names the field.
-      ValueError: a number is out of its range or not finite, a tuple has another length, or a value is none of the
-        words of its `Literal`.
+      SettingError: a value has another type (it is a TypeError too), a number is out of its range or not finite, a
+        tuple has another length, or a value is none of the words of its `Literal`.
     """
-    for name, (hint, within, is_optional, default) in _checked_fields(type(config)).items():
+    for name, (hint, words, within, is_optional, default) in _checked_fields(type(config)).items():
         value = getattr(config, name)
-        if value is None and is_optional:
+        if (value is None and is_optional) or (words and isinstance(value, str) and value in words):
             continue
-        if get_origin(hint) is not Literal:
-            object.__setattr__(config, name, _converted(name, hint, default, value, within))
-        elif value not in get_args(hint):
-            near = difflib.get_close_matches(str(value), get_args(hint), n=1)
-            remedy = f"; did you mean {near[0]!r}?" if near else "."
-            raise ValueError(f"{name} must be {' or '.join(map(repr, get_args(hint)))}, got {value!r}{remedy}")
+        if hint is None:
+            remedy = suggestion(str(value), words, " ")
+            raise SettingError(name, value, f"must be {' or '.join(map(str, words))}", remedy.strip())
+        object.__setattr__(config, name, _converted(name, hint, default, value, within))
+
+
+def range_of(hint: Any) -> Within | None:
+    """The range in the annotation of a field; None if it has none."""
+    notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return next((note for note in notes if isinstance(note, Within)), None)
 
 
 @functools.cache
-def _checked_fields(cls: type) -> dict[str, tuple[Any, Within | None, bool, Any]]:
-    """Fields that `check_fields` checks: name -> the annotation without None, its `Within`, whether it may be None, and
-    the default."""
+def _checked_fields(cls: type) -> dict[str, tuple[Any, tuple[Any, ...], Within | None, bool, Any]]:
+    """Fields that `check_fields` checks: name -> the type, None if it is one of several words; the words; the range;
+    whether it may be None; and the default."""
     found, hints = {}, get_type_hints(cls, include_extras=True)
     for field in dataclasses.fields(cls):
-        hint, within = hints[field.name], None
-        if get_origin(hint) is Annotated:
-            hint, *notes = get_args(hint)
-            within = next((note for note in notes if isinstance(note, Within)), None)
-        is_optional = field.default is None
-        if get_origin(hint) in (UnionType, Union):
-            options = [option for option in get_args(hint) if option is not NoneType]
-            is_optional |= len(options) < len(get_args(hint))
-            hint = options[0] if len(options) == 1 else hint
-        kind = get_args(hint)[0] if get_origin(hint) is tuple else hint
-        if (isinstance(kind, type) and kind in _WORDS) or get_origin(hint) is Literal:
-            found[field.name] = hint, within, is_optional, field.default
+        within, hint = range_of(hints[field.name]), hints[field.name]
+        hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        options = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
+        is_optional = field.default is None or NoneType in options
+        words = tuple(word for option in options if get_origin(option) is Literal for word in get_args(option))
+        types = [option for option in options if option is not NoneType and get_origin(option) is not Literal]
+        kinds = [get_args(one)[0] if get_origin(one) is tuple else one for one in types]
+        if (words or types) and len(types) <= 1 and all(kind in _WORDS for kind in kinds):
+            found[field.name] = (types or [None])[0], words, within, is_optional, field.default
     return found
 
 
@@ -292,29 +385,26 @@ def _converted(name: str, hint: Any, default: Any, value: Any, within: Within | 
     what = "texts" if kind is str else "numbers"
     if isinstance(value, str | Mapping) or not hasattr(value, "__iter__"):
         example = f", such as {default}" if default else ""
-        raise TypeError(f"{name} must be a sequence of {what}{example}, got {value!r}.")
-    values = tuple(_checked(f"each of {name}", kind, item, within) for item in value)
+        raise SettingTypeError(name, value, f"must be a sequence of {what}{example}")
+    values = tuple(_checked(name, kind, item, within, "must each be") for item in value)
     if last is not ... and len(values) != len(get_args(hint)):
-        raise ValueError(f"{name} must be {len(get_args(hint))} {what}, got {value!r}.")
+        raise SettingError(name, value, f"must be {len(get_args(hint))} {what}")
     return values
 
 
-def _checked(name: str, kind: type, value: Any, within: Within | None) -> Any:
+def _checked(name: str, kind: type, value: Any, within: Within | None, must: str = "must be") -> Any:
     """A value of the given type and range; a float may be given as an int, which stays one."""
     try:
         converted = _of_type(kind, value)
     except (TypeError, OverflowError):
-        raise TypeError(f"{name} must be {_WORDS[kind]}, got {value!r}.") from None
-    if kind not in _OF_KIND:
-        return converted
-    low, high = within or _OF_KIND[kind]
+        raise SettingTypeError(name, value, f"{must} {_WORDS[kind]}") from None
     if kind is float and not math.isfinite(converted):
-        raise ValueError(f"{name} must be a finite number, got {value!r}.")
-    if converted < low:
-        raise ValueError(f"{name} must be at least {low}, got {value}.")
-    if converted > high:
-        limit = ", the largest int32" if high == LARGEST_COUNT else ""
-        raise ValueError(f"{name} must be at most {high}{limit}, got {value}.")
+        raise SettingError(name, value, f"{must} a finite number")
+    if within is not None and kind in (int, float) and converted not in within:
+        must = must if within.high == math.inf else "must lie"
+        raise SettingError(name, converted, f"{must} {within}")
+    if kind is int and converted not in _INT32 and (within is None or within.high == math.inf):
+        raise SettingError(name, converted, f"{must} at most {LARGEST_COUNT}, the largest int32")
     return converted
 
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery.factories import HYPER_NAMES, check_names, suggestion
+from rookery.factories import HYPER_NAMES, SettingError, check_names, unknown_name
 from rookery.types import Array, HyperT, Key
 
 FIXED = "fixed"
@@ -283,7 +283,7 @@ def choose(space: Space[HyperT], **choices: Choice) -> Space[HyperT]:
             domains[name] = field.domain
         elif choice != FIXED:
             words = repr(FIXED) if isinstance(field.domain, type) else f"{FIXED!r} or {EVOLVE!r}"
-            raise ValueError(f"{name} must be two bounds, one value, a domain or {words}, got {choice!r}.")
+            raise SettingError(name, choice, f"must be two bounds, one value, a domain or {words}")
     # In field order: each field's random key depends on its position, which must not depend on the order of choices.
     ordered = {name: domains[name] for name in space.defaults._fields if name in domains}
     return space._replace(defaults=space.defaults._replace(**values), domains=MappingProxyType(ordered))
@@ -322,7 +322,7 @@ def _domain(name: str, choice: Any, field: Field) -> Domain:
     if not isinstance(choice, tuple):
         return choice
     if len(choice) != 2 or not all(isinstance(bound, int | float) for bound in choice):
-        raise ValueError(f"{name} needs two numbers as bounds, got {choice}.")
+        raise SettingError(name, choice, "needs two numbers as bounds")
     return field.scale(*choice)
 
 
@@ -330,7 +330,7 @@ def _check_name(name: str, fields: tuple[str, ...]) -> None:
     if name not in fields:
         of_learner = "parameters of the task, and widths, are in the space of a learner, if it has them."
         otherwise = of_learner if name == "hidden_size" or name.startswith("env_") else ""
-        raise ValueError(f"{name!r} is no hyper-parameter here; {suggestion(name, fields, otherwise)}")
+        raise unknown_name(name, name, "hyper-parameter here named", fields, otherwise)
 
 
 def _check_value(name: str, value: float, field: Field) -> None:
@@ -338,28 +338,23 @@ def _check_value(name: str, value: float, field: Field) -> None:
     below = field.scale is OneMinusLog and value > 1
     if above or below or not (math.isfinite(_float32(value)) and field.low <= value <= field.high):
         remedy = f"; {field.remedy}" if field.remedy and value > field.high else ""
-        raise ValueError(f"{name} must lie in {field.range}, got {value:g}{remedy}.")
+        remedy = field.remedy if value > field.high else ""
+        raise SettingError(name, value, f"must lie in {field.range}", remedy)
     if field.scale.is_whole and value != round(value):
-        raise ValueError(f"{name} must be a whole number, got {value:g}.")
+        raise SettingError(name, value, "must be a whole number")
 
 
 def _check_domain(name: str, domain: Domain, field: Field) -> None:
     low, high = _float32(domain.low), _float32(domain.high)
     if not (math.isfinite(low) and math.isfinite(_float32(high - low)) and low < high):
-        raise ValueError(
-            f"the interval of {name} is empty: [{domain.low}, {domain.high}]; give low < high, in numbers that differ "
-            "in float32."
-        )
+        problem = f"has an empty interval [{domain.low}, {domain.high}]"
+        raise SettingError(name, None, problem, "give low < high, in numbers that differ in float32")
     if isinstance(domain, LogUniform) and low < _SMALLEST:
-        raise ValueError(
-            f"{name} is drawn on a logarithmic scale and needs a lower bound above 0 (at least {_SMALLEST:.2g}), got "
-            f"{domain.low}."
-        )
+        problem = f"is drawn on a logarithmic scale and needs a lower bound above 0 (at least {_SMALLEST:.2g})"
+        raise SettingError(name, domain.low, problem)
     if isinstance(domain, OneMinusLog) and domain.high > _LARGEST_DISCOUNT:
-        raise ValueError(
-            f"{name} has the scale log(1 - x) and needs an upper bound below 1 (at most {_LARGEST_DISCOUNT}), got "
-            f"{domain.high}; the constant 1 is valid."
-        )
+        problem = f"has the scale log(1 - x) and needs an upper bound below 1 (at most {_LARGEST_DISCOUNT})"
+        raise SettingError(name, domain.high, problem, "the constant 1 is valid")
     for bound in (domain.low, domain.high):
         _check_value(name, bound, field)
 

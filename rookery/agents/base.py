@@ -272,34 +272,6 @@ class OnPolicyAgent(NamedTuple, Generic[ParamsT, StateT, HyperT]):
 Agent = OffPolicyAgent | OnPolicyAgent
 
 
-def check_hidden_sizes(
-    hidden_sizes: tuple[int, ...], critic_hidden_sizes: tuple[int, ...] | None = None, name: str = "hidden_sizes"
-) -> None:
-    """Check that every layer has units.
-
-    Args:
-      hidden_sizes: units of each layer.
-      critic_hidden_sizes: units of each layer of the critic, if they differ.
-      name: name of the setting that `hidden_sizes` comes from.
-
-    Raises:
-      ValueError: a size is below 1.
-    """
-    for setting, sizes in ((name, hidden_sizes), ("critic_hidden_sizes", critic_hidden_sizes or ())):
-        if min(sizes, default=1) < 1:
-            raise ValueError(f"{setting} must all be at least 1, got {sizes}.")
-
-
-def check_output_scale(output_scale: float) -> None:
-    """Check the variance scale of a policy's last layer.
-
-    Raises:
-      ValueError: the scale is not above 0.
-    """
-    if output_scale <= 0:
-        raise ValueError(f"output_scale must be above 0, got {output_scale}.")
-
-
 def check_spec(spec: EnvSpec, agent: str) -> None:
     """Check that an agent is built from a spec, not from an environment.
 

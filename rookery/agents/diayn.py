@@ -18,9 +18,9 @@ import jax.numpy as jnp
 
 from rookery import distributions, gradients, hyperparams, networks
 from rookery.agents import smerl
-from rookery.agents.base import IntrinsicReward, OffPolicyAgent, UpdateLayout, check_hidden_sizes, check_spec
+from rookery.agents.base import IntrinsicReward, OffPolicyAgent, UpdateLayout, check_spec
 from rookery.envs.base import EnvSpec, SkillSpec, Step
-from rookery.factories import config_from
+from rookery.factories import SettingError, Within, config_from
 from rookery.features import as_floats
 from rookery.hyperparams import Field, LogUniform, Space
 from rookery.types import Array, Hyper, Key, Metrics, Observation, PyTree, Scalar, Transition
@@ -39,16 +39,11 @@ class DiaynConfig(smerl.SmerlConfig):
     add_log_p_z: bool = True
     """Reward log q(z | s') - log p(z), which is 0 for a random guess; without it the reward is log q(z | s'), which is
     never above 0, so that with smerl it is not a bonus."""
-    discriminator_hidden_sizes: tuple[int, ...] = (256, 256)
-    """Widths of the discriminator's hidden layers (each at least 1)."""
+    discriminator_hidden_sizes: Annotated[tuple[int, ...], Within(1)] = (256, 256)
+    """Widths of the discriminator's hidden layers."""
     fitness: Literal["accuracy", "diversity", "return"] = "accuracy"
     """Fitness of members: the discriminator's accuracy in [0, 1], the sum of the diversity reward over an episode, or
     the environment's return."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        smerl.SmerlConfig.__post_init__(self)
-        check_hidden_sizes(self.discriminator_hidden_sizes, name="discriminator_hidden_sizes")
 
 
 class DiaynParams(NamedTuple):
@@ -293,10 +288,8 @@ def check_discovery(method: str, agent: OffPolicyAgent, spec: EnvSpec, full_stat
     if spec.skill is None:
         raise ValueError(f"{method} needs an environment with skills; wrap it: skills({spec.name}, num_skills=5).")
     if spec.descriptor is None and not full_state:
-        raise ValueError(
-            f"{spec.name} has no descriptor to recognise skills by; choose a task that has one, or turn on "
-            "descriptor_full_state, which uses the whole observation."
-        )
+        problem = f"is needed, since {spec.name} has no descriptor to recognise skills by"
+        raise SettingError("descriptor_full_state", None, problem, "turn it on, or choose a task that has one")
     return spec.observation_size if full_state else spec.descriptor_size
 
 

@@ -22,10 +22,10 @@ import jax.numpy as jnp
 
 from rookery import gradients, hyperparams, networks, normalize
 from rookery.agents import smerl
-from rookery.agents.base import IntrinsicReward, OffPolicyAgent, check_hidden_sizes
+from rookery.agents.base import IntrinsicReward, OffPolicyAgent
 from rookery.agents.diayn import act, check_discovery, explore, layout_around
 from rookery.envs.base import EnvSpec, Previous, SkillSpec, Step
-from rookery.factories import config_from
+from rookery.factories import POSITIVE, Within, config_from
 from rookery.features import as_floats
 from rookery.hyperparams import Field, LogUniform, Space
 from rookery.types import Array, Hyper, Key, Metrics, Observation, PyTree, Scalar, Transition
@@ -41,15 +41,10 @@ class LsdConfig(smerl.SmerlConfig):
 
     descriptor_full_state: bool = False
     """Let phi read the whole observation; by default it reads the task's descriptor of a state."""
-    phi_hidden_sizes: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers of phi (each at least 1)."""
+    phi_hidden_sizes: Annotated[tuple[int, ...], Within(1)] = (256, 256)
+    """Widths of the hidden layers of phi."""
     fitness: Literal["distance", "return"] = "distance"
     """Fitness of members: the distance in phi that an episode covers along its skill, or the environment's return."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        smerl.SmerlConfig.__post_init__(self)
-        check_hidden_sizes(self.phi_hidden_sizes, name="phi_hidden_sizes")
 
 
 @dataclass(frozen=True)
@@ -60,14 +55,8 @@ class MetraConfig(LsdConfig):
       ValueError: as for `LsdConfig`, or a multiplier that is not above 0.
     """
 
-    initial_dual: float = 30.0
-    """Initial Lagrange multiplier of the bound on the distance in phi of one step (above 0)."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        LsdConfig.__post_init__(self)
-        if not (self.initial_dual > 0.0 and math.isfinite(self.initial_dual)):
-            raise ValueError(f"initial_dual must be above 0 and finite, got {self.initial_dual}.")
+    initial_dual: Annotated[float, POSITIVE] = 30.0
+    """Initial Lagrange multiplier of the bound on the distance in phi of one step."""
 
 
 class PhiParams(NamedTuple):

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from rookery import distributions, hyperparams
-from rookery.agents.base import check_hidden_sizes
 from rookery.agents.encoders import EncoderName
 from rookery.envs.base import EnvSpec
 from rookery.factories import Within, check_fields
@@ -24,16 +23,16 @@ class PpoConfig:
       ValueError: a count or a width below 1, or a standard deviation out of range.
     """
 
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers of the policy and of the critic (each at least 1)."""
+    hidden_sizes: Annotated[tuple[int, ...], Within(1)] = (64, 64)
+    """Widths of the hidden layers of the policy and of the critic."""
     actor_epochs: Annotated[int | None, Within(1)] = None
-    """Epochs over each rollout that train the policy (at least 1); by default 10 for continuous actions, 4 for discrete
-    actions, and 4 in a team."""
+    """Epochs over each rollout that train the policy; by default 10 for continuous actions, 4 for discrete actions, and
+    4 in a team."""
     critic_epochs: Annotated[int | None, Within(1)] = None
-    """Epochs over each rollout that train the critic (at least 1); by default the policy's default."""
+    """Epochs over each rollout that train the critic; by default the policy's default."""
     minibatches: Annotated[int | None, Within(1)] = None
-    """Minibatches per epoch (at least 1); must divide the rows of a rollout. By default 32 for continuous actions, 16
-    for discrete actions, and 4 in a team or with a memory."""
+    """Minibatches per epoch; must divide the rows of a rollout. By default 32 for continuous actions, 16 for discrete
+    actions, and 4 in a team or with a memory."""
     encoder: EncoderName = "auto"
     """How the networks read observations: nature or small, convolutional encoders of images (Mnih 2015; MinAtar, Young
     2019); none, as a vector; auto, by the size of the image, and none for vectors."""
@@ -41,13 +40,13 @@ class PpoConfig:
     """Give the policy and the critic a memory, a gated recurrent unit each; minibatches then contain whole
     sequences."""
     memory_size: Annotated[int, Within(1)] = 64
-    """Width of each recurrent unit (at least 1)."""
+    """Width of each recurrent unit."""
     clip_value: bool = False
     """Clip the change of the critic's values in an update to clip_epsilon."""
     normalize_rewards: bool = True
     """Divide rewards by the running standard deviation of discounted returns, and clip them to +-10."""
-    initial_std: float = 1.0
-    """Initial standard deviation of continuous actions, in (0, 7.38]; it is learned, independent of the observation."""
+    initial_std: Annotated[float, Within(0, math.exp(distributions.LOG_STD_MAX), excluded=(0,))] = 1.0
+    """Initial standard deviation of continuous actions; it is learned, independent of the observation."""
     anneal_updates: Annotated[int | None, Within(0)] = None
     """Updates over which both learning rates fall linearly to 0; with 0 they stay constant. The command line's default
     is all updates of the run (also after resuming with more generations), but 0 in a team, where the rates evolve or
@@ -56,9 +55,6 @@ class PpoConfig:
     def __post_init__(self) -> None:
         """Check the ranges."""
         check_fields(self)
-        check_hidden_sizes(self.hidden_sizes)
-        if not 0.0 < self.initial_std <= math.exp(distributions.LOG_STD_MAX):
-            raise ValueError(f"initial_std must be above 0 and at most 7.38, got {self.initial_std}.")
 
 
 class PpoHyper(NamedTuple):

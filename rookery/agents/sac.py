@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from rookery import distributions, gradients, hyperparams, networks, returns
-from rookery.agents.base import OffPolicyAgent, UpdateLayout, check_continuous, check_hidden_sizes, check_output_scale
+from rookery.agents.base import OffPolicyAgent, UpdateLayout, check_continuous
 from rookery.agents.encoders import EncoderName, apart, reader
 from rookery.envs.base import EnvSpec
-from rookery.factories import check_fields, config_from
+from rookery.factories import POSITIVE, Within, check_fields, config_from
 from rookery.hyperparams import Field, LogUniform, OneMinusLog
 from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition, named
 
@@ -29,19 +29,19 @@ class SacConfig:
       ValueError: a temperature or a scale that is not positive, or a layer size below 1.
     """
 
-    hidden_sizes: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers of the policy and of each critic (each at least 1)."""
-    critic_hidden_sizes: tuple[int, ...] | None = None
-    """Widths of the hidden layers of each critic (each at least 1); by default those of the policy."""
-    alpha_init: float = 1.0
-    """Initial temperature of the entropy bonus (above 0, in units of reward per nat)."""
+    hidden_sizes: Annotated[tuple[int, ...], Within(1)] = (256, 256)
+    """Widths of the hidden layers of the policy and of each critic."""
+    critic_hidden_sizes: Annotated[tuple[int, ...] | None, Within(1)] = None
+    """Widths of the hidden layers of each critic; by default those of the policy."""
+    alpha_init: Annotated[float, POSITIVE] = 1.0
+    """Initial temperature of the entropy bonus (in units of reward per nat)."""
     fix_alpha: bool = False
     """Keep the temperature at its initial value instead of learning it."""
     target_entropy_scale: float = 1.0
     """Scale of the learned temperature's target entropy, which is -scale x action size (nats)."""
-    output_scale: float = 1.0
-    """Initial variance scale of the policy's last layer (above 0): a small value, such as 0.01, starts the policy near
-    the middle of the action range."""
+    output_scale: Annotated[float, POSITIVE] = 1.0
+    """Initial variance scale of the policy's last layer: a small value, such as 0.01, starts the policy near the middle
+    of the action range."""
     encoder: EncoderName = "auto"
     """How the networks read observations: nature or small, convolutional encoders of images (Mnih 2015; MinAtar, Young
     2019); none, as a vector; auto, by the size of the image, and none for vectors."""
@@ -49,10 +49,6 @@ class SacConfig:
     def __post_init__(self) -> None:
         """Check the ranges."""
         check_fields(self)
-        if self.alpha_init <= 0:
-            raise ValueError(f"alpha_init must be above 0, got {self.alpha_init}.")
-        check_hidden_sizes(self.hidden_sizes, self.critic_hidden_sizes)
-        check_output_scale(self.output_scale)
 
 
 class SacHyper(NamedTuple):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from rookery import hyperparams
 from rookery.envs.base import SkillSpec, Step
-from rookery.factories import check_fields
+from rookery.factories import SettingError, Within, check_fields
 from rookery.hyperparams import Field, LogUniform, Space
 from rookery.types import Array, Hyper, Metrics, PyTree, Scalar
 
@@ -31,25 +31,22 @@ class SmerlConfig:
     fitness `return`, selection uses the reward that is learned."""
     smerl_target: float | None = None
     """Target return of SMERL; by default a fraction of the greatest running mean return of any skill."""
-    smerl_fraction: float = 0.9
-    """Fraction of the greatest running mean return that is the target if smerl_target is not set, in (0, 1]."""
-    smerl_margin: float = 0.0
-    """Amount by which a skill's return may miss the target and still be rewarded for diversity (at least 0)."""
+    smerl_fraction: Annotated[float, Within(0, 1, excluded=(0,))] = 0.9
+    """Fraction of the greatest running mean return that is the target if smerl_target is not set."""
+    smerl_margin: Annotated[float, Within(0)] = 0.0
+    """Amount by which a skill's return may miss the target and still be rewarded for diversity."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         check_fields(self)
-        if not 0.0 < self.smerl_fraction <= 1.0:
-            raise ValueError(f"smerl_fraction must lie in (0, 1], got {self.smerl_fraction}.")
-        if self.smerl_margin < 0.0:
-            raise ValueError(f"smerl_margin must not be negative, got {self.smerl_margin}.")
         fraction_set = self.smerl_fraction != SmerlConfig.smerl_fraction
         if self.smerl_target is not None and fraction_set:
-            raise ValueError("smerl_fraction applies only without a smerl_target; give it or smerl_target, not both.")
-        if (self.smerl_target is not None or self.smerl_margin or fraction_set) and not self.smerl:
-            raise ValueError(
-                "smerl_target, smerl_fraction and smerl_margin have no effect without smerl; turn it on or drop them."
-            )
+            problem = "applies only without {smerl_target}"
+            raise SettingError("smerl_fraction", None, problem, "give it or {smerl_target}, not both")
+        given = {"smerl_target": self.smerl_target is not None, "smerl_margin": self.smerl_margin > 0}
+        unused = [name for name, is_given in {**given, "smerl_fraction": fraction_set}.items() if is_given]
+        if unused and not self.smerl:
+            raise SettingError(unused[0], None, "has no effect without {smerl}", "turn it on, or leave this out")
 
     @property
     def threshold(self) -> "ReturnThreshold":

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 
 from rookery import gradients, hyperparams, networks, returns, trees
 from rookery.agents import backend
-from rookery.agents.base import OffPolicyAgent, UpdateLayout, check_continuous, check_hidden_sizes, check_output_scale
+from rookery.agents.base import OffPolicyAgent, UpdateLayout, check_continuous
 from rookery.agents.encoders import EncoderName, Reader, apart, reader
 from rookery.envs.base import EnvSpec
-from rookery.factories import Within, check_fields, config_from
+from rookery.factories import POSITIVE, Within, check_fields, config_from
 from rookery.hyperparams import Field, LogUniform, OneMinusLog, Uniform
 from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition, named
 
@@ -30,15 +30,15 @@ class Td3Config:
       ValueError: a delay or a layer size below 1, or a scale that is not positive.
     """
 
-    hidden_sizes: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers of the policy and of each critic (each at least 1)."""
-    critic_hidden_sizes: tuple[int, ...] | None = None
-    """Widths of the hidden layers of each critic (each at least 1); by default those of the policy."""
+    hidden_sizes: Annotated[tuple[int, ...], Within(1)] = (256, 256)
+    """Widths of the hidden layers of the policy and of each critic."""
+    critic_hidden_sizes: Annotated[tuple[int, ...] | None, Within(1)] = None
+    """Widths of the hidden layers of each critic; by default those of the policy."""
     policy_delay: Annotated[int, Within(1)] = 2
-    """Updates of the critics per update of the policy and of all targets (at least 1)."""
-    output_scale: float = 1.0
-    """Initial variance scale of the policy's last layer (above 0): a small value, such as 0.01, starts the policy near
-    the middle of the action range."""
+    """Updates of the critics per update of the policy and of all targets."""
+    output_scale: Annotated[float, POSITIVE] = 1.0
+    """Initial variance scale of the policy's last layer: a small value, such as 0.01, starts the policy near the middle
+    of the action range."""
     encoder: EncoderName = "auto"
     """How the networks read observations: nature or small, convolutional encoders of images (Mnih 2015; MinAtar, Young
     2019); none, as a vector; auto, by the size of the image, and none for vectors."""
@@ -48,8 +48,6 @@ class Td3Config:
     def __post_init__(self) -> None:
         """Check the ranges."""
         check_fields(self)
-        check_hidden_sizes(self.hidden_sizes, self.critic_hidden_sizes)
-        check_output_scale(self.output_scale)
 
 
 class Td3Hyper(NamedTuple):

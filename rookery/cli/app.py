@@ -1,24 +1,37 @@
 """The command line: `rookery train | resume | evaluate | render | compare | report | export | envs`.
 
-tyro derives it from the config dataclasses. `commands.py` has the commands for existing runs, `flags.py` the messages
-for invalid flags.
+`options.py` derives the flags from the config dataclasses, `parser.py` has cyclopts parse them, `commands.py` has the
+commands for existing runs.
 """
 
+import contextlib
 import dataclasses
 import importlib.metadata
+import inspect
 import re
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
-import tyro
+from cyclopts import Parameter
 
 from rookery import running
-from rookery.cli import commands, config_file, flags, help, islands, parameters, planning
-from rookery.cli.options import FLAG, settings_class
+from rookery.cli import commands, config_file, islands, planning
+from rookery.cli.config_file import ConfigFile
+from rookery.cli.options import (
+    ENVIRONMENT,
+    Option,
+    Positional,
+    environment_option,
+    flag_of,
+    options_of,
+    options_of_kind,
+    with_values,
+)
+from rookery.cli.parser import CommandLineError, Parser, print_commands
 from rookery.distributed.initialize import ProcessesConfig, ProcessGroup, join
 from rookery.distributed.signals import Interrupted
 from rookery.distributed.sync import check_alike, is_first
@@ -27,7 +40,7 @@ from rookery.experiments import warm_start_settings
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import KindWarning, check_effects, kinds, with_steps
 from rookery.experiments.spec import Kind, RunSpec
-from rookery.factories import place_of
+from rookery.factories import GUIDES, POSITIVE, SettingError, Within, check_fields, place_of, unknown_name
 from rookery.islands import IslandError
 from rookery.storage import events, sources
 from rookery.storage.checkpoint import CheckpointWarning
@@ -49,10 +62,10 @@ class Train:
 
     spec: RunSpec
     """The run."""
-    config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
+    config_file: Annotated[Path | None, Parameter(name="--config")] = None
     """TOML or YAML file with settings, named like the flags without their dashes; typed flags take precedence."""
-    steps: float | None = None
-    """Environment steps of each member (above 0), another way to say how many generations; rounded up to whole ones."""
+    steps: Annotated[float | None, POSITIVE] = None
+    """Environment steps of each member, another way to say how many generations; rounded up to whole ones."""
     print_config: bool = False
     """Print all settings as a TOML file for `--config`; train nothing."""
     plan: bool = False
@@ -65,15 +78,14 @@ class Train:
 class Resume:
     """Resume a run from its newest complete checkpoint; the results are bit-identical to an uninterrupted run."""
 
-    run: tyro.conf.Positional[Path]
+    run: Positional[Path]
     """Run directory."""
-    generations: int | None = None
-    """Total number of generations after which the run ends (at least 1); by default the number that the run was
-    configured with."""
-    devices: int | None = None
-    """Number of devices to shard the population over (at least 1; it must divide the population); by default the
-    setting that the run was configured with."""
-    islands: int | None = None
+    generations: Annotated[int | None, Within(1)] = None
+    """Total number of generations after which the run ends; by default the number that the run was configured with."""
+    devices: Annotated[int | None, Within(1)] = None
+    """Number of devices to shard the population over (it must divide the population); by default the setting that the
+    run was configured with."""
+    islands: Annotated[int | None, Within(1)] = None
     """Number of islands of a run of islands (at least as many as it has, further ones are added); by default as many as
     it has."""
     quiet: bool = False
@@ -85,124 +97,178 @@ class Resume:
 
 
 _COMMANDS = {"train": Train, "resume": Resume} | {name: command for name, (command, _) in commands.COMMANDS.items()}
-_ABOUT = "Train populations of reinforcement-learning agents; evaluate, render, compare, report and export their runs."
+_ABOUT = """Train populations of reinforcement-learning agents; evaluate, render, compare, report and export their runs.
+
+`rookery COMMAND --help` describes a command, `rookery --version` prints the version."""
+_NO_FILE = ConfigFile()
 
 
-def _default(kind: Kind, arguments: Sequence[str]) -> RunSpec:
-    """The defaults of a kind of run in a command line."""
-    words = [word for argument in arguments for word in argument.split("=", 1 if argument.startswith("--") else 0)]
-    flags = [word[2:].replace("-", "_") if word.startswith("--") else "" for word in words[:-1]]
-    given = {name: words[flags.index(name) + 1] for name in ("env", *warm_start_settings.DEFAULTS) if name in flags}
-    given = {name: word for name, word in given.items() if not word.startswith("-") and word != "None"}
-    return warm_start_settings.defaults(kind, given)
+class CommandLine(NamedTuple):
+    """A command line, after the command and the kind of run in it."""
+
+    parser: Parser
+    words: Sequence[str]
+    name: str
+    """Of the command."""
+    kind: Kind | None = None
+    file: ConfigFile = _NO_FILE
+
+    def values(self) -> dict[tuple[str, ...], Any]:
+        """The values that are given; see `Parser.parse`."""
+        return self.parser.parse(self.words, self.file.path, self.file.settings)
+
+    def shown(self, name: str) -> str:
+        """A setting as it was given: a flag, or its name in the config file."""
+        option = self.parser.option(name)
+        if option is None:
+            return name
+        typed = {word.partition("=")[0].replace("_", "-").replace("--no-", "--") for word in self.words}
+        flags = (option.flag, *option.aliases)
+        keys = [key for key in self.file.settings if flag_of(key) in flags]
+        is_of_file = bool(keys) and not typed & {*flags}
+        return keys[0] if is_of_file else next((flag for flag in flags if flag in typed), option.flag)
+
+    def text(self, error: Exception) -> str:
+        """An error as one sentence, with the settings as they were given."""
+        if not isinstance(error, SettingError):
+            return _sentence(error)
+        is_of_file = self.shown(error.field) in self.file.settings
+        return (f"{self.file.path}: " if is_of_file else "") + error.text(self.shown)
 
 
-def _kind_in(words: Sequence[str]) -> Kind | None:
-    """The kind of run in the command line of `rookery train`; None if there is none."""
-    return kinds().get("".join(words[1:2]).replace("_", "-")) if words[:1] == ["train"] else None
+def read_line(arguments: Sequence[str]) -> CommandLine:
+    """Find the command, the kind of run and the config file in a command line.
+
+    Raises:
+      SettingError: the command, the kind or the file does not exist.
+      CommandLineError: one is missing, or the file is invalid.
+    """
+    words = [*arguments]
+    name = "".join(words[:1]).replace("_", "-")
+    if name.startswith("-") or not name:
+        problem = f"has no flag {name}" if name else f"needs one of {', '.join(_COMMANDS)}"
+        raise CommandLineError(f"rookery {problem}; `rookery --help` lists all.")
+    if name not in _COMMANDS:
+        raise unknown_name("command", words[0], "command", _COMMANDS)
+    if name != "train":
+        options = [option._replace(part=option.part or "options") for option in options_of(_COMMANDS[name])]
+        return CommandLine(Parser(f"rookery {name}", inspect.getdoc(_COMMANDS[name]) or "", options), words[1:], name)
+    return _train_line(words[1:])
 
 
-def _command_and_flags(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """The command in a command line, such as `rookery train sac`, and its flags; {} if the command is incomplete."""
-    name, kind = "".join(words[:1]), _kind_in(words)
-    if kind is not None:
-        return f"rookery train {kind.name}", flags.flags_of(Train) | flags.flags_of(kind)
-    if name == "train":
-        return "rookery train", {}
-    return (f"rookery {name}", flags.flags_of(_COMMANDS[name])) if name in _COMMANDS else ("rookery", {})
+def _train_line(words: list[str]) -> CommandLine:
+    """The command line of `rookery train`, from the words after it."""
+    common = [*options_of(Train)]
+    path = config_file.path_in(words)
+    found, settings = None, config_file.read(path) if path else {}
+    place = _place_of_kind(words, [option.flag for option in common if option.is_switch]) if path else 0
+    if place < len(words) and not words[place].startswith("-"):
+        found = words.pop(place)
+    recorded = settings.pop("kind", None)
+    if found is None and recorded is None:
+        missing = f'{path} has no kind; add one, such as kind = "pbt-sac", or type it after train'
+        if not path:
+            before = f" before {words[0]}" if words else ""
+            missing = f"rookery train needs a kind of run{before}, such as pbt-sac; `rookery train --help` lists them"
+        raise CommandLineError(f"{missing}.")
+    given = [str(one).replace("_", "-") for one in (found, recorded) if one is not None]
+    for one in given:
+        if one not in kinds():
+            place = f"{path}: " if found is None else ""
+            raise CommandLineError(f"{place}{unknown_name('kind', one, 'kind of run', kinds())}")
+    if len({*given}) > 1:
+        raise CommandLineError(f"{path} is for {given[1]}, but {given[0]} was typed; leave one of the two out.")
+    kind = kinds()[given[0]]
+    file = ConfigFile(path, settings)
+    options = [*options_of_kind(kind), *common]
+    if kind.agent is not None:
+        flags = [word.partition("=")[0] for word in words] + [flag_of(key) for key in settings]
+        options += [environment_option(flag) for flag in dict.fromkeys(flags) if re.match(rf"{ENVIRONMENT}.", flag)]
+    for option in options:
+        keys = [key for key in settings if flag_of(key) in (option.flag, *option.aliases)]
+        if keys[1:]:
+            raise CommandLineError(f"{path}: {keys[1]} is given twice, as {keys[0]} too; leave one of them out.")
+    about = "\n\n".join(filter(None, (kind.title, kind.sources)))
+    parser = Parser(f"rookery train {kind.name}", about, options, f"guide: {GUIDES}/{kind.guide}.md")
+    return CommandLine(parser, words, "train", kind, file)
 
 
-def _as_typed(message: str, line: config_file.CommandLine | None) -> str:
-    """An error message in which settings are replaced by the flags, or names in the config file, that caused it."""
-    if line is None:  # the config file cannot be read, and the message names it
-        return message
-    arguments = line.words
-    command, found = _command_and_flags(arguments)
-    names = {"population_size": "--population"} if "--population" in found else {}
-    names |= {"eval_episodes": "--episodes"} if command == "rookery evaluate" else {}
-    names |= parameters.named(arguments)
-    message = flags.as_typed(message, found, names)
-    message = message if _without_alias(arguments) == [*arguments] else message.replace("--population", "--seeds")
-    return line.explain(message)
-
-
-def _without_alias(arguments: Sequence[str]) -> list[str]:
-    """Replace `--seeds`, the alias of `--population` in runs of independent members."""
-    kind = _kind_in(arguments[:2])
-    independent = kind is not None and kind.method.is_independent
-    return [re.sub("^--seeds(?==|$)", "--population", word) if independent else word for word in arguments]
+def _place_of_kind(words: Sequence[str], switches: Sequence[str]) -> int:
+    """The place of the kind of run beside `--config`, or of the word in its place; the number of words without one."""
+    for place, word in enumerate(words):
+        before, after_file = "".join(words[:place][-1:]), "--config" in words[:place][-2:-1]
+        is_value = before.startswith("--") and "=" not in before and before not in switches
+        expected = place == 0 or after_file or before.startswith("--config=") or word.replace("_", "-") in kinds()
+        if expected and not is_value and not word.startswith("-"):
+            return place
+    return len(words)
 
 
 def parse(arguments: Sequence[str]) -> Any:
     """Parse a command line to an instance of its command class, such as `Train`.
 
     Raises:
-      FlagError: a command, a flag or a value does not exist, or a value is outside its range, also in `--config`.
+      SettingError: a command, a kind of run or a value is invalid, also in `--config`.
+      CommandLineError: a flag does not exist, or a value is missing.
       ValueError: the path given to `--replay-schedule` or `--init-from` is no run directory.
     """
-    return _parse(config_file.expand(arguments, flags.flags_of(Train)).words)
+    return _parse(read_line(arguments))
 
 
-def _parse(arguments: Sequence[str]) -> Any:
-    words, chosen = parameters.taken(_without_alias(arguments))
-    words[:1] = [word.replace("_", "-") for word in words[:1]]
-    command, found = _command_and_flags(words)
-    for place, label, known in ((0, "command", [*_COMMANDS]), (1, "kind of run", [*kinds()])):
-        if words[place : place + 1] and not words[place].startswith("-") and (place == 0 or words[0] == "train"):
-            flags.check_name(label, words[place], known)
-    if {"-h", "--help"} & {*words}:
-        _print_help(words)
-    incomplete = words[:1] in ([], ["train"]) and _kind_in(words) is None
-    if incomplete or words[0] not in _COMMANDS:
-        unknown = next((word for word in words if word.startswith("-")), "")
-        if unknown:
-            raise flags.FlagError(flags.unknown_flag(unknown, words, command, found))
-        raise flags.FlagError(f"{command} needs one of {', '.join(kinds() if words else _COMMANDS)}.")
-    flags.check(words, command, found)
-    typed, kind = flags.with_values(words, found), _kind_in(words)
-    with flags.parse_errors(words, command, found):
-        if kind is not None:
-            return _parse_train(kind, _default(kind, words), typed[2:], chosen)
-        return _parse_as(_COMMANDS[words[0]], typed[1:])
+def _parse(line: CommandLine) -> Any:
+    values = line.values()
+    if line.kind is not None:
+        return _trained(_default(line.kind, values), values)
+    command = _COMMANDS[line.name]
+    arguments = {path[0]: values.pop(path) for path in [*values] if len(path) == 1}
+    made = with_values(command(**arguments), values)
+    check_fields(made)
+    return made
 
 
-def _parse_as(command: type, words: Sequence[str]) -> Any:
-    return tyro.cli(command, args=words, prog="rookery", description="", config=(tyro.conf.OmitArgPrefixes,))
+def _default(kind: Kind, values: Mapping[tuple[str, ...], Any]) -> RunSpec:
+    """The defaults of a kind of run, with settings of the run that a value names."""
+    return warm_start_settings.defaults(kind, {path[-1]: value for path, value in values.items()})
 
 
-def _parse_train(kind: Kind, usual: RunSpec, words: Sequence[str], chosen: Mapping[str, Any]) -> Train:
-    """Parse the flags of `rookery train KIND`.
-
-    Args:
-      kind: of run.
-      usual: the run with the defaults.
-      words: after the kind.
-      chosen: choices for parameters of the environment, in the search space.
-    """
-    fields = [("spec", settings_class(kind, usual))]
-    parsed = _parse_as(dataclasses.make_dataclass("Train", fields, bases=(Train,), frozen=True), words)
-    settings = vars(parsed.spec)
-    if "space" in settings:
-        settings["space"] = {name.removeprefix(FLAG): one for name, one in settings["space"].items()} | dict(chosen)
-    try:
-        spec = with_steps(usual.replace(**settings), usual, parsed.steps)
-    except (TypeError, ValueError) as error:
-        raise flags.FlagError(str(error)) from error
-    return Train(**{**vars(parsed), "spec": spec})
+def _trained(usual: RunSpec, values: Mapping[tuple[str, ...], Any]) -> Train:
+    """The command `rookery train KIND`, from the defaults and the given values."""
+    own = {field.name for field in dataclasses.fields(Train)}
+    command = with_values(Train(usual), {path: value for path, value in values.items() if path[0] in own})
+    check_fields(command)
+    spec = with_values(usual, {path: value for path, value in values.items() if path[0] not in own})
+    return dataclasses.replace(command, spec=with_steps(spec, usual, command.steps))
 
 
-def _print_help(words: Sequence[str]) -> None:
-    """Print the help of a command or of a kind of run, and exit."""
-    named = next((word for word in words if word.replace("_", "-") in kinds()), "")
-    if (kind := _kind_in([words[0], named])) is not None:
-        help.print_kind(Train(_default(kind, words)))
-    elif words[0] == "train":
-        help.print_kinds(Train(kinds()["sac"].default()))
-    elif words[0] in _COMMANDS:
-        help.print_command(words[0], _COMMANDS[words[0]])
+def _print_help(arguments: Sequence[str]) -> None:
+    """Print the help of a command or of a kind of run."""
+    words = [word for word in arguments if word not in ("-h", "--help")]
+    if not words:
+        texts = {name: (command.__doc__ or "").partition("\n\n")[0] for name, command in _COMMANDS.items()}
+        print_commands("rookery", _ABOUT, {"commands": texts})
+    elif words == ["train"]:
+        subjects: dict[str, dict[str, str]] = {}
+        for kind in kinds().values():
+            subjects.setdefault(kind.subject, {})[kind.name] = kind.title.partition(". ")[0].rstrip(".")
+        about = f"{Train.__doc__}\n\n`rookery train KIND --help` describes a kind of run and all its options."
+        print_commands("rookery train", about, subjects)
     else:
-        help.print_commands(_ABOUT, _COMMANDS)
-    sys.exit(0)
+        line, values = read_line(words), {}
+        with contextlib.suppress(SettingError, CommandLineError):
+            values = line.values()
+        line.parser.print_help(_defaults(line, values))
+
+
+def _defaults(line: CommandLine, values: Mapping[tuple[str, ...], Any]) -> dict[Option, Any]:
+    """The default of each option that is not required."""
+    options = [option for option in line.parser.options if not option.is_required]
+    if line.kind is None:
+        command = _COMMANDS[line.name]
+        config = command(**{option.path[0]: None for option in line.parser.options if option.is_required})
+        return {option: option.value(config) for option in options}
+    usual = _default(line.kind, values)
+    both = {**usual.flat, **vars(Train(usual))}
+    return {option: option.value(both) for option in options}
 
 
 def main() -> None:
@@ -228,12 +294,16 @@ def _run_command(words: list[str]) -> None:
     if words == ["--version"]:
         print(f"rookery {importlib.metadata.version('rookery')}")
         return
-    group, line = ProcessGroup(), None
+    group, line, command = ProcessGroup(), None, None
     try:
-        line = config_file.expand(words, flags.flags_of(Train))
-        command = _parse(line.words)
+        if {"-h", "--help"} & {*words}:
+            _print_help(words)
+            return
+        line = read_line(words)
+        command = _parse(line)
         if isinstance(command, Train) and command.print_config:
-            print(config_file.to_toml(command.spec, _default(command.spec.kind, line.words)), end="")
+            default = _default(command.spec.kind, line.values())
+            print(config_file.to_toml(command.spec, default), end="")
             return
         keep_compiled_programs()
         group = _join(command)
@@ -246,9 +316,6 @@ def _run_command(words: list[str]) -> None:
             print(f"\n{stop}" if interrupted else f"error: {lines}", file=sys.stderr)
         group.leave()
         sys.exit(128 + stop.signum if interrupted else 1)
-    except flags.FlagError as error:
-        print(f"error: {_as_typed(str(error), line)}", file=sys.stderr)
-        sys.exit(2)
     except KeyboardInterrupt:
         trains = {*words[:1]} <= {"train", "resume"}
         print(f"\nstopped{_AFTER_INTERRUPT if trains else ''}", file=sys.stderr)
@@ -256,10 +323,11 @@ def _run_command(words: list[str]) -> None:
         sys.exit(130)
     except (ValueError, ImportError, MemoryError, OSError, HostError) as error:
         group.await_lost_process(error)
-        message = _as_typed(_sentence(error), line)
+        message = line.text(error) if line else _sentence(error)
         print(f"{'' if group.alone or is_first() else group}error: {message}", file=sys.stderr)
         group.abandon(1, message)
-        sys.exit(1)
+        invalid = command is None and isinstance(error, SettingError | CommandLineError)
+        sys.exit(2 if invalid else 1)
     except Exception as error:
         group.fail(error)
         raise

@@ -6,17 +6,16 @@ import threading
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
-
-import tyro
+from typing import Annotated, Literal
 
 from rookery.cli import listings
 from rookery.cli.islands import ReplayIsland, replay
+from rookery.cli.options import Positional
 from rookery.deploy import evaluate
 from rookery.deploy import render as rendering
 from rookery.envs import registry
 from rookery.envs.custom import is_custom
-from rookery.factories import SUITE_PREFIXES
+from rookery.factories import SUITE_PREFIXES, SettingError, Within
 from rookery.report import tables
 from rookery.report.figures.skills import draw_skills
 from rookery.report.formatting import counted
@@ -30,13 +29,13 @@ from rookery.training.terminal import Terminal, terminal
 class Evaluate:
     """Evaluate every member of a run's checkpoint, or every elite of its repertoire, on new start states."""
 
-    run: tyro.conf.Positional[Path]
+    run: Positional[Path]
     """Run directory."""
-    episodes: int = 100
-    """Full episodes with deterministic actions per member or elite (at least 1)."""
-    goals: int | None = None
-    """Also let the skills of the best member reach this number of goals (at least 1), positions drawn within the limits
-    of the task's descriptor; for runs of metra and lsd on a task whose descriptor is a position."""
+    episodes: Annotated[int, Within(1)] = 100
+    """Full episodes with deterministic actions per member or elite."""
+    goals: Annotated[int | None, Within(1)] = None
+    """Also let the skills of the best member reach this number of goals, positions drawn within the limits of the
+    task's descriptor; for runs of metra and lsd on a task whose descriptor is a position."""
     seed: int = 0
     """Seed of the start states and of the goals (an integer)."""
     checkpoint: str = "last"
@@ -55,16 +54,16 @@ class Evaluate:
 class Render:
     """Render an episode of a run's best member or elite as an animation (planar tasks, gymnax, JaxMARL, Gymnasium)."""
 
-    run: tyro.conf.Positional[Path]
+    run: Positional[Path]
     """Run directory."""
     picture: Path | None = None
     """File to write, ending in .gif, or in .mp4 if ffmpeg is installed; by default episode.gif in the run directory."""
-    member: int | None = None
+    member: Annotated[int | None, Within(0)] = None
     """Number of the member that acts (0 to population - 1); by default the best one in its last evaluation."""
     cell: str | None = None
     """Elite that acts, in a run with a repertoire: best (the default), a cell's index, or a descriptor such as
     0.2,0.8 for the nearest elite."""
-    skill: int | None = None
+    skill: Annotated[int | None, Within(0)] = None
     """Number of the skill, in a run that discovers skills (0 to number of skills - 1); by default 0."""
     seed: int = 0
     """Seed of the start state (an integer)."""
@@ -77,7 +76,7 @@ class Render:
 class Envs:
     """List all tasks, those that match a word, or everything about one."""
 
-    name: tyro.conf.Positional[str] = ""
+    name: Positional[str] = ""
     """A task, package.module:factory or gym:ID to describe; or a part of the names to list (ant). By default all."""
 
 
@@ -89,7 +88,7 @@ class Compare:
     separate environment steps. Definitions: Agarwal 2021 (arXiv:2108.13264).
     """
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
+    runs: Positional[tuple[Path, ...]]
     """Run directories."""
     picture: Path = Path("comparison.png")
     """File to write the plot to."""
@@ -99,12 +98,12 @@ class Compare:
     metric: str | None = None
     """Measure of the task (`rookery envs NAME`), or return, to compare in place of the fitness of the same members; it
     compares runs of different objectives too."""
-    resamples: int = 5_000
-    """Bootstrap resamples for each interval (at least 1)."""
-    fresh: int | None = None
-    """Compare by a new evaluation of each run's checkpoint on this number of episodes (at least 1). It covers every
-    independent member; of other runs, the member or elite that was best in the evaluations during training, whose
-    maximum is optimistically biased."""
+    resamples: Annotated[int, Within(1)] = 5_000
+    """Bootstrap resamples for each interval."""
+    fresh: Annotated[int | None, Within(1)] = None
+    """Compare by a new evaluation of each run's checkpoint on this number of episodes. It covers every independent
+    member; of other runs, the member or elite that was best in the evaluations during training, whose maximum is
+    optimistically biased."""
     checkpoint: str = "last"
     """Checkpoint of each run for `--fresh`: last, best (by the run's `--best-by`), or the
     number of a generation."""
@@ -116,37 +115,37 @@ class Compare:
 class Report:
     """Write an interactive HTML page with plots and recorded episodes of a run, or of several runs side by side."""
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
+    runs: Positional[tuple[Path, ...]]
     """Run directories."""
     page: Path | None = None
     """File to write; by default report.html in the run directory, or in the working directory for several runs."""
-    rollouts: int | Literal["all"] = 12
-    """Episodes to record for the page (at least 0, or all): of elites spread over the repertoire, of the skills, or of
-    the best members."""
+    rollouts: Annotated[int | Literal["all"], Within(0)] = 12
+    """Episodes to record for the page (or all): of elites spread over the repertoire, of the skills, or of the best
+    members."""
     seed: int = 0
     """Seed of the start state of the episodes (an integer)."""
     serve: bool = False
     """Serve the page over HTTP, not as a file, and update it while the run continues, until Ctrl-C."""
     host: str = "127.0.0.1"
     """Host name or IP address to serve at; the default accepts connections from this machine only."""
-    port: int = 8000
-    """Port to serve at (0 to 65535); 0 takes any free port."""
+    port: Annotated[int, Within(0, 65535)] = 8000
+    """Port to serve at; 0 takes any free port."""
 
 
 @dataclass(frozen=True)
 class Export:
     """Export a policy of a run as a folder that can be used without rookery, and check that its actions are equal."""
 
-    run: tyro.conf.Positional[Path]
+    run: Positional[Path]
     """Run directory."""
     to: Path | None = None
     """Folder to write: new, empty or an earlier export; by default policy in the run directory."""
     cell: str | None = None
     """Elite of a repertoire to export: best (the default), the number of a cell, or a descriptor such as 0.2,0.8, for
     the elite with the nearest descriptor."""
-    member: int | None = None
+    member: Annotated[int | None, Within(0)] = None
     """Number of the member to export (0 to population - 1); by default the best one in its last evaluation."""
-    skill: int | None = None
+    skill: Annotated[int | None, Within(0)] = None
     """Number of the skill that the policy is fixed to, in a run that discovers skills (0 to number of skills - 1); by
     default 0."""
     checkpoint: str = "last"
@@ -163,7 +162,7 @@ def evaluator(command: Evaluate) -> None:
         _tournament(command)
         return
     if command.against is not None:
-        raise ValueError("against has an effect only with --tournament; give it, or leave --against out.")
+        raise SettingError("against", None, "has an effect only with {tournament}", "give it, or leave this out")
     goals = None
     if command.goals is not None:
         goals = evaluate.evaluate_goals(command.run, command.goals, command.seed, command.checkpoint)
@@ -192,7 +191,7 @@ def _tournament(command: Evaluate) -> None:
     from rookery.report.figures.tournament import draw_tournament
 
     if command.goals is not None:
-        raise ValueError("goals has no effect with --tournament; leave one of them out.")
+        raise SettingError("goals", None, "has no effect with {tournament}", "leave one of them out")
     result = tournament(command.run, command.against, command.episodes, command.seed, command.checkpoint)
     opponents = "" if command.against is None else f" against {command.against}"
     title, console = f"{command.run}, generation {result.generation}{opponents}", terminal()
@@ -225,7 +224,8 @@ def compare(command: Compare) -> None:
 
     fresh = None if command.fresh is None else evaluate.fresh(command.fresh, command.seed, command.checkpoint)
     if fresh is None and (command.checkpoint, command.seed) != ("last", 0):
-        raise ValueError("--checkpoint and --seed have an effect only with --fresh; give --fresh, or leave them out.")
+        name = "checkpoint" if command.checkpoint != "last" else "seed"
+        raise SettingError(name, None, "has an effect only with {fresh}", "give it, or leave this out")
     chosen = {"score": command.score, "fresh": fresh, "metric": command.metric}
     comparison = comparing.compare(command.runs, command.picture, command.resamples, **chosen)
     console = terminal()
@@ -243,9 +243,10 @@ def report(command: Report) -> None:
     if isinstance(command.rollouts, int) and command.rollouts < 0:
         raise ValueError(f"rollouts must be at least 0, or all, got {command.rollouts}.")
     if command.serve and command.page is not None:
-        raise ValueError(f"a page that is served is not written to {command.page}; leave out --page, or --serve.")
+        raise SettingError("page", None, "has no effect with {serve}", "leave one of them out")
     if not command.serve and (command.host, command.port) != (Report.host, Report.port):
-        raise ValueError("host and port have an effect only with --serve; give it, or leave them out.")
+        name = "host" if command.host != Report.host else "port"
+        raise SettingError(name, None, "has an effect only with {serve}", "give it, or leave this out")
     runs = check_runs(command.runs, command.page, begun=not command.serve)
     count = None if command.rollouts == "all" else command.rollouts
     roll_out = partial(_roll_out, console, count, command.seed)

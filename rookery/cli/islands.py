@@ -3,12 +3,13 @@
 import dataclasses
 import functools
 from pathlib import Path
-
-import tyro
+from typing import Annotated
 
 from rookery import running
+from rookery.cli.options import Positional
 from rookery.distributed.initialize import ProcessesConfig
 from rookery.experiments.spec import RunSpec
+from rookery.factories import SettingError, Within
 from rookery.islands import plan, replay_island
 from rookery.report.formatting import counted
 from rookery.storage import events
@@ -22,9 +23,9 @@ from rookery.training.terminal import terminal
 class ReplayIsland:
     """Run an island again from its seed and its recorded imports, and compare all bits with its newest checkpoint."""
 
-    run: tyro.conf.Positional[Path]
+    run: Positional[Path]
     """Run directory of all islands."""
-    island: tyro.conf.Positional[int]
+    island: Annotated[Positional[int], Within(0)]
     """Number of the island (0 to the number of islands - 1)."""
 
 
@@ -36,7 +37,7 @@ def has_islands(spec: RunSpec, processes: ProcessesConfig) -> bool:
     """
     if not _wanted(spec):
         if processes.ray_address is not None:
-            raise ValueError("ray_address has an effect only with islands; give --islands, or leave it out.")
+            raise SettingError("ray_address", None, "has an effect only with {islands}", "give it, or leave this out")
         return False
     plan.check(spec)
     _check_alone(processes)
@@ -109,7 +110,9 @@ def resume(
     if not _divided(folder):
         for name, value in (("islands", islands), ("ray_address", processes.ray_address)):
             if value is not None:
-                raise ValueError(f"{name} has an effect only for a run that was started with --islands; leave it out.")
+                raise SettingError(
+                    name, None, "has an effect only for a run that was started with {islands}", "leave it out"
+                )
         return False
     _check_alone(processes)
     spec = plan.resumed(folder, islands, changed)

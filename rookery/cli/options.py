@@ -4,28 +4,26 @@ A field needs no entry here: it belongs to the heading of the dataclass that it 
 """
 
 import ast
-import copy
 import dataclasses
 import functools
 import inspect
 import itertools
-import types
 import typing
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-import tyro
-from typing_extensions import Doc
+from cyclopts import Parameter
 
 from rookery.experiments.agents import AgentRow
 from rookery.experiments.config import Chosen, parameter_flag
 from rookery.experiments.methods import program
 from rookery.experiments.spec import Kind, RunSpec
 from rookery.experiments.wrappers import team
+from rookery.factories import Within, range_of
 from rookery.hyperparams import Space
 from rookery.learners import widths
 from rookery.learners.base import EvaluationConfig
+from rookery.learners.rollout import PREFIX
 from rookery.storage.record import SKILL_METHODS
 
 MAIN = "main options"
@@ -60,29 +58,41 @@ _OWNERS[type(program.METHOD.settings)] = "program"
 """Dataclasses whose settings are in a part with others -> heading of their own."""
 
 IMPORTANT = (
-    *("env", "population", "ga-population", "batch-size", "num-skills", "member", "seed", "generations", "steps"),
-    *("steps-per-generation", "num-envs", "hidden-sizes", "devices", "init-from", "run-dir", "overwrite"),
+    *("factory", "env", "population", "ga-population", "batch-size", "num-skills", "member", "seed", "generations"),
+    *("steps", "steps-per-generation", "num-envs", "hidden-sizes", "devices", "init-from", "run-dir", "overwrite"),
     *("config", "print-config", "plan"),
 )
 """Options that the help shows first, where a kind of run has them."""
 
-FLAG = "space."
-"""Prefix of the flags of a search space, as in `--space.discount`."""
-_POSITIONAL = typing.get_args(tyro.conf.Positional[int])[1]
-_NAMES = {int: "INT", float: "FLOAT", str: "STR", Path: "PATH"}
+_POSITIONAL = Parameter()
+T = TypeVar("T")
+Positional = Annotated[T, _POSITIONAL]
+"""Type of an argument that is given by its place, without a flag."""
+
+EnvironmentChosen = Chosen | Literal["evolve"]
+"""Choice for a parameter of the task."""
+ENVIRONMENT = "--space.env."
+"""Beginning of the flags of the task's parameters, which depend on the task and not on the kind of run."""
 
 
 class Option(NamedTuple):
     """An option of a command."""
 
     flag: str
-    """Such as `--num-envs`."""
+    """Such as `--num-envs`; of an argument without a flag its name, such as `RUN`."""
     path: tuple[str, ...]
     """The field's name, after the names of the parts that it is in: `("learner", "num_envs")`."""
     hint: Any
     """Type of the value."""
-    owner: type
-    """Dataclass that declares the field; for a search space, its TypedDict."""
+    part: str
+    """The part that it belongs to in the help, a key of `HEADINGS`."""
+    explanation: str
+    """What it means."""
+    aliases: tuple[str, ...] = ()
+    """Other flags of the same meaning."""
+    is_required: bool = False
+    within: Within | None = None
+    """The valid numbers."""
 
     @property
     def name(self) -> str:
@@ -97,31 +107,18 @@ class Option(NamedTuple):
     @property
     def heading(self) -> str:
         """The heading of the help that the option belongs to."""
-        part = _OWNERS.get(self.owner, "".join(self.path[:-1][:1]))
-        return MAIN if self.name in IMPORTANT else HEADINGS.get(part, part.replace("_", " "))
-
-    @property
-    def metavar(self) -> str:
-        """The value in the usage, such as `INT`; "" for a switch."""
-        return "" if self.is_switch else metavar(self.hint)
+        is_important = self.name in IMPORTANT and self.part != "options"
+        return MAIN if is_important else HEADINGS.get(self.part, self.part.replace("_", " "))
 
     def value(self, config: Any) -> Any:
         """The value of the option in a config; None if a search space does not choose it."""
         for name in self.path:
-            config = config.get(name) if isinstance(config, typing.Mapping) else getattr(config, name)
+            config = config.get(name) if isinstance(config, Mapping) else getattr(config, name)
         return config
-
-    def explanation(self) -> str:
-        """The docstring of the field, on one line; "" if there is none."""
-        if typing.is_typeddict(self.owner):
-            hint = typing.get_type_hints(self.owner, include_extras=True)[self.path[-1]]
-            inner = typing.get_args(hint)[1:]
-            return next((note.documentation for note in inner if isinstance(note, Doc)), "")
-        return explanation_of(self.owner, self.path[-1])
 
 
 def options_of(config: type, path: tuple[str, ...] = ()) -> Iterator[Option]:
-    """The options of a command or of a part of a run: its dataclass fields with a default that are not positional.
+    """The options of a command or of a part of a run, from its dataclass.
 
     The fields of a class come before those that it inherits.
     """
@@ -131,78 +128,52 @@ def options_of(config: type, path: tuple[str, ...] = ()) -> Iterator[Option]:
 
     hints = typing.get_type_hints(config, include_extras=True)
     for entry in sorted(dataclasses.fields(config), key=depth):
-        hint, notes = hints[entry.name], ()
-        if typing.get_origin(hint) is typing.Annotated:
+        hint, within, notes = hints[entry.name], range_of(hints[entry.name]), ()
+        if typing.get_origin(hint) is Annotated:
             hint, *notes = typing.get_args(hint)
-        name = next((note.name for note in notes if getattr(note, "name", None)), entry.name)
-        inner = (*path, entry.name)
-        if not _has_default(entry):
-            continue
+        inner, given = (*path, entry.name), [note for note in notes if isinstance(note, Parameter)]
+        names = [name for note in given for name in note.name or ()]
+        is_required = entry.default is entry.default_factory is dataclasses.MISSING
         if dataclasses.is_dataclass(hint):
-            yield from options_of(typing.cast(type, hint), inner)
-        elif _POSITIONAL not in notes:
-            yield Option(flag_of(name), inner, hint, _owner(config, entry))
+            yield from () if is_required else options_of(typing.cast(type, hint), inner)
+            continue
+        flag = entry.name.upper() if _POSITIONAL in given else (names or [flag_of(entry.name)])[0]
+        part = _OWNERS.get(_owner(config, entry), "".join(path[:1]))
+        aliases = tuple(name for note in given for name in note.alias or ())
+        yield Option(flag, inner, hint, part, explanation_of(config, entry.name), aliases, is_required, within)
 
 
 def options_of_kind(kind: Kind) -> Iterator[Option]:
     """The options of a kind of run."""
     usual = kind.default()
-    for settings in (usual.wrapper, usual.method):
-        yield from (option for option in options_of(type(settings)) if option.path != ("factory",))
+    for option in (*options_of(type(usual.wrapper)), *options_of(type(usual.method))):
+        seeds = ("--seeds",) if option.path == ("population",) and kind.method.is_independent else option.aliases
+        yield option._replace(aliases=seeds, is_required=option.path == ("factory",))
     for name, part in usual.flat.items():
         if name in ("agent", "environment", "run", "learner"):
             yield from options_of(type(part), (name,))
     if kind.agent is not None:
-        flags = space_flags(kind.agent, kind.method.has_width)
-        for name, hint in typing.get_type_hints(flags).items():
-            yield Option(parameter_flag(name), ("space", name), hint, flags)
+        yield from _options_of_space(kind.agent, kind.method.has_width)
 
 
-def settings_class(kind: Kind, usual: RunSpec) -> type:
-    """A dataclass with the settings of a kind of run as fields, for the parser.
-
-    Args:
-      kind: of run.
-      usual: the run with the defaults.
-    """
-    hints = {**typing.get_type_hints(type(usual.wrapper), include_extras=True)}
-    hints |= typing.get_type_hints(type(usual.method), include_extras=True)
-    fields = []
-    if kind.agent is not None:
-        hints["space"] = space_flags(kind.agent, kind.method.has_width, FLAG)
-    for name, value in usual.flat.items():
-        if name == "factory":
-            fields.insert(0, (name, Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar=FACTORY)]))
-        else:
-            default = dataclasses.field(default_factory=functools.partial(copy.copy, value))
-            fields.append((name, hints.get(name, type(value)), default))
-    made = dataclasses.make_dataclass("Settings", fields, frozen=True)
-    made.__doc__ = kind.title
-    return made
-
-
-FACTORY = "FILE.py:FUNCTION|MODULE:FUNCTION"
-
-
-def space_flags(row: AgentRow, with_width: bool, prefix: str = "") -> Any:
-    """A TypedDict with an entry for every hyper-parameter of an agent.
+def _options_of_space(row: AgentRow, with_width: bool) -> Iterator[Option]:
+    """An option for every hyper-parameter of an agent.
 
     Args:
       row: the agent.
       with_width: whether the width of the networks can be chosen.
-      prefix: of the names.
     """
-    space, flags = row.default_space, {}
+    space = row.default_space
     other = row.continuous_space if row.default_space is row.space else None
     for name, entry in space.fields.items():
         default, continuous = _default(space, name), _default(other or space, name)
         default += "" if continuous == default else f"; with continuous actions it {continuous}"
-        flags[prefix + name] = Annotated[Chosen, Doc(f"{entry.meaning}, in {entry.range}; by default it {default}.")]
+        text = f"{entry.meaning}, in {entry.range}; by default it {default}."
+        yield Option(parameter_flag(name), ("space", name), Chosen, "space", text)
     if with_width and not row.wrapper.has_skills and not row.wrapper.is_team:
         width = widths.field()
-        meaning = f"{width.meaning} (at least {width.low:g}; default: all)."
-        flags[prefix + widths.NAME] = Annotated[Chosen, Doc(meaning)]
-    return TypedDict("SpaceFlags", flags, total=False)  # pyright: ignore[reportArgumentType]
+        text = f"{width.meaning} (at least {width.low:g}; default: all)."
+        yield Option(parameter_flag(widths.NAME), ("space", widths.NAME), Chosen, "space", text)
 
 
 def _default(space: Space, name: str) -> str:
@@ -210,31 +181,27 @@ def _default(space: Space, name: str) -> str:
     return f"evolves in [{domain.low:g}, {domain.high:g}], or is {value:g}" if domain else f"is {value:g}"
 
 
-def _owner(config: type, entry: dataclasses.Field[Any]) -> type:
-    """The class that declares a field."""
-    return next(cls for cls in config.__mro__ if entry.name in inspect.get_annotations(cls))
+def environment_option(flag: str) -> Option:
+    """The option of a parameter of the task, such as `--space.env.prey-speed`."""
+    name = PREFIX + flag.removeprefix(ENVIRONMENT).replace("-", "_")
+    return Option(parameter_flag(name), ("space", name), EnvironmentChosen, "space", "")
 
 
-def arguments_of(command: type) -> dict[str, tuple[str, str]]:
-    """The arguments of a command that have no flag: field -> their form in the usage, such as `[STR]`, and meaning."""
-    found, hints = {}, typing.get_type_hints(command, include_extras=True)
-    for entry in dataclasses.fields(command):
-        hint, *notes = typing.get_args(hints[entry.name]) or (None,)
-        if _POSITIONAL in notes:
-            value = next((note.metavar for note in notes if getattr(note, "metavar", None)), metavar(hint))
-            shown = f"[{value}]" if _has_default(entry) else value
-            found[entry.name] = (shown, explanation_of(command, entry.name))
-    return found
+def with_values(config: Any, values: Mapping[tuple[str, ...], Any]) -> Any:
+    """A dataclass, or a mapping, with other values.
 
-
-def _has_default(entry: dataclasses.Field[Any]) -> bool:
-    return entry.default is not dataclasses.MISSING or entry.default_factory is not dataclasses.MISSING
-
-
-def explanation_of(config: type, field: str) -> str:
-    """The docstring of a field of a dataclass, on one line; "" if there is none."""
-    found = (_docstrings(cls).get(field) for cls in config.__mro__)
-    return " ".join(next(filter(None, found), "").split())
+    Args:
+      config: the dataclass.
+      values: path of an option in it -> value.
+    """
+    if isinstance(config, Mapping):
+        return {**config, **{name: value for (name,), value in values.items()}}
+    changed = {path[0]: value for path, value in values.items() if len(path) == 1}
+    for part in {path[0] for path in values if len(path) > 1}:
+        inner = {path[1:]: value for path, value in values.items() if path[0] == part}
+        before = config.flat[part] if isinstance(config, RunSpec) else getattr(config, part)
+        changed[part] = with_values(before, inner)
+    return config.replace(**changed) if isinstance(config, RunSpec) else dataclasses.replace(config, **changed)
 
 
 def flag_of(name: str) -> str:
@@ -244,26 +211,21 @@ def flag_of(name: str) -> str:
 
 def in_groups(options: Sequence[Option]) -> dict[str, list[Option]]:
     """Options by heading, in the order of the help: the important ones, those of `HEADINGS`, then all others."""
-    order = [MAIN, *dict.fromkeys(HEADINGS.values())]
+    order = dict.fromkeys([MAIN, *HEADINGS.values(), *(option.heading for option in options)])
     grouped = {heading: [option for option in options if option.heading == heading] for heading in order}
     grouped[MAIN].sort(key=lambda option: IMPORTANT.index(option.name))
-    for option in options:
-        if option.heading not in order:
-            grouped.setdefault(option.heading, []).append(option)
     return {heading: members for heading, members in grouped.items() if members}
 
 
-def metavar(hint: Any) -> str:
-    """A type in the usage: `int | None` -> `INT`, `tuple[int, ...]` -> `INT ...`, `Literal["a", "b"]` -> `{a,b}`."""
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return "|".join(metavar(kind) for kind in inner if kind is not type(None))
-    if origin is typing.Literal:
-        choices = ",".join(map(str, inner))
-        return f"{{{choices}}}" if "," in choices else choices
-    if origin is tuple:
-        return " ".join("..." if kind is ... else metavar(kind) for kind in inner)
-    return _NAMES.get(hint, getattr(hint, "__name__", str(hint)).upper())
+def _owner(config: type, entry: dataclasses.Field[Any]) -> type:
+    """The class that declares a field."""
+    return next(cls for cls in config.__mro__ if entry.name in inspect.get_annotations(cls))
+
+
+def explanation_of(config: type, field: str) -> str:
+    """The docstring of a field of a dataclass, on one line; "" if there is none."""
+    found = (_docstrings(cls).get(field) for cls in config.__mro__)
+    return " ".join(next(filter(None, found), "").split())
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from rookery.envs.base import ActionWithCarry, EnvSpec
 from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import warm_start
 from rookery.experiments.warm_start import RestoredRun
+from rookery.factories import SettingError
 from rookery.features import Part, is_shape
 from rookery.learners import rollout
 from rookery.learners.base import Evaluator, genotype
@@ -202,7 +203,7 @@ def _member(origin: RestoredRun, member: int | None) -> tuple[int | None, Genoty
     """A member and its genotype, by default the best; None where the best members of all roles make a team."""
     size = origin.built.program.population_size
     if member is not None and not 0 <= member < size:
-        raise ValueError(f"member {member} does not exist; choose one in 0..{size - 1}.")
+        raise SettingError("member", member, f"must be in 0..{size - 1}")
     if member is None:
         return warm_start.best_genotype(origin)
     return member, trees.take(jax.vmap(genotype)(origin.state.members), member)
@@ -239,7 +240,7 @@ def parse_cell(cell: Cell) -> int | list[float]:
             return int(cell)
         with contextlib.suppress(ValueError):
             return [float(number) for number in cell.split(",")]
-        raise ValueError(f"cell must be best, a cell's index or a descriptor such as 0.2,0.8, got {cell!r}.")
+        raise SettingError("cell", cell, "must be best, a cell's index or a descriptor such as 0.2,0.8")
     values = np.asarray(cell).tolist()
     return [values] if isinstance(values, float) else values
 

@@ -5,7 +5,6 @@ population and take part in every checkpoint.
 """
 
 import contextlib
-import math
 import os
 import signal
 import socket
@@ -14,7 +13,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 
@@ -22,6 +21,7 @@ from rookery.distributed import sync
 from rookery.distributed.heartbeat import Watch
 from rookery.distributed.mesh import use_cores
 from rookery.distributed.signals import SIGNALS, Interrupted
+from rookery.factories import POSITIVE, SettingError, Within, check_fields
 
 NOT_CONNECTED = 74
 """The exit code of a process that could not connect to the others in time."""
@@ -39,38 +39,27 @@ class ProcessesConfig:
     """Connect the processes of a cluster that JAX detects: Slurm, Open MPI, Kubernetes, TPU."""
     coordinator: str | None = None
     """HOST:PORT at which process 0 can be reached, if no cluster is detected; the same for every process."""
-    num_processes: int | None = None
-    """Number of processes (at least 1); needs coordinator."""
-    process_id: int | None = None
+    num_processes: Annotated[int | None, Within(1)] = None
+    """Number of processes; needs coordinator."""
+    process_id: Annotated[int | None, Within(0)] = None
     """Index of this process, counted from 0; needs coordinator."""
-    connect_timeout: float = 300.0
-    """Seconds to wait until all processes are connected (above 0)."""
-    lost_after: float = 30.0
-    """Seconds without a heartbeat after which a process counts as lost and the others stop (at least 1)."""
+    connect_timeout: Annotated[float, POSITIVE] = 300.0
+    """Seconds to wait until all processes are connected."""
+    lost_after: Annotated[float, Within(1)] = 30.0
+    """Seconds without a heartbeat after which a process counts as lost and the others stop."""
     ray_address: str | None = None
     """Run islands on Ray: auto or HOST:PORT for a cluster, local to start one here (extra `ray`)."""
 
     def __post_init__(self) -> None:
         """Check the values."""
-        address = {
-            "--coordinator": self.coordinator,
-            "--num-processes": self.num_processes,
-            "--process-id": self.process_id,
-        }
-        missing = [name for name, value in address.items() if value is None]
-        if 0 < len(missing) < len(address):
-            raise ValueError(
-                f"coordinator, num_processes and process_id belong together; give {', '.join(missing)} too."
-            )
-        if not 0 < self.connect_timeout < math.inf:
-            raise ValueError(f"connect_timeout must be above 0 and finite, got {self.connect_timeout:g}.")
-        if not 1 <= self.lost_after < math.inf:
-            raise ValueError(f"lost_after must be at least 1 and finite, got {self.lost_after:g}.")
-        if self.num_processes is not None and self.process_id is not None:
-            if self.num_processes < 1:
-                raise ValueError(f"num_processes must be at least 1, got {self.num_processes}.")
-            if not 0 <= self.process_id < self.num_processes:
-                raise ValueError(f"process_id must be in 0..{self.num_processes - 1}, got {self.process_id}.")
+        check_fields(self)
+        address = ("coordinator", "num_processes", "process_id")
+        given = [name for name in address if getattr(self, name) is not None]
+        missing = [f"{{{name}}}" for name in address if name not in given]
+        if given and missing:
+            raise SettingError(given[0], None, f"needs {' and '.join(missing)}", "give all three, or none")
+        if self.num_processes is not None and self.process_id is not None and self.process_id >= self.num_processes:
+            raise SettingError("process_id", self.process_id, f"must be below {{num_processes}} ({self.num_processes})")
 
     @property
     def wanted(self) -> bool:

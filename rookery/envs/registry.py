@@ -25,7 +25,7 @@ from rookery.envs.suites.playground import brax_tasks
 from rookery.envs.suites.playground import descriptors as playground_descriptors
 from rookery.envs.suites.playground import tasks as playground_tasks
 from rookery.envs.tasks import functions, point_maze, probes, pursuit
-from rookery.factories import suggestion, type_of
+from rookery.factories import suggestion, type_of, unknown_name
 from rookery.hyperparams import Space
 from rookery.types import Settings
 
@@ -137,7 +137,7 @@ def find(name: str) -> Task:
     remedy = suggestion(name, known, "`rookery envs` lists them all.")
     if name.endswith(".py") or "/" in name:
         remedy = f"give the factory in the file too, as in {name.removesuffix('.py')}.py:make."
-    raise ValueError(f"there is no task {name!r}; {remedy}")
+    raise unknown_name("env", name, "task", known, remedy)
 
 
 def describe(name: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from rookery.distributed.device_memory import machine, size
 from rookery.envs.base import DescriptorSpec
-from rookery.factories import Within, check_counts, check_fields
+from rookery.factories import FRACTION, SettingError, Within, check_counts, check_fields
 from rookery.qd import archives, centroids
 from rookery.qd.archives import Archive
 from rookery.storage import array_files
@@ -36,10 +36,10 @@ class CellsConfig:
     """
 
     cells: Annotated[int, Within(1)] = 1024
-    """Number of cells in the repertoire (at least 1): a centroidal Voronoi tessellation (CVT) of the descriptor space
-    into cells of about equal volume."""
+    """Number of cells in the repertoire: a centroidal Voronoi tessellation (CVT) of the descriptor space into cells of
+    about equal volume."""
     grid: Annotated[tuple[int, ...] | None, Within(1)] = None
-    """Use a regular grid in place of the CVT: cells along each descriptor dimension (each at least 1)."""
+    """Use a regular grid in place of the CVT: cells along each descriptor dimension."""
     cvt_samples: Annotated[int, Within(1)] = 50_000
     """Uniform samples of the descriptor space from which the CVT centroids are computed (at least cells)."""
     shard_repertoire: bool = False
@@ -50,21 +50,19 @@ class CellsConfig:
     many as there would be cells survive, those farthest from all fitter ones (Dominated Novelty Search,
     arXiv:2502.00593)."""
     novelty_neighbours: Annotated[int, Within(1)] = 3
-    """k, the number of nearest fitter genotypes whose distances dominated-novelty averages (at least 1)."""
-    archive_learning_rate: float = 1.0
+    """k, the number of nearest fitter genotypes whose distances dominated-novelty averages."""
+    archive_learning_rate: Annotated[float, FRACTION] = 1.0
     """Rate at which the threshold of a cell, by which CMA-MAE ranks its proposals, moves towards the fitness of
-    accepted ones, in [0, 1]; 1: the threshold is the fitness of the cell's elite (CMA-ME)."""
+    accepted ones; 1: the threshold is the fitness of the cell's elite (CMA-ME)."""
 
     def __post_init__(self) -> None:
         """Check the counts."""
         check_fields(self)
         if self.grid == ():
-            raise ValueError("grid needs the number of cells along each dimension, got ().")
+            raise SettingError("grid", (), "needs the number of cells along each dimension")
         check_counts(cells=self.count)
         if self.grid is None and self.cvt_samples < self.cells:
-            raise ValueError(f"cvt_samples must be at least cells ({self.cells}), got {self.cvt_samples}.")
-        if not 0.0 <= self.archive_learning_rate <= 1.0:
-            raise ValueError(f"archive_learning_rate must lie in [0, 1], got {self.archive_learning_rate}.")
+            raise SettingError("cvt_samples", self.cvt_samples, f"must be at least {{cells}} ({self.cells})")
 
     @property
     def count(self) -> int:
@@ -86,13 +84,14 @@ def find_cells(config: CellsConfig, descriptor: DescriptorSpec, ranked: bool = F
     """
     novelty = config.survival == "dominated-novelty"
     if config.novelty_neighbours != CellsConfig.novelty_neighbours and not novelty:
-        raise ValueError("novelty_neighbours has an effect only with --survival dominated-novelty; leave it out.")
+        needed = "has an effect only with {survival} dominated-novelty"
+        raise SettingError("novelty_neighbours", None, needed, "leave it out")
     if config.archive_learning_rate != CellsConfig.archive_learning_rate and not ranked:
-        raise ValueError(
-            "archive_learning_rate has an effect only on cma-mae, which ranks genotypes by it; leave it out."
-        )
+        needed = "has an effect only on cma-mae, which ranks genotypes by it"
+        raise SettingError("archive_learning_rate", None, needed, "leave it out")
     if novelty and config.archive_learning_rate not in (CellsConfig.archive_learning_rate, ANNEALED_RATE):
-        raise ValueError("archive_learning_rate has no effect with --survival dominated-novelty; leave it out.")
+        problem = "has no effect with {survival} dominated-novelty"
+        raise SettingError("archive_learning_rate", None, problem, "leave it out")
     points = config.count if config.grid is not None else max(config.cells, config.cvt_samples)
     needed, memory = _COORDINATE * len(descriptor.lower) * points, machine()
     if memory is not None and needed > memory:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 from rookery.distributed.mesh import Precision
-from rookery.factories import Within, check_fields
+from rookery.factories import FRACTION, Within, check_fields
 from rookery.learners.rollout import PREFIX
 
 
@@ -15,8 +15,8 @@ class DevicesConfig:
     """The devices of a run whose program is user-defined."""
 
     devices: Annotated[int | None, Within(1)] = None
-    """Number of devices to shard the population over (at least 1; it must divide the population). By default the
-    largest number available that divides it; on a CPU, each core is a device."""
+    """Number of devices to shard the population over (it must divide the population). By default the largest number
+    available that divides it; on a CPU, each core is a device."""
 
     def __post_init__(self) -> None:
         """Check the number."""
@@ -31,17 +31,17 @@ class EnvironmentConfig:
     """Name of the task (`rookery envs` lists all), or a user-defined factory of an environment:
     package.module:factory or path/to/file.py:factory."""
     episode_length: Annotated[int | None, Within(1)] = None
-    """Environment steps after which an episode is truncated (at least 1); by default the task's standard length."""
+    """Environment steps after which an episode is truncated; by default the task's standard length."""
     backend: str | None = None
     """Physics engine of a Brax task: spring (the default), positional, generalized or mjx."""
     option: tuple[str, ...] = ()
     """Options of the task (docs/reference/tasks.md) or parameters of a user-defined factory, as name=value, such as
     predator_speed=3."""
     frame_stack: Annotated[int, Within(1)] = 1
-    """Number of latest observations that the agent reads in each step, images joined by their channels (at least 1)."""
+    """Number of latest observations that the agent reads in each step, images joined by their channels."""
     devices: Annotated[int | None, Within(1)] = None
-    """Number of devices to shard the population over (at least 1; it must divide the population, or for map-elites the
-    batch). By default the largest number available that divides it; on a CPU, each core is a device."""
+    """Number of devices to shard the population over (it must divide the population, or for map-elites the batch). By
+    default the largest number available that divides it; on a CPU, each core is a device."""
     exact: bool = False
     """Compute the members of a device one after the other, not batched: slower, but bit-identical results on any number
     of devices."""
@@ -62,19 +62,17 @@ class IslandsConfig:
     """
 
     islands: Annotated[int, Within(1)] = 1
-    """Divide the population into this number of islands (at least 1), which exchange members or elites without waiting
-    for each other."""
+    """Divide the population into this number of islands, which exchange members or elites without waiting for each
+    other."""
     migrate_every: Annotated[int, Within(1)] = 10
-    """Generations of an island between two exchanges (at least 1)."""
-    migrate_fraction: float = 0.25
+    """Generations of an island between two exchanges."""
+    migrate_fraction: Annotated[float, FRACTION] = 0.25
     """Share of an island's members, the worst, that an exchange may replace, and share of all, the best, to draw from
-    (at least one each; 0: none); of a repertoire the share of elites that are published, in [0, 1]."""
+    (at least one each; 0: none); of a repertoire the share of elites that are published."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         check_fields(self)
-        if not 0.0 <= self.migrate_fraction <= 1.0:
-            raise ValueError(f"migrate_fraction must lie in [0, 1], got {self.migrate_fraction}.")
 
 
 Chosen = tuple[float, float] | float | Literal["fixed"]
@@ -102,5 +100,5 @@ class Rule(NamedTuple):
 
 
 ISLAND_RULES = (
-    Rule("islands", ("migrate_every", "migrate_fraction"), lambda islands: islands.islands > 1, "with --islands"),
+    Rule("islands", ("migrate_every", "migrate_fraction"), lambda islands: islands.islands > 1, "with {islands}"),
 )

@@ -13,7 +13,7 @@ from rookery.experiments.config import Chosen
 from rookery.experiments.methods import METHODS
 from rookery.experiments.spec import Kind, RunSpec
 from rookery.experiments.wrappers import WRAPPERS
-from rookery.factories import RAISED, place_of, suggestion
+from rookery.factories import POSITIVE, RAISED, SettingError, place_of, unknown_name
 from rookery.hyperparams import Space, describe
 
 PLUGINS = "rookery.kinds"
@@ -86,7 +86,7 @@ def kind_of(name: str) -> Kind:
     """
     known = kinds()
     if name not in known:
-        raise ValueError(f"there is no kind of run {name!r}; {suggestion(name, known)}")
+        raise unknown_name("kind", name, "kind of run", known)
     return known[name]
 
 
@@ -104,11 +104,12 @@ def with_steps(spec: RunSpec, usual: RunSpec, steps: float | None) -> RunSpec:
     if steps is None:
         return spec
     if spec.learner is None:
-        raise ValueError(f"steps is for kinds with training agents, not for {spec.kind.name}; leave it out.")
-    if steps <= 0:
-        raise ValueError(f"steps must be above 0, got {steps:g}.")
+        problem = f"is for kinds with training agents, not for {spec.kind.name}"
+        raise SettingError("steps", None, problem, "give {generations}")
+    if steps not in POSITIVE:
+        raise SettingError("steps", steps, f"must be {POSITIVE}")
     if spec.run.generations != usual.run.generations:
-        raise ValueError("steps and generations say the same; leave one out.")
+        raise SettingError("steps", None, "and {generations} say the same", "leave one out")
     return spec.with_run(generations=math.ceil(steps / spec.learner.steps_per_generation))
 
 
@@ -133,7 +134,7 @@ def check_effects(spec: RunSpec) -> None:
         own, default = (_named(settings[rule.part] if rule.part else settings) for settings in (chosen, usual))
         changed = [name for name in rule.names if own[name] != default[name]]
         if changed and not rule.used(chosen[rule.part] if rule.part else chosen):
-            raise ValueError(f"{changed[0]} has an effect only {rule.needed}; change that, or leave {changed[0]} out.")
+            raise SettingError(changed[0], None, f"has an effect only {rule.needed}", "change that, or leave this out")
 
 
 def _named(part: Any) -> Mapping[str, Any]:

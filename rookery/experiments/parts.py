@@ -30,7 +30,7 @@ from rookery.experiments.agents import AgentRow
 from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.spec import RunSpec
-from rookery.factories import check_names, suggestion
+from rookery.factories import SettingError, check_names, unknown_name
 from rookery.features import has_image
 from rookery.hyperparams import Space
 from rookery.learners import widths
@@ -65,7 +65,7 @@ def requested_mesh(devices: int) -> Mesh:
     try:
         return make_mesh(devices)
     except ValueError as error:
-        raise ValueError(f"devices cannot be {devices}: {error}") from error
+        raise SettingError("devices", None, f"cannot be used: {str(error).rstrip('.')}") from error
 
 
 def sharded_cells(cells: CellsConfig) -> dict[str, int]:
@@ -108,10 +108,14 @@ def _space(learner: Learner, chosen: Mapping[str, Any], replayed: Sequence[str])
     known = spec.parameters.fields if spec.parameters else {}
     for name in (name.removeprefix(PREFIX) for name in (*chosen, *replayed) if name.startswith(PREFIX)):
         if name not in known:
-            remedy = f"parameter {name}; {suggestion(name, known)}" if known else f"parameters; leave {name} out."
-            raise ValueError(f"{spec.name} has no {remedy}")
+            if known:
+                raise unknown_name(PREFIX + name, name, f"parameter of {spec.name} named", known)
+            raise SettingError(
+                PREFIX + name, None, f"has no effect, since {spec.name} has no parameters", "leave it out"
+            )
     if widths.NAME in chosen and learner.resize is None:
-        raise ValueError(f"the networks of this agent have one width; leave {widths.NAME} out.")
+        problem = "has no effect, since the networks of this agent have one width"
+        raise SettingError(widths.NAME, None, problem, "leave it out")
     defaults = {name: getattr(learner.space.optional and learner.space.optional.defaults, name) for name in replayed}
     return hyperparams.choose(learner.space, **{**defaults, **chosen})
 
@@ -203,16 +207,15 @@ def scoring(
     """
     if task.env not in functions.names():
         if dimensions is not None:
-            raise ValueError(
-                f"dimensions belong to a function ({', '.join(functions.names())}), but {task.env} is an "
-                "environment; leave them out."
-            )
+            problem = f"belongs to a function ({', '.join(functions.names())}), but {task.env} is an environment"
+            raise SettingError("dimensions", dimensions, problem, "leave it out")
         environment = environment_of(task)
         check_alone(environment.spec)
         return policy_scoring(environment, policy, evaluation)
     stacked = {"frame_stack": task.frame_stack} if task.frame_stack != 1 else {}
     if chosen := _overrides(task) | stacked:
-        raise ValueError(f"{task.env} is a function and has no {', '.join(chosen)}; leave it out.")
+        name, value = next(iter(chosen.items()))
+        raise SettingError(name, value, f"has no effect on {task.env}, which is a function", "leave it out")
     return named_scoring(functions.function(task.env, dimensions))
 
 
@@ -238,7 +241,7 @@ def _option_value(word: str) -> tuple[str, object]:
     """Parse `name=value` into the name and a bool (`true`, `false`), an int, a float or, if it is none, a string."""
     name, separator, value = word.partition("=")
     if not (name and separator and value):
-        raise ValueError(f"option must be name=value, such as predator_speed=3, got {word!r}.")
+        raise SettingError("option", word, "must be name=value, such as predator_speed=3")
     if value.lower() in ("true", "false"):
         return name, value.lower() == "true"
     for kind in (int, float):

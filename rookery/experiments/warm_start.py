@@ -15,6 +15,7 @@ from rookery.experiments import build, config_io
 from rookery.experiments.methods.program import of_program
 from rookery.experiments.parts import base_agent
 from rookery.experiments.spec import Built, RunSpec
+from rookery.factories import SettingError
 from rookery.hyperparams import Space
 from rookery.learners.base import genotype, without_data
 from rookery.learners.skills import freeze_skills
@@ -135,7 +136,7 @@ def skill_policies(run_dir: str | Path, member: int | None = None) -> Genotype:
         raise ValueError(f"{origin.path} is a run of kind {origin.spec.kind.name}, which discovers no skills.")
     size = origin.built.program.population_size
     if member is not None and not 0 <= member < size:
-        raise ValueError(f"member {member} does not exist; choose one in 0..{size - 1}.")
+        raise SettingError("member", member, f"must be in 0..{size - 1}")
     return _skills(origin, best_member(origin) if member is None else member)
 
 
@@ -238,10 +239,10 @@ def start_from(spec: RunSpec, built: Built) -> Program:
     settings = spec.method
     if getattr(settings, "init_from", None) is None:
         if getattr(settings, "skill", None) is not None:
-            raise ValueError("skill needs --init-from; give the run that discovered it, or leave skill out.")
+            raise SettingError("skill", None, "needs {init_from}", "give the run that discovered it, or leave this out")
         return built.program
     if spec.run.run_dir is not None and Path(settings.init_from).resolve() == Path(spec.run.run_dir).resolve():
-        raise ValueError(f"a run in {settings.init_from} cannot start from itself; choose another folder by --run-dir.")
+        raise SettingError("init_from", settings.init_from, "is the run itself", "choose another {run_dir}")
     origin = restore_run(settings.init_from)
     if built.learner is None:
         return _begin_genotypes(built, origin)

@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from rookery.envs import custom
-from rookery.experiments.config import EnvironmentConfig, parameter_flag
+from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.config_io import from_record
 from rookery.experiments.kinds import kind_of
 from rookery.experiments.spec import Kind, RunSpec
 from rookery.experiments.wrappers import WRAPPERS
+from rookery.factories import SettingError
 from rookery.storage.record import PYTHON, agent_of
-from rookery.storage.run_dir import open_existing
+from rookery.storage.run_dir import RunFolderError, open_existing
 
 
 def _of_genotypes() -> tuple[str, ...]:
@@ -25,13 +26,15 @@ def without_population_method(spec: RunSpec) -> RunSpec:
     Raises:
       ValueError: a setting is given that has no effect, because the schedule fixes the hyper-parameters.
     """
-    default, ignored = spec.kind.default().flat, [*map(parameter_flag, spec.space)]
-    ignored += ["--draw-hyper"] if spec.flat.get("draw_hyper") else []
+    default, ignored = spec.kind.default().flat, [*spec.space]
+    ignored += ["draw_hyper"] if spec.flat.get("draw_hyper") else []
     if "pbt" in spec.flat:
         changed, usual = vars(spec.flat["pbt"]), vars(default["pbt"])
-        ignored += [f"--{name.replace('_', '-')}" for name, value in changed.items() if value != usual[name]]
+        ignored += [name for name, value in changed.items() if value != usual[name]]
     if ignored:
-        raise ValueError(f"a replayed schedule decides every hyper-parameter; leave out {', '.join(ignored)}.")
+        others = f", as {', '.join(f'{{{name}}}' for name in ignored[1:])}" if ignored[1:] else ""
+        problem = f"has no effect{others}, since a replayed schedule decides every hyper-parameter"
+        raise SettingError(ignored[0], None, problem, "leave it out")
     alone = kind_of(agent_of(spec.kind.name)).default()
     return alone.replace(**_shared(spec, alone, *spec.flat))
 
@@ -116,7 +119,10 @@ def defaults(kind: Kind, settings: Mapping[str, Any]) -> RunSpec:
     """
     for name, of in DEFAULTS.items():
         if settings.get(name) is not None:
-            record = open_existing(settings[name]).config
+            try:
+                record = open_existing(settings[name]).config
+            except RunFolderError as error:
+                raise SettingError(name, None, f"cannot be used: {str(error).rstrip('.')}") from error
             run = from_record(record) if record.get("kind", PYTHON) != PYTHON else None
             return of(on_task(run, settings.get("env")), kind)
     return kind.default()

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +12,7 @@ from rookery.distributed.signals import Requests
 from rookery.experiments import build, warm_start
 from rookery.experiments.config_io import from_record, run_record
 from rookery.experiments.spec import Built, RunSpec
-from rookery.factories import divisors
+from rookery.factories import SettingError, divisors
 from rookery.islands.island import Island, Schedule
 from rookery.islands.migration import Migration, migration
 from rookery.islands.store import Store
@@ -42,31 +41,23 @@ def check(spec: RunSpec) -> RunSpec:
     """
     settings = spec.flat
     if "islands" not in settings:
-        raise ValueError(f"a run of kind {spec.kind.name} cannot be divided into islands; leave --islands out.")
+        raise SettingError("islands", None, f"has no effect on a run of kind {spec.kind.name}", "leave it out")
     count, population = settings["islands"].islands, settings["population"]
     if population % count or population < count:
         lower = population // count * count
-        raise ValueError(
-            f"a population of {population} cannot be divided evenly into {count} islands; use "
-            f"{f'{lower} or ' if lower else ''}{lower + count}, or another number of islands."
-        )
+        remedy = f"use {f'{lower} or ' if lower else ''}{lower + count}, or another number of {{islands}}"
+        raise SettingError("population", population, f"cannot be divided evenly into {count} {{islands}}", remedy)
     if settings.get("replay_schedule") is not None:
-        raise ValueError(
-            "a replayed schedule trains without selection, so islands have nothing to exchange; leave --islands out."
-        )
+        raise SettingError("islands", count, "has nothing to exchange with {replay_schedule}", "leave one of them out")
     if settings.get("member") == "agent":
-        raise ValueError("islands exchange whole teams; leave --islands out, or use --member team.")
+        raise SettingError("islands", count, "exchanges whole teams", "leave it out, or use {member} team")
     if settings.get("select_by") == "rating":
-        raise ValueError(
-            "ratings compare the members of one population, so islands cannot exchange by them; use --select-by "
-            "fitness, or leave --islands out."
-        )
+        remedy = "leave it out, or use {select_by} fitness"
+        raise SettingError("islands", count, "cannot exchange by ratings, which compare one population", remedy)
     cells = settings.get("cells")
     if cells is not None and cells.survival != "best-of-cell":
-        raise ValueError(
-            f"islands merge repertoires cell by cell, which {cells.survival} does not have; use --survival "
-            "best-of-cell, or leave --islands out."
-        )
+        problem = f"merges repertoires cell by cell, which {cells.survival} does not have"
+        raise SettingError("islands", count, problem, "leave it out, or use {survival} best-of-cell")
     _check_size(spec, count)
     return spec
 
@@ -89,10 +80,10 @@ def _check_size(spec: RunSpec, count: int) -> None:
     suitable = next((more for more in range(size + 1, _LARGEST) if not _unsuitable(spec, more)), None)
     fewer = [one for one in divisors(population) if one < count]
     fewer = next((one for one in reversed(fewer) if not _unsuitable(spec, population // one)), None)
-    remedies = [f"give --population {suitable * count}"] if suitable else []
-    remedies += ["leave --islands out" if fewer == 1 else f"give --islands {fewer}"] if fewer else []
+    remedies = [f"give {{population}} {suitable * count}"] if suitable else []
+    remedies += ["leave it out" if fewer == 1 else f"give {fewer}"] if fewer else []
     remedy = ", or ".join(remedies) or "change the settings of the selection"
-    raise ValueError(f"each of {count} islands has {size} member{'s' * (size != 1)}: {wrong}; {remedy}.")
+    raise SettingError("islands", count, f"gives each {size} member{'s' * (size != 1)}: {wrong}", remedy)
 
 
 def _unsuitable(spec: RunSpec, size: int) -> str:
@@ -105,8 +96,8 @@ def _unsuitable(spec: RunSpec, size: int) -> str:
             check_population(settings["pbt"], size)
         if "me_pbt" in settings:
             counts(settings["me_pbt"], size)
-    except ValueError as error:
-        return re.split(r"; |: |, got |\.$", str(error))[0]
+    except SettingError as error:
+        return f"{{{error.field}}} {error.problem}"
     return ""
 
 

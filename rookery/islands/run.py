@@ -9,6 +9,7 @@ import numpy as np
 from rookery.distributed.signals import Interrupted, Requests
 from rookery.experiments.config_io import run_record
 from rookery.experiments.spec import RunSpec
+from rookery.factories import SettingError
 from rookery.islands import ray_engine
 from rookery.islands.engine import take_turns
 from rookery.islands.failures import IslandError, Outcome, record, sentences
@@ -61,7 +62,7 @@ def run_islands(
     """
     spec = check(spec)
     if spec.run.run_dir is None:
-        raise ValueError("islands exchange by files; give the run_dir of its RunConfig.")
+        raise SettingError("run_dir", None, "is needed, since islands exchange by files", "give it in the RunConfig")
     run_dir = spec.run.run_dir
     builder = Builder(as_recorded(spec, 0) if resume else spec, not resume, spec.method.islands.islands)
     if ray_address is not None:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from rookery.agents.base import ActFn, IntrinsicReward
 from rookery.envs.base import Environment, EnvSpec
-from rookery.factories import Within, check_fields, type_of
+from rookery.factories import SettingError, Within, check_fields, type_of
 from rookery.hyperparams import Space
 from rookery.types import (
     NO_SETTINGS,
@@ -152,7 +152,7 @@ class EvaluationConfig:
     """
 
     eval_episodes: Annotated[int, Within(1)] = 10
-    """Full deterministic episodes per evaluation of a member in each generation (at least 1)."""
+    """Full deterministic episodes per evaluation of a member in each generation."""
     start_states: Annotated[int, Within(1)] = 64
     """Start states drawn in each generation, from which episodes begin (at least eval_episodes)."""
     eval_descriptor: Literal["mean", "median"] = "mean"
@@ -173,9 +173,8 @@ def check_evaluation(config: EvaluationConfig) -> None:
       ValueError: there are fewer start states than episodes.
     """
     if config.start_states < config.eval_episodes:
-        raise ValueError(
-            f"start_states must be at least eval_episodes ({config.eval_episodes}), got {config.start_states}."
-        )
+        problem = f"must be at least {{eval_episodes}} ({config.eval_episodes})"
+        raise SettingError("start_states", config.start_states, problem)
 
 
 class Evaluator(NamedTuple):

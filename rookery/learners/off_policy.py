@@ -15,7 +15,16 @@ from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.teams import check_alone
 from rookery.envs.wrappers.time_limit import guard_physics
-from rookery.factories import LARGEST_COUNT, METRIC_NAMES, Within, check_counts, check_fields, check_names, config_from
+from rookery.factories import (
+    LARGEST_COUNT,
+    METRIC_NAMES,
+    SettingError,
+    Within,
+    check_counts,
+    check_fields,
+    check_names,
+    config_from,
+)
 from rookery.learners import evaluation, grouped_updates, rollout
 from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
 from rookery.learners.iterations import Phases, training
@@ -36,13 +45,13 @@ class OffPolicyConfig(EvaluationConfig):
     """
 
     num_envs: Annotated[int, Within(1)] = 25
-    """Environments that each member steps at once (at least 1)."""
+    """Environments that each member steps at once."""
     steps_per_generation: Annotated[int, Within(1)] = 1_000
     """Environment steps of each member per generation, after which it is evaluated; a multiple of num_envs."""
     updates_per_step: float = 1.0
     """Gradient updates per environment step; its product with num_envs must be a whole number, at least 1."""
     batch_size: Annotated[int, Within(1)] = 256
-    """Transitions per update (at least 1)."""
+    """Transitions per update."""
     buffer_size: Annotated[int | None, Within(1)] = None
     """Transitions in each member's replay buffer (at least a step's and a batch's); by default 1 million, as in the
     papers. The command line's default is smaller if all exceeded a sixth of the memory."""
@@ -59,28 +68,22 @@ class OffPolicyConfig(EvaluationConfig):
         if self.steps_per_generation % self.num_envs:
             lower = self.steps_per_generation // self.num_envs * self.num_envs
             remedy = f"{lower} or {lower + self.num_envs}" if lower else f"{self.num_envs}"
-            raise ValueError(
-                f"steps_per_generation must be a multiple of num_envs ({self.num_envs}), got "
-                f"{self.steps_per_generation}; use {remedy}."
-            )
+            problem = f"must be a multiple of {{num_envs}} ({self.num_envs})"
+            raise SettingError("steps_per_generation", self.steps_per_generation, problem, f"use {remedy}")
         updates = self.updates_per_step * self.num_envs
         if updates < 1 or abs(updates - round(updates)) > 1e-6:
             nearest = max(1, round(updates)) / self.num_envs
-            raise ValueError(
-                f"updates_per_step x num_envs must be a whole number of at least 1, got {self.updates_per_step} x "
-                f"{self.num_envs} = {updates:g}; use updates_per_step {nearest:g}."
-            )
+            problem = f"x {{num_envs}} ({self.num_envs}) must be a whole number of at least 1"
+            raise SettingError("updates_per_step", self.updates_per_step, problem, f"use {nearest:g}")
         check_counts(**{"updates_per_step x num_envs x batch_size": self.updates * self.batch_size})
         for name in ("num_envs", "batch_size"):
             if self.buffer_size is not None and self.buffer_size < getattr(self, name):
-                least = f"{name} ({getattr(self, name)})"
-                raise ValueError(f"buffer_size must be at least {least}, got {self.buffer_size}.")
+                problem = f"must be at least {{{name}}} ({getattr(self, name)})"
+                raise SettingError("buffer_size", self.buffer_size, problem)
         largest = LARGEST_COUNT - self.num_envs  # rows that are left out receive the indices after the capacity
         if self.buffer_size is not None and self.buffer_size > largest:
-            raise ValueError(
-                f"buffer_size must be at most {largest} with num_envs {self.num_envs}, since indices of transitions "
-                f"are int32, got {self.buffer_size}."
-            )
+            problem = f"must be at most {largest} with {{num_envs}} {self.num_envs}, since indices are int32"
+            raise SettingError("buffer_size", self.buffer_size, problem)
 
     @property
     def iterations(self) -> int:

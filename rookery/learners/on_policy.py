@@ -19,12 +19,14 @@ from rookery.envs.wrappers import auto_reset, time_limit
 from rookery.envs.wrappers.recurrence import with_carry
 from rookery.factories import (
     METRIC_NAMES,
+    SettingError,
     Within,
     check_counts,
     check_fields,
     check_names,
     config_from,
     divisors,
+    unknown_name,
 )
 from rookery.learners import evaluation, rollout
 from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
@@ -41,11 +43,11 @@ class OnPolicyConfig(EvaluationConfig):
     """
 
     num_envs: Annotated[int, Within(1)] = 16
-    """Environments that each member steps at once (at least 1)."""
+    """Environments that each member steps at once."""
     rollout_length: Annotated[int, Within(1)] = 128
-    """Steps of each environment between two updates (at least 1)."""
+    """Steps of each environment between two updates."""
     evaluate_every: Annotated[int, Within(1)] = 10
-    """Updates per generation, after which each member is evaluated (at least 1)."""
+    """Updates per generation, after which each member is evaluated."""
     normalize_observations: bool | None = None
     """Normalise observations by their running mean and variance, clipped to +-10; by default the agent decides: PPO
     normalises, except in a team."""
@@ -298,10 +300,8 @@ def on_policy(
     role = spec.team.names.index(config.fitness) if spec.team and config.fitness else None
     evaluator = evaluation.evaluator(agent.act, environment, config)._replace(role=role)
     if role is not None and evaluation.measures_episodes(evaluator):
-        raise ValueError(
-            f"fitness names an agent of the team, but the objective {config.objective} is a measure of the whole "
-            f"episode; leave fitness {config.fitness} out."
-        )
+        problem = f"names an agent, but {{objective}} {config.objective} is a measure of the whole episode"
+        raise SettingError("fitness", config.fitness, problem, "leave it out")
     return evaluation.bind_learner(
         agent,
         evaluator,
@@ -328,11 +328,9 @@ def _check(agent: OnPolicyAgent, spec: envs.EnvSpec, config: OnPolicyConfig) -> 
     names = spec.team.names if spec.team else ()
     if config.fitness is not None and config.fitness not in names:
         if not names:
-            raise ValueError(
-                f"fitness names an agent of a team, but {spec.name} is a single-agent environment; leave it out, got "
-                f"{config.fitness!r}."
-            )
-        raise ValueError(f"fitness must name one of the agents {', '.join(names)}; got {config.fitness!r}.")
+            problem = f"names an agent of a team, but {spec.name} is a single-agent environment"
+            raise SettingError("fitness", config.fitness, problem, "leave it out")
+        raise unknown_name("fitness", config.fitness, f"agent of {spec.name} named", names)
     _check_minibatches(agent, config, len(names) if agent.team == "shared" else 1)
 
 
@@ -346,7 +344,5 @@ def _check_minibatches(agent: OnPolicyAgent, config: OnPolicyConfig, agents_per_
     if agent.minibatches not in valid:
         nearest = sorted(sorted(valid, key=lambda count: abs(count - agent.minibatches))[:3])
         remedy = f"use {' or '.join(map(str, nearest))}" if nearest else "give more environments or longer rollouts"
-        raise ValueError(
-            f"minibatches must divide the {sequences} {unit} of a rollout, with two steps or more in each, got "
-            f"{agent.minibatches}; {remedy}."
-        )
+        problem = f"must divide the {sequences} {unit} of a rollout, with two steps or more in each"
+        raise SettingError("minibatches", agent.minibatches, problem, remedy)

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
-from rookery.factories import Within, check_counts, check_fields
+from rookery.factories import FRACTION, POSITIVE, SettingError, Within, check_counts, check_fields
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,12 @@ class PbtConfig:
     """truncation: the worst members inherit from the best; tournament: each member is compared with a random other one
     and inherits from it if that is better; multi-frequency: sub-populations that evolve at different intervals
     (MF-PBT); none: no selection (random search)."""
-    replace_fraction: float = 0.25
-    """truncation: share of the population replaced at each selection, in [0, 1]; at least one member."""
+    replace_fraction: Annotated[float, FRACTION] = 0.25
+    """truncation: share of the population replaced at each selection; at least one member."""
     replace_count: Annotated[int | None, Within(1)] = None
     """truncation: number of members replaced at each selection, instead of replace_fraction (1 to P)."""
-    best_fraction: float = 0.25
-    """truncation: share of the population that parents are drawn from, in [0, 1]; at least one member."""
+    best_fraction: Annotated[float, FRACTION] = 0.25
+    """truncation: share of the population that parents are drawn from; at least one member."""
     best_count: Annotated[int | None, Within(1)] = None
     """truncation: number of best members that parents are drawn from, instead of best_fraction (1 to P)."""
     frequencies: Annotated[tuple[int, ...], Within(1)] = (1, 10, 25, 50)
@@ -34,18 +34,18 @@ class PbtConfig:
     """perturb: multiply each inherited hyper-parameter by a factor on its scale (in an interval across 0, shift it), or
     resample it with resample_probability; resample: always sample from the space; pb2: proposals of a Gaussian-process
     bandit (PB2)."""
-    perturb_factors: tuple[float, float] = (0.8, 1.25)
-    """The two factors of perturb (above 0)."""
-    resample_probability: float = 0.25
-    """Probability that perturb samples a hyper-parameter from the space instead, independently for each, in [0, 1]."""
+    perturb_factors: Annotated[tuple[float, float], POSITIVE] = (0.8, 1.25)
+    """The two factors of perturb."""
+    resample_probability: Annotated[float, FRACTION] = 0.25
+    """Probability that perturb samples a hyper-parameter from the space instead, independently for each."""
     exploit_interval: Annotated[int, Within(0)] = 0
-    """Environment steps of each member between two selections, rounded up to whole generations (at least 0); values up
-    to the length of a generation select in every generation. Members that diverged are replaced in every generation."""
+    """Environment steps of each member between two selections, rounded up to whole generations; values up to the length
+    of a generation select in every generation. Members that diverged are replaced in every generation."""
     burn_in: Annotated[int | None, Within(0)] = None
-    """Generations at the start in which only members that diverged are replaced (at least 0); the default is the number
-    of generations that end before warm-up allows a first update."""
+    """Generations at the start in which only members that diverged are replaced; the default is the number of
+    generations that end before warm-up allows a first update."""
     smooth: Annotated[int, Within(1)] = 1
-    """Number of latest evaluations of a member's lineage whose mean is used for selection (at least 1)."""
+    """Number of latest evaluations of a member's lineage whose mean is used for selection."""
     inherit_buffer: bool = False
     """Copy the parent's replay buffer as well; by default the buffer stays with the slot. With several devices, each
     device then temporarily holds all buffers."""
@@ -53,13 +53,8 @@ class PbtConfig:
     def __post_init__(self) -> None:
         """Check the ranges."""
         check_fields(self)
-        for name in ("replace_fraction", "best_fraction", "resample_probability"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}.")
         if len(self.frequencies) < 2:
-            raise ValueError(f"frequencies must be two or more, got {self.frequencies}.")
-        if min(self.perturb_factors) <= 0:
-            raise ValueError(f"perturb_factors must be above 0, got {self.perturb_factors}.")
+            raise SettingError("frequencies", self.frequencies, "must be two or more")
 
 
 class Timing(NamedTuple):
@@ -109,19 +104,14 @@ def check_population(config: PbtConfig, population_size: int) -> None:
     """
     check_counts(population_size=population_size)
     if config.exploit != "none" and population_size < 2:
-        raise ValueError(
-            f"exploit {config.exploit} needs a population of at least 2 members, got {population_size}; enlarge the "
-            "population, or give exploit none."
-        )
+        problem = f"must be at least 2 with {{exploit}} {config.exploit}"
+        raise SettingError("population_size", population_size, problem, "enlarge it, or give {exploit} none")
     if config.exploit == "truncation":
         counts(config, population_size)
     count = len(config.frequencies)
     if config.exploit == "multi-frequency" and (population_size % count or population_size < 4 * count):
-        raise ValueError(
-            f"{count} frequencies need {count} sub-populations of equal size with at least 4 members each: a population"
-            f" size that is a multiple of {count} from {4 * count} on, got a population of {population_size}; change "
-            "frequencies or population_size."
-        )
+        problem = f"must be a multiple of {count} from {4 * count} on, 4 members for each of {{frequencies}}"
+        raise SettingError("population_size", population_size, problem)
 
 
 def counts(config: PbtConfig, population_size: int) -> tuple[int, int]:
@@ -136,15 +126,14 @@ def counts(config: PbtConfig, population_size: int) -> tuple[int, int]:
     best = rounded(config.best_fraction, population_size) if best is None else best
     replaced = rounded(config.replace_fraction, population_size) if replaced is None else replaced
     if replaced < 1:
-        raise ValueError(
-            f"replace_fraction {config.replace_fraction:g} of a population of {population_size} replaces no member; "
-            "raise it, give replace_count 1, or exploit none."
-        )
+        problem = f"replaces no member of a population of {population_size}"
+        remedy = "raise it, give {replace_count} 1, or {exploit} none"
+        raise SettingError("replace_fraction", config.replace_fraction, problem, remedy)
     if max(best, replaced) > population_size or best + replaced > population_size:
-        raise ValueError(
-            f"{best} best and {replaced} replaced members together exceed the population of {population_size}; "
-            "lower best_fraction or replace_fraction (or their counts)."
-        )
+        problem = f"replaces {replaced} members, which with the {best} best exceed the population of {population_size}"
+        name = "replace_fraction" if config.replace_count is None else "replace_count"
+        lower = "best_fraction" if config.best_count is None else "best_count"
+        raise SettingError(name, getattr(config, name), problem, f"lower it, or {{{lower}}}")
     return max(best, 1), replaced
 
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.factories import check_counts
+from rookery.factories import SettingError, check_counts
 from rookery.learners.base import Bank, Learner, Member, genotype
 from rookery.populations.base import member_keys
 from rookery.populations.selection import comparable
@@ -176,8 +176,7 @@ def check_opponents(learner: Learner, population_size: int, opponents: int) -> N
     check_counts(rating_opponents=opponents)
     check_roles(learner, "select by fitness")
     if population_size < 2:
-        raise ValueError(f"population must be at least 2 to compare members by ratings, got {population_size}.")
+        raise SettingError("population_size", population_size, "must be at least 2 to compare members by ratings")
     if not 1 <= opponents <= population_size:
-        raise ValueError(
-            f"rating_opponents must be at least 1 and at most the population of {population_size}, got {opponents}."
-        )
+        problem = f"must be at least 1 and at most the population of {population_size}"
+        raise SettingError("rating_opponents", opponents, problem)

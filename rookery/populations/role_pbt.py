@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import hyperparams, trees
+from rookery.factories import SettingError
 from rookery.hyperparams import Space
 from rookery.learners.base import Bank, Learner, Member
 from rookery.populations import base, pb2, ratings, rebuild
@@ -255,10 +256,8 @@ def pbt_roles(
         name for name in role.space.defaults._fields if role.space.optional and name in role.space.optional.fields
     ]
     if chosen:
-        raise ValueError(
-            f"{chosen[0]} belongs to the environment of a whole team, but each role has separate hyper-parameters; "
-            "leave it out, or evolve whole teams by --member team."
-        )
+        problem = "belongs to the environment of a whole team, but each role has separate hyper-parameters"
+        raise SettingError(chosen[0], None, problem, "leave it out, or evolve whole teams by {member} team")
     assert learner.spec.team is not None
     bindings = RolePbtBindings(role, learner.spec.team.names)
     program = as_program(role, *(partial(stage, bindings) for stage in (create, begin, advance, finish)))

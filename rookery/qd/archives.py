@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import jax.numpy as jnp
 
-from rookery.factories import check_counts
+from rookery.factories import FRACTION, SettingError, check_counts
 from rookery.populations.sharding import HERE, Rows
 from rookery.qd import novelty, thresholds
 from rookery.qd import repertoire as repertoires
@@ -93,7 +93,7 @@ def annealed(centroids: Array, learning_rate: float = 0.01) -> Archive:
       >>> program = rookery.map_elites(arm, rookery.qd.annealed(cells, learning_rate=0.01))
     """
     if not 0.0 <= learning_rate <= 1.0:
-        raise ValueError(f"archive_learning_rate must lie in [0, 1], got {learning_rate}.")
+        raise SettingError("archive_learning_rate", learning_rate, f"must lie {FRACTION}")
     cells = archive_of(centroids)
     if learning_rate == 1.0:
         return cells

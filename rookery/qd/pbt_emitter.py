@@ -11,13 +11,13 @@ emptied. A member with the same fitness as the best member is not replaced.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.factories import check_counts, check_fields
+from rookery.factories import FRACTION, POSITIVE, SettingError, check_counts, check_fields
 from rookery.hyperparams import Space
 from rookery.learners.base import Bank, Learner, Member, genotype
 from rookery.learners.iterations import divisible
@@ -44,30 +44,24 @@ class MePbtConfig:
       ValueError: a value outside its range.
     """
 
-    replace_fraction: float = 0.2
-    """Share of the population, the worst members, that is replaced by children of the best, in [0, 1]."""
-    best_fraction: float = 0.1
-    """Share of the population that those parents are drawn from, in [0, 1]; at least one member."""
-    sample_fraction: float = 0.4
-    """Share of the population, the next worst members, that is replaced by elites sampled from the repertoire, in
-    [0, 1]."""
+    replace_fraction: Annotated[float, FRACTION] = 0.2
+    """Share of the population, the worst members, that is replaced by children of the best."""
+    best_fraction: Annotated[float, FRACTION] = 0.1
+    """Share of the population that those parents are drawn from; at least one member."""
+    sample_fraction: Annotated[float, FRACTION] = 0.4
+    """Share of the population, the next worst members, that is replaced by elites sampled from the repertoire."""
     perturb: Literal["resample", "perturb"] = "resample"
     """resample: new members sample their hyper-parameters from the space; perturb: they multiply the inherited ones."""
-    perturb_factors: tuple[float, float] = (0.8, 1.25)
-    """The two factors of perturb (above 0)."""
-    resample_probability: float = 0.25
-    """Probability that perturb samples a hyper-parameter from the space instead, independently for each, in [0, 1]."""
+    perturb_factors: Annotated[tuple[float, float], POSITIVE] = (0.8, 1.25)
+    """The two factors of perturb."""
+    resample_probability: Annotated[float, FRACTION] = 0.25
+    """Probability that perturb samples a hyper-parameter from the space instead, independently for each."""
     inherit_buffer: bool = False
     """Copy the parent's replay buffer as well; by default the buffer stays with the slot."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         check_fields(self)
-        for name in ("replace_fraction", "best_fraction", "sample_fraction", "resample_probability"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}.")
-        if min(self.perturb_factors) <= 0:
-            raise ValueError(f"perturb_factors must be above 0, got {self.perturb_factors}.")
 
 
 class Counts(NamedTuple):
@@ -97,9 +91,9 @@ def counts(config: MePbtConfig, population_size: int) -> Counts:
     best, replaced, sampled = rounded_counts
     needed = replaced + sampled + (best if replaced else 0)
     if needed > population_size:
-        raise ValueError(
-            f"{best} best members, {replaced} replaced from them and {sampled} from samples exceed the "
-            f"population of {population_size}; lower best_fraction, replace_fraction or sample_fraction."
+        problem = f"samples {sampled} members, which with {best} best and {replaced} replaced exceed {population_size}"
+        raise SettingError(
+            "sample_fraction", config.sample_fraction, problem, "lower it, {best_fraction} or {replace_fraction}"
         )
     return rounded_counts
 
@@ -328,9 +322,9 @@ def pbt_emitter(
     config, space = config or MePbtConfig(), space or learner.space
     sizes = counts(config, population_size)
     if sizes.replaced + sizes.sampled < 1:
-        raise ValueError(
-            f"replace_fraction {config.replace_fraction:g} and sample_fraction {config.sample_fraction:g} of a "
-            f"population of {population_size} replace no member; raise them, or enlarge the population."
+        problem = f"and {{sample_fraction}} {config.sample_fraction:g} replace no member of {population_size}"
+        raise SettingError(
+            "replace_fraction", config.replace_fraction, problem, "raise them, or enlarge the population"
         )
     variations = emitters.iso_line(scoring, ga_population, variation, placement.cells)
     bindings = PbtEmitterBindings(learner, space, config, sizes, population_size, variations, placement)

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rookery import distributions, hyperparams, networks, trees
-from rookery.agents.base import ActFn, check_hidden_sizes
+from rookery.agents.base import ActFn
 from rookery.agents.encoders import EncoderName, reader
 from rookery.envs import base as envs
 from rookery.envs import registry
@@ -20,7 +20,7 @@ from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.check import check_interface
 from rookery.envs.tasks.functions import Function
 from rookery.envs.wrappers.teams import check_alone
-from rookery.factories import check_fields
+from rookery.factories import Within, check_fields
 from rookery.hyperparams import Space
 from rookery.learners import widths
 from rookery.learners.base import EvaluationConfig, Learner, genotype
@@ -200,8 +200,8 @@ class PolicyConfig:
       ValueError: a layer size below 1.
     """
 
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the policy's hidden layers (at least 1)."""
+    hidden_sizes: Annotated[tuple[int, ...], Within(1)] = (64, 64)
+    """Widths of the policy's hidden layers."""
     encoder: EncoderName = "auto"
     """How the policy reads observations: nature or small, convolutional encoders of images (Mnih 2015; MinAtar, Young
     2019); none, as a vector; auto, by the size of the image, and none for vectors."""
@@ -209,7 +209,6 @@ class PolicyConfig:
     def __post_init__(self) -> None:
         """Check the sizes."""
         check_fields(self)
-        check_hidden_sizes(self.hidden_sizes)
 
 
 class Policy(NamedTuple):

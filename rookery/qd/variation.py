@@ -1,12 +1,12 @@
 """Variation: create a child genotype from two parents."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from rookery.factories import check_fields
+from rookery.factories import Within, check_fields
 from rookery.types import Array, Genotype, Key, PyTree, Scalar
 
 _Tree = TypeVar("_Tree")
@@ -20,18 +20,15 @@ class VariationConfig:
       ValueError: a negative standard deviation.
     """
 
-    iso_sigma: float = 0.005
-    """Standard deviation of the Gaussian noise added to every parameter of a child (at least 0); whole numbers need a
-    larger one, such as 0.5."""
-    line_sigma: float = 0.05
-    """Standard deviation of the step along the line between the parents, in units of their distance (at least 0)."""
+    iso_sigma: Annotated[float, Within(0)] = 0.005
+    """Standard deviation of the Gaussian noise added to every parameter of a child; whole numbers need a larger one,
+    such as 0.5."""
+    line_sigma: Annotated[float, Within(0)] = 0.05
+    """Standard deviation of the step along the line between the parents, in units of their distance."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         check_fields(self)
-        for name in ("iso_sigma", "line_sigma"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
 
 
 class Sigmas(NamedTuple):

@@ -17,6 +17,7 @@ from rich import box, console
 from rich.table import Table
 from rich.text import Text
 
+from rookery.factories import SettingError
 from rookery.report.compare_notes import MIXED, notes
 from rookery.report.compare_records import TOO_FEW, Comparison, Pair, Row, Setting, ranked
 from rookery.report.figures.comparison import MOST_PAIRS, check_format, draw_comparison
@@ -78,9 +79,9 @@ def compare(
       ImportError: with `fresh`, the package of a run's environment is not installed.
     """
     if score is not None and fresh is not None:
-        raise ValueError(f"fresh episodes give a fitness and no {score}; leave out --fresh or --score.")
+        raise SettingError("score", score, "has no effect with {fresh}, which gives a fitness", "leave one of them out")
     if score is not None and metric is not None:
-        raise ValueError(f"score {score} is a column, and metric {metric} a measure of members; give one of them.")
+        raise SettingError("score", score, "is a column, and {metric} a measure of members", "give one of them")
     if picture is not None:
         check_format(picture)
     found = group_runs(run_dirs, score, None if fresh else metric, across_objectives=metric is not None)

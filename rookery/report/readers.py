@@ -1,6 +1,5 @@
 """Readers of a run folder. Figures, tables and page sections take a `RunRecord` and open no file themselves."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rookery.factories import BEST, MEASURE, RETURN, suggestion
+from rookery.factories import BEST, MEASURE, RETURN, nearest, suggestion
 from rookery.report.dimensions import Dimensions, dimensions
 from rookery.report.formatting import Settings, fitness_metric, objective, part
 from rookery.report.runs import Run, finite_or_nan
@@ -315,7 +314,7 @@ def open_run(path: str | Path) -> RunRecord:
         if (path / "config.json").is_file() or not around.is_dir():
             raise
         known = {config.parent.name: config.parent for config in sorted(around.glob("*/config.json"))}
-        near = difflib.get_close_matches(path.name, known, cutoff=0.5) or list(known)[:3]
+        near = nearest(path.name, known) or list(known)[:3]
         if not near:
             raise
         suggestions = ", ".join(str(known[name]) for name in near)

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
+from rookery.factories import SettingError
 from rookery.report.page import compose
 from rookery.report.readers import open_run
 from rookery.storage.island_files import islands_of
@@ -95,7 +96,9 @@ def server(run_dirs: Sequence[str | Path], host: str = "127.0.0.1", port: int = 
         return kind((host, port), handler)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"cannot listen on {host}, port {port}: {reason}; choose another --port or --host.") from error
+        raise SettingError(
+            "port", port, f"cannot be used on {host}: {reason}", "choose another, or another {host}"
+        ) from error
 
 
 def _family(host: str) -> int:

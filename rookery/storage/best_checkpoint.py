@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 
-from rookery.factories import suggestion
+from rookery.factories import SettingError, suggestion, unknown_name
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv
 from rookery.storage.run_dir import RunFolder
@@ -62,7 +62,7 @@ class Best:
         columns = sorted(columns)
         if self.column is not None and self.column not in columns:
             remedy = suggestion(self.column, columns, f"the metrics are {', '.join(columns)}.")
-            raise ValueError(f"best_by is not a metric of this run: {self.column!r}; {remedy}")
+            raise unknown_name("best_by", self.column, "metric of this run named", columns, remedy)
 
 
 def find(folder: RunFolder, checkpoints: Checkpointer, checkpoint: str | int, best_by: str | None) -> int | None:
@@ -83,9 +83,10 @@ def find(folder: RunFolder, checkpoints: Checkpointer, checkpoint: str | int, be
     if str(checkpoint).isdecimal():
         return int(checkpoint)
     if checkpoint != "best":
-        raise ValueError(f"checkpoint must be best, last or the number of a generation, got {checkpoint!r}.")
+        raise SettingError("checkpoint", checkpoint, "must be best, last or the number of a generation")
     if best_by is None:
-        raise ValueError(f"{folder.path} was trained without best_by; train with --best-by, or use --checkpoint last.")
+        problem = f"needs a run with {{best_by}}, which {folder.path} is not"
+        raise SettingError("checkpoint", "best", problem, "use last")
     best = Best(best_by)
     best.recall(folder, checkpoints)
     if best.generation is None:

@@ -30,23 +30,23 @@ class RunConfig:
     """
 
     seed: Annotated[int, Within(0, _LARGEST_SEED)] = 0
-    """Seed (0 to 2^32 - 1); the same seed, versions and devices give bit-identical results."""
+    """Seed; the same seed, versions and devices give bit-identical results."""
     generations: Annotated[int, Within(1)] = 50
-    """Number of generations to train (at least 1)."""
+    """Number of generations to train."""
     run_dir: str | None = None
     """Run directory; by default runs/<kind>-<env>-<seed>."""
     checkpoint_every: Annotated[int, Within(1)] = 5
-    """Generations between two checkpoints (at least 1); the last generation is always saved."""
+    """Generations between two checkpoints; the last generation is always saved."""
     checkpoint_seconds: Annotated[float, Within(0, math.inf)] = 120.0
-    """Seconds after which a checkpoint is saved even earlier (at least 0; 0: never), unless saving takes more than 5 %
-    of the time."""
+    """Seconds after which a checkpoint is saved even earlier (0: never), unless saving takes more than 5 % of the
+    time."""
     keep: Annotated[int, Within(1)] = 3
-    """Number of most recent checkpoints to keep (at least 1); older ones are deleted."""
+    """Number of most recent checkpoints to keep; older ones are deleted."""
     best_by: str | None = None
     """Column of metrics.csv to maximise: whenever it reaches a new maximum, that generation is saved as the best
     checkpoint and kept in addition to the most recent ones."""
     patience: Annotated[int, Within(1)] = 100
-    """Generations for which a repertoire may be empty (at least 1)."""
+    """Generations for which a repertoire may be empty."""
     overwrite: bool = False
     """Replace a run that is already in the run directory; its files are deleted."""
     quiet: bool = False

@@ -19,7 +19,7 @@ import numpy as np
 from rookery.distributed import device_memory, mesh, programs, sync
 from rookery.distributed.mesh import Mesh
 from rookery.distributed.signals import Requests
-from rookery.factories import LARGEST_COUNT, RESERVED_COLUMNS, check_names, config_from
+from rookery.factories import LARGEST_COUNT, RESERVED_COLUMNS, SettingError, check_names, config_from
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.stages import StagedStep, staged_step
 from rookery.storage import sources
@@ -181,7 +181,9 @@ def turns(program: Program, config: RunConfig, over: Mesh, options: RunOptions) 
     """
     resume, record, command, after_save, callbacks, shared = options
     if program.table is None and config.patience != RunConfig.patience:
-        raise ValueError("patience has an effect only on a repertoire, which this run does not have; leave it out.")
+        raise SettingError(
+            "patience", None, "has an effect only on a repertoire, which this run has not", "leave it out"
+        )
     template, host = programs.template(program, over), host_episodes(program)
     _check_alike(config, resume, over, template, number_required(callbacks))
     # Check what can be checked before a folder is made.
@@ -251,10 +253,8 @@ def _check_counters(program: Program, generations: int) -> None:
     """Check that int32 can count the training iterations of a run."""
     iterations = max(staged_step(program.step).iterations, 1)
     if generations * iterations > LARGEST_COUNT:
-        raise ValueError(
-            f"generations must be at most {LARGEST_COUNT // iterations} with {iterations} training iterations each, "
-            f"since int32 counts them, got {generations}."
-        )
+        problem = f"must be at most {LARGEST_COUNT // iterations} with {iterations} iterations each, which int32 counts"
+        raise SettingError("generations", generations, problem)
 
 
 def run_config(config: RunConfig | None, options: Mapping[str, Any], resume: bool) -> RunConfig:
@@ -266,15 +266,13 @@ def run_config(config: RunConfig | None, options: Mapping[str, Any], resume: boo
     if resume:
         run_dir = config.run_dir if config else options.get("run_dir")
         if run_dir is None:
-            raise ValueError("resume needs the run_dir of the run to continue.")
+            raise SettingError("run_dir", None, "is needed to resume", "give the directory of the run to continue")
         recorded = open_existing(str(run_dir)).config.get("run", {})
     kept = {} if config else {name: recorded[name] for name in _KEPT if name in recorded}
     config = config_from(RunConfig, config, {**kept, **options})
     if config.seed != (seed := recorded.get("seed", config.seed)):
-        raise ValueError(
-            f"the run in {config.run_dir} has seed {seed} and cannot continue with seed {config.seed}; leave the seed "
-            "out, or start a new run in another run_dir."
-        )
+        problem = f"must be that of the run in {config.run_dir} ({seed})"
+        raise SettingError("seed", config.seed, problem, "leave it out, or start a new run in another {run_dir}")
     return config
 
 

@@ -269,7 +269,7 @@ def test_the_default_search_space() -> None:
     ("options", "message"),
     [
         ({"policy_delay": 0}, r"^policy_delay must be at least 1, got 0\.$"),
-        ({"hidden_sizes": (8, 0)}, r"^hidden_sizes must all be at least 1, got \(8, 0\)\.$"),
+        ({"hidden_sizes": (8, 0)}, r"^hidden_sizes must each be at least 1, got 0\.$"),
     ],
 )
 def test_invalid_configurations_are_errors(options: dict, message: str) -> None:

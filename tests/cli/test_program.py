@@ -179,7 +179,7 @@ def test_a_learner_that_is_set_gives_a_program_from_scratch_its_policies(scratch
         ("mine.py", "'mine.py' names no function; give the file or the module and the function, as in mine.py:build."),
         ("mine", "'mine' names no function; give the file or the module and the function, as in ./mine.py:build."),
         ("./absent.py:build", "there is no file "),
-        ("", "rookery train program needs FILE.py:FUNCTION|MODULE:FUNCTION; `rookery train program --help`"),
+        ("", "rookery train program needs FACTORY; `rookery train program --help`"),
         ("FILE:build --populatoin 3", "rookery train program has no flag --populatoin"),
     ],
 )

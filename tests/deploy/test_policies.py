@@ -99,7 +99,7 @@ def test_a_population_has_no_cells(tmp_path: Path) -> None:
     origin = warm_start.restore_run(save_run(SAC_RUN, tmp_path / "sac_run", (1.0, 2.0), unchanged))
     with pytest.raises(ValueError, match=r"sac_run has no repertoire, and so no cells; leave cell out"):
         policies.choose(origin, cell="best")
-    with pytest.raises(ValueError, match=r"^member 2 does not exist; choose one in 0\.\.1\.$"):
+    with pytest.raises(ValueError, match=r"^member must be in 0\.\.1, got 2\.$"):
         policies.choose(origin, member=2)
 
 

@@ -83,7 +83,7 @@ def test_the_best_elite_of_a_repertoire_acts(tmp_path: Path) -> None:
 
 
 def test_missing_members_skills_and_checkpoints_are_rejected(sac_run: Path) -> None:
-    with pytest.raises(ValueError, match=r"^member 2 does not exist; choose one in 0\.\.1\.$"):
+    with pytest.raises(ValueError, match=r"^member must be in 0\.\.1, got 2\.$"):
         render.render(sac_run, member=2)
     with pytest.raises(ValueError, match=r"has no skills to choose from; leave skill out\.$"):
         render.render(sac_run, skill=0)

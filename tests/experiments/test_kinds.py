@@ -132,7 +132,7 @@ def test_every_count_that_int32_cannot_hold_is_an_error_that_names_it(name: str)
         ("agent.hidden_sizes", 64, "hidden_sizes must be a sequence of numbers"),
         ("agent.hidden_sizes", {"a": 1}, "hidden_sizes must be a sequence of numbers"),
         ("environment.env", 3, "env must be a text, got 3"),
-        ("environment.option", [1], "each of option must be a text, got 1"),
+        ("environment.option", [1], "option must each be a text, got 1"),
         ("environment.exact", 1, "exact must be true or false, got 1"),
         ("population", [8], "population must be a whole number"),
         ("population", True, "population must be a whole number, got True"),

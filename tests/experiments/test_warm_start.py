@@ -107,7 +107,7 @@ def test_each_skill_of_the_best_member_is_an_agent_for_the_environment_without_s
     whole = rookery.genotype(trees.take(origin.state.members, 1))
     policies = rookery.experiments.skill_policies(diayn_run, member=1)
     assert_equal(rookery.experiments.skill_policies(diayn_run), policies)
-    with pytest.raises(ValueError, match=r"member 3 does not exist; choose one in 0\.\.2"):
+    with pytest.raises(ValueError, match=r"member must be in 0\.\.2, got 3"):
         rookery.experiments.skill_policies(diayn_run, 3)
     with_skill = rookery.diayn(rookery.sac(spec, AGENT), spec, DIAYN_RUN.wrapper.diayn)
     agent = rookery.sac(rookery.make("point_room").spec, AGENT)

@@ -335,48 +335,54 @@ def test_two_drivers_on_one_folder(copy):
         run_islands(longer, resume=True)
 
 
-DIVIDED = "error: each of {} islands has {}: "
-QUARTERS = "4 frequencies need 4 sub-populations of equal size with at least 4 members each; give --population "
+DIVIDED = "error: --islands gives each {}: "
+QUARTERS = (
+    "--population must be a multiple of 4 from 16 on, 4 members for each of --frequencies, got {}; give --population "
+)
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--population 5 --islands 2", "a population of 5 cannot be divided evenly into 2 islands; use 4 or 6, or "),
-        ("--population 2 --islands 4", "a population of 2 cannot be divided evenly into 4 islands; use 4, or "),
+        (
+            "--population 5 --islands 2",
+            "--population cannot be divided evenly into 2 --islands, got 5; use 4 or 6, or ",
+        ),
+        ("--population 2 --islands 4", "--population cannot be divided evenly into 4 --islands, got 2; use 4, or "),
         ("--islands 0", "--islands must be at least 1, got 0."),
         ("--islands 2 --migrate-every 0", "--migrate-every must be at least 1, got 0."),
         ("--islands 2 --migrate-fraction 1.5", "--migrate-fraction must lie in [0, 1], got 1.5."),
-        ("--ray-address auto", "--ray-address has an effect only with islands; give --islands, or leave it out."),
+        ("--ray-address auto", "--ray-address has an effect only with --islands; give it, or leave this out."),
         ("--islands 2 --distributed", "the processes of jax.distributed cannot run islands; give --ray-address to"),
         ("--islands 2 --wandb team/", "the W&B project 'team/' has no name; give PROJECT or ENTITY/PROJECT."),
         ("--islands 2 --env point_rom", "there is no task 'point_rom'"),
         (
             "--islands 2 --env point_room --population 4 --replace-count 2",
-            DIVIDED.format(2, "2 members") + "1 best and 2 replaced members together exceed the population of 2; give "
-            "--population 6, or leave --islands out.\n",
+            DIVIDED.format("2 members") + "--replace-count replaces 2 members, which with the 1 best exceed the "
+            "population of 2, got 2; give --population 6, or leave it out.\n",
         ),
         (
             "--islands 2 --exploit multi-frequency --population 16",
-            DIVIDED.format(2, "8 members") + QUARTERS + "32, or leave --islands out.\n",
+            DIVIDED.format("8 members") + QUARTERS.format(2) + "32, or leave it out.\n",
         ),
         (
             "--islands 4 --exploit multi-frequency --population 72",
-            DIVIDED.format(4, "18 members") + QUARTERS + "80, or give --islands 3.\n",
+            DIVIDED.format("18 members") + QUARTERS.format(4) + "80, or give 3.\n",
         ),
         (
             "--islands 2 --exploit tournament --population 2",
-            DIVIDED.format(2, "1 member") + "exploit tournament needs a population of at least 2 members",
+            DIVIDED.format("1 member") + "--population must be at least 2 with --exploit tournament",
         ),
         (
             "--islands 2 --population 8 --replace-count 12 --best-count 2",
-            DIVIDED.format(2, "4 members") + "2 best and 12 replaced members together exceed the population of 4; give "
-            "--population 28.\n",
+            DIVIDED.format("4 members") + "--replace-count replaces 12 members, which with the 2 best exceed the "
+            "population of 4, got 2; give --population 28.\n",
         ),
         (
             "--islands 2 --population 6 --devices 2",
-            DIVIDED.format(2, "3 members") + "they cannot be divided evenly over 2 devices; give --population 8, or "
-            "leave --islands out.\n",
+            DIVIDED.format("3 members")
+            + "they cannot be divided evenly over 2 devices, got 2; give --population 8, or "
+            "leave it out.\n",
         ),
     ],
 )
@@ -401,10 +407,10 @@ def test_the_plan_is_that_of_one_island(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
-        ("sac", {}, "a run of kind sac cannot be divided into islands"),
-        ("pbt-ippo", {"member": "agent"}, "islands exchange whole teams"),
-        ("pbt-ippo", {"select_by": "rating"}, "ratings compare the members of one population"),
-        ("me-pbt-sac", {"cells": CellsConfig(survival="dominated-novelty")}, "islands merge repertoires cell by cell"),
+        ("sac", {}, "islands has no effect on a run of kind sac"),
+        ("pbt-ippo", {"member": "agent"}, "islands exchanges whole teams"),
+        ("pbt-ippo", {"select_by": "rating"}, "islands cannot exchange by ratings"),
+        ("me-pbt-sac", {"cells": CellsConfig(survival="dominated-novelty")}, "islands merges repertoires cell by cell"),
     ],
 )
 def test_what_islands_cannot_exchange(kind, settings, message):

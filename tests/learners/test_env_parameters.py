@@ -132,7 +132,7 @@ class TestSpace:
     @pytest.mark.parametrize(
         ("choice", "message"),
         [
-            ({"env_bonos": 1.0}, r"^'env_bonos' is no hyper-parameter here; did you mean env_bonus\?$"),
+            ({"env_bonos": 1.0}, r"^there is no hyper-parameter here named 'env_bonos'; did you mean env_bonus\?$"),
             ({"env_pace": -1.0}, r"^env_pace must lie in \[0, inf\), got -1\.$"),
             ({"env_bonus": "evlve"}, "two bounds, one value, a domain or 'fixed' or 'evolve', got 'evlve'"),
             ({"env_pace": "evolve"}, r"^env_pace must be two bounds, one value, a domain or 'fixed', got 'evolve'\.$"),
@@ -181,18 +181,18 @@ class TestObjective:
     @pytest.mark.parametrize(
         ("build", "message"),
         [
-            (lambda: on("step"), r"^objective 'step' is no measure of priced; did you mean steps\?$"),
+            (lambda: on("step"), r"^there is no measure of priced named 'step'; did you mean steps\?$"),
             (
                 lambda: on("steps", True, "left"),
-                r"^fitness names an agent of the team, but the objective steps is a ",
+                r"^fitness names an agent, but objective steps is a ",
             ),
             (
                 lambda: room(OffPolicyConfig(objective="x")),
-                r"^objective 'x' is no measure of point_room, which has none",
+                r"^objective has no effect on point_room, got 'x'",
             ),
             (
                 lambda: hyperparams.choose(room().space, env_bonus=1.0),
-                r"^'env_bonus' is no hyper-parameter here; .* in the space of a learner",
+                r"^there is no hyper-parameter here named 'env_bonus'; .* in the space of a learner",
             ),
         ],
     )

@@ -144,7 +144,7 @@ def test_other_agents_do_not_offer_a_width():
     skills = rookery.skills(ENV, num_skills=2)
     diayn = rookery.diayn(sac(skills.spec, SacConfig(SIZES)), skills.spec)
     assert [widths.space(agent) for agent in (team, recurrent, diayn)] == [None, None, None]
-    with pytest.raises(ValueError, match="'hidden_size' is no hyper-parameter here"):
+    with pytest.raises(ValueError, match="there is no hyper-parameter here named 'hidden_size'"):
         hyperparams.choose(diayn.space, hidden_size=(2, 8))
 
 

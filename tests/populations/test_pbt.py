@@ -41,12 +41,12 @@ class TestCounts:
             ({"best_count": 0}, "best_count must be at least 1"),
             ({"replace_count": 0}, "replace_count must be at least 1"),
             ({"burn_in": -1}, "burn_in must be at least 0"),
-            ({"perturb_factors": (0.0, 1.2)}, "perturb_factors must be above 0"),
+            ({"perturb_factors": (0.0, 1.2)}, "perturb_factors must each be above 0"),
             ({"smooth": 0}, "smooth must be at least 1"),
-            ({"frequencies": (1, 0)}, "each of frequencies must be at least 1"),
+            ({"frequencies": (1, 0)}, "frequencies must each be at least 1"),
             ({"frequencies": (10,)}, "frequencies must be two or more"),
-            ({"exploit": "tournement"}, "exploit must be 'truncation' .* got 'tournement'; did you mean 'tournament'"),
-            ({"perturb": "shake"}, "perturb must be 'perturb' or 'resample' or 'pb2', got 'shake'"),
+            ({"exploit": "tournement"}, "exploit must be truncation .* got 'tournement'; did you mean tournament"),
+            ({"perturb": "shake"}, "perturb must be perturb or resample or pb2, got 'shake'"),
         ],
     )
     def test_invalid_arguments_are_errors(self, options, message):
@@ -56,14 +56,22 @@ class TestCounts:
     @pytest.mark.parametrize(
         ("options", "size", "message"),
         [
-            ({"exploit": "tournament"}, 1, "exploit tournament needs a population of at least 2 members, got 1"),
-            ({}, 1, "exploit truncation needs a population of at least 2 members, got 1; .* or give exploit none"),
-            ({"exploit": "multi-frequency"}, 1, "exploit multi-frequency needs a population of at least 2"),
-            ({"replace_fraction": 0.05}, 8, "0.05 of a population of 8 replaces no member; .* give replace_count 1"),
-            ({"replace_fraction": 0.0}, 100, "replace_fraction 0 of a population of 100 replaces no member"),
-            ({"exploit": "multi-frequency"}, 12, "4 frequencies need .* a multiple of 4 from 16 on, got .* 12"),
+            ({"exploit": "tournament"}, 1, "population_size must be at least 2 with exploit tournament, got 1"),
+            ({}, 1, "population_size must be at least 2 with exploit truncation, got 1; .* or give exploit none"),
+            ({"exploit": "multi-frequency"}, 1, "population_size must be at least 2 with exploit multi-frequency"),
+            (
+                {"replace_fraction": 0.05},
+                8,
+                "replace_fraction replaces no member of a population of 8, got 0.05; .* give replace_count 1",
+            ),
+            ({"replace_fraction": 0.0}, 100, "replace_fraction replaces no member of a population of 100, got 0"),
+            ({"exploit": "multi-frequency"}, 12, "population_size must be a multiple of 4 from 16 on, got .* 12"),
             ({"exploit": "multi-frequency", "frequencies": (1, 3)}, 9, "a multiple of 2 from 8 on, got .* 9"),
-            ({"best_count": 3, "replace_count": 6}, 8, "3 best and 6 replaced members together exceed .* of 8"),
+            (
+                {"best_count": 3, "replace_count": 6},
+                8,
+                "replace_count replaces 6 members, which with the 3 best exceed .* of 8",
+            ),
         ],
     )
     def test_a_population_too_small_for_a_strategy_is_an_error_with_the_required_size(self, options, size, message):

@@ -52,9 +52,9 @@ class TestCounts:
             (
                 10,
                 {"replace_fraction": 0.3, "best_fraction": 0.4, "sample_fraction": 0.5},
-                r"4 best members, 3 replaced .* 5 from samples exceed the population of 10",
+                r"sample_fraction samples 5 members, which with 4 best and 3 replaced exceed 10",
             ),
-            (1, {}, "replace_fraction .* and sample_fraction .* of 1 replace no member"),
+            (1, {}, "replace_fraction and sample_fraction .* replace no member of 1"),
             (8, {"replace_fraction": 0.05, "sample_fraction": 0.0}, "replace_fraction .* of 8 replace no member"),
             (0, {}, "population_size must be at least 1, got 0"),
             (8, {"ga_population": 0}, "batch_size must be at least 1, got 0"),

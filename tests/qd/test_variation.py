@@ -107,7 +107,7 @@ def test_each_leaf_keeps_its_type_and_one_that_cannot_vary_is_an_error():
     with pytest.raises(TypeError, match=r"but the genotype has a leaf of type key<fry>; leave it out"):
         iso_line({"x": FIRST["bias"], "key": KEY}, {"x": FIRST["bias"], "key": KEY}, KEY, VariationConfig())
     for name in ("iso_sigma", "line_sigma"):
-        with pytest.raises(ValueError, match=f"{name} must not be negative, got -0.1"):
+        with pytest.raises(ValueError, match=f"{name} must be at least 0, got -0.1"):
             VariationConfig(**{name: -0.1})
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from rookery.envs import base
 from rookery.envs.base import DescriptorSpec
-from rookery.factories import check_counts, suggestion
+from rookery.factories import check_counts, unknown_name
 from rookery.types import Array, Key
 
 EDGE = 5.12  # the usual search domain of the sphere and Rastrigin functions is [-5.12, 5.12]^n
@@ -75,7 +75,7 @@ def function(name: str, size: int | None = None) -> Function:
       4
     """
     if name not in _FUNCTIONS:
-        raise ValueError(f"there is no scoring function {name!r}; {suggestion(name, _FUNCTIONS)}")
+        raise unknown_name("env", name, "scoring function", _FUNCTIONS)
     build, default_size = _FUNCTIONS[name]
     return build(name, default_size if size is None else size)
 

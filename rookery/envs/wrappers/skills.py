@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ from rookery.envs.base import (
 )
 from rookery.envs.rendering import scene
 from rookery.envs.wrappers.time_limit import guard_physics
-from rookery.factories import check_counts, check_fields
+from rookery.factories import SettingError, Within, check_counts, check_fields
 from rookery.types import Array, Key, PyTree
 
 _DIRECTIONS = 8  # evenly spread directions that represent the skills on a circle in evaluations
@@ -44,8 +44,8 @@ class SkillsConfig:
       ValueError: fewer than two skills, an unknown kind, or `balanced` with the continuous skills of a sphere.
     """
 
-    num_skills: int = 5
-    """Number of skills, or the dimension of the sphere's space (at least 2)."""
+    num_skills: Annotated[int, Within(2)] = 5
+    """Number of skills, or the dimension of the sphere's space."""
     skill_kind: Literal["one-hot", "sphere"] = "one-hot"
     """one-hot: discrete skills as one-hot vectors; sphere: continuous skills as vectors of length 1."""
     balanced: bool = False
@@ -55,16 +55,10 @@ class SkillsConfig:
     def __post_init__(self) -> None:
         """Check the ranges."""
         check_fields(self)
-        if self.num_skills < 2:
-            raise ValueError(
-                "num_skills must be at least 2, since a skill is learned by its difference from others; got "
-                f"{self.num_skills}."
-            )
         check_counts(**{"num_skills x num_skills": self.num_skills**2})  # a table of all skills
         if self.balanced and self.skill_kind == "sphere":
-            raise ValueError(
-                "balanced needs a finite number of skills; leave balanced out, or use skill_kind 'one-hot'."
-            )
+            remedy = "leave it out, or use {skill_kind} one-hot"
+            raise SettingError("balanced", None, "needs a finite number of skills", remedy)
 
 
 class Kind(NamedTuple):

@@ -18,8 +18,8 @@ class Settings:
     """The settings of independent members."""
 
     population: Annotated[int, Within(1)] = 1
-    """Number of members, each with a different random seed, trained in one compiled program (at least 1; a multiple of
-    the number of devices); `--seeds` is another name of this flag."""
+    """Number of members, each with a different random seed, trained in one compiled program (a multiple of the number
+    of devices); `--seeds` is another name of this flag."""
     draw_hyper: bool = False
     """Random search: draw each member's hyper-parameters once from the search space."""
     replay_schedule: str | None = None

@@ -26,7 +26,7 @@ class Searched:
     """The settings of every search of a repertoire without agents."""
 
     batch_size: Annotated[int, Within(1)] = 256
-    """Genotypes created and evaluated in each generation (at least 1; a multiple of the number of devices)."""
+    """Genotypes created and evaluated in each generation (a multiple of the number of devices)."""
     init_from: str | None = None
     """Run directory of a run of map-elites, pga-me, dcrl-me or cma-mae whose elites fill the initial repertoire; task
     settings that are not given are taken from that run."""
@@ -45,8 +45,8 @@ class OfFunctions(Searched):
     """The settings of a search that also takes a test function."""
 
     dimensions: Annotated[int | None, Within(1)] = None
-    """Length of a genotype of a test function (arm, sphere, rastrigin; at least 1); by default the standard length of
-    the function. Not allowed for environments."""
+    """Length of a genotype of a test function (arm, sphere, rastrigin); by default the standard length of the function.
+    Not allowed for environments."""
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ class Settings:
     """The settings of MAP-Elites with Population Based Training."""
 
     population: Annotated[int, Within(1)] = 10
-    """P, number of members that train (at least 1; a multiple of the number of devices)."""
+    """P, number of members that train (a multiple of the number of devices)."""
     ga_population: Annotated[int, Within(1)] = 30
-    """Children of elites, created by variation, that are evaluated in addition to the members in each generation (at
-    least 1; a multiple of the number of devices)."""
+    """Children of elites, created by variation, that are evaluated in addition to the members in each generation (a
+    multiple of the number of devices)."""
     init_from: str | None = None
     """Run directory whose elites, skills or members fill the initial repertoire; task and network settings that are not
     given are taken from that run."""

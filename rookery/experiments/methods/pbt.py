@@ -20,7 +20,7 @@ class Settings:
     """The settings of Population Based Training."""
 
     population: Annotated[int, Within(1)] = 8
-    """P, number of members (at least 1; a multiple of the number of devices)."""
+    """P, number of members (a multiple of the number of devices)."""
     replay_schedule: str | None = None
     """Run directory; one new agent trains, without selection, with the hyper-parameters that the ancestors of its best
     member had in each generation; the same as in `rookery train sac`."""
@@ -56,17 +56,17 @@ RULES = (
         "pbt",
         ("perturb", "exploit_interval", "burn_in", "inherit_buffer"),
         lambda pbt: pbt.exploit != "none",
-        "with another --exploit than none",
+        "with another {exploit} than none",
     ),
-    Rule("pbt", ("frequencies",), lambda pbt: pbt.exploit == "multi-frequency", "with --exploit multi-frequency"),
-    Rule("pbt", _TRUNCATION, lambda pbt: pbt.exploit == "truncation", "with --exploit truncation"),
-    Rule("pbt", ("replace_fraction",), lambda pbt: pbt.replace_count is None, "without --replace-count"),
-    Rule("pbt", ("best_fraction",), lambda pbt: pbt.best_count is None, "without --best-count"),
+    Rule("pbt", ("frequencies",), lambda pbt: pbt.exploit == "multi-frequency", "with {exploit} multi-frequency"),
+    Rule("pbt", _TRUNCATION, lambda pbt: pbt.exploit == "truncation", "with {exploit} truncation"),
+    Rule("pbt", ("replace_fraction",), lambda pbt: pbt.replace_count is None, "without {replace_count}"),
+    Rule("pbt", ("best_fraction",), lambda pbt: pbt.best_count is None, "without {best_count}"),
     Rule(
         "pbt",
         ("perturb_factors", "resample_probability"),
         lambda pbt: pbt.exploit != "none" and pbt.perturb == "perturb",
-        "with --perturb perturb",
+        "with {perturb} perturb",
     ),
 )
 

@@ -9,7 +9,7 @@ from rookery.distributed.mesh import Mesh
 from rookery.experiments.methods import pbt as methods_pbt
 from rookery.experiments.parts import learner_of, mesh_of
 from rookery.experiments.spec import Built, RunSpec
-from rookery.factories import Within
+from rookery.factories import SettingError, Within
 from rookery.learners.base import Learner
 from rookery.learners.evaluation import measures_episodes
 from rookery.learners.on_policy import OnPolicyConfig
@@ -60,18 +60,17 @@ def _selection(spec: RunSpec[Settings], learner: Learner) -> Settings:
     if settings.select_by == "rating":
         return _with_opponents(settings, fitness, spec.run.best_by)
     if settings.rating_opponents is not None:
-        raise ValueError("rating_opponents has an effect only with --select-by rating; give it, or leave this out.")
+        problem = "has an effect only with {select_by} rating"
+        raise SettingError("rating_opponents", None, problem, "give it, or leave this out")
     if blind:
         assert learner.spec.team is not None
-        raise ValueError(
-            f"in {learner.spec.name} one agent wins what another loses, so the mean return of a team cannot rank "
-            f"members; give --fitness {' or '.join(learner.spec.team.names)}, or, with separate parameters and without "
-            "islands, --select-by rating or --member agent."
-        )
+        remedies = f"give {{fitness}} {' or '.join(learner.spec.team.names)}, or, with separate parameters and without "
+        remedies += "islands, {select_by} rating or {member} agent"
+        problem = f"cannot be by the mean return of a team: in {learner.spec.name} one agent wins what another loses"
+        raise SettingError("select_by", None, problem, remedies)
     if settings.member == "agent" and fitness is not None:
-        raise ValueError(
-            f"with member agent each agent is selected by its individual return; leave fitness {fitness} out."
-        )
+        problem = "has no effect with {member} agent, which selects each agent by its individual return"
+        raise SettingError("fitness", fitness, problem, "leave it out")
     return settings
 
 
@@ -86,12 +85,11 @@ def _cannot_rank(settings: Settings, fitness: str | None, learner: Learner) -> b
 def _with_opponents(settings: Settings, fitness: str | None, best_by: str | None) -> Settings:
     """The settings of members that are selected by rating with the number of opponents filled in."""
     if fitness is not None:
-        raise ValueError(f"select_by rating rates the agents of all roles; leave fitness {fitness} out.")
+        problem = "has no effect with {select_by} rating, which rates the agents of all roles"
+        raise SettingError("fitness", fitness, problem, "leave it out")
     if best_by is not None and "rating" in best_by:
-        raise ValueError(
-            f"best_by cannot be {best_by}: ratings compare the members of one generation, so those of "
-            "different generations have no order; leave it out, or choose a return."
-        )
+        problem = "cannot be a rating, which compares the members of one generation"
+        raise SettingError("best_by", best_by, problem, "leave it out, or choose a return")
     opponents = min(_OPPONENTS, settings.population) if settings.rating_opponents is None else settings.rating_opponents
     return dataclasses.replace(settings, rating_opponents=opponents)
 

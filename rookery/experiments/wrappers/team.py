@@ -60,7 +60,7 @@ WRAPPER = Wrapper(
         "environment": EnvironmentConfig(env="pursuit_continuous"),
         "learner": OnPolicyConfig(num_envs=32),
     },
-    rules=(Rule("", ("identify",), lambda settings: settings["parameters"] == "shared", "with --parameters shared"),),
+    rules=(Rule("", ("identify",), lambda settings: settings["parameters"] == "shared", "with {parameters} shared"),),
     subject="teams",
     guide="teams",
     describe=lambda settings: f" of teams, {settings.parameters} parameters",

@@ -1,10 +1,9 @@
 """The settings of CMA-MAE."""
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from rookery.factories import Within, check_fields
+from rookery.factories import POSITIVE, Within, check_fields
 
 
 @dataclass(frozen=True)
@@ -16,14 +15,13 @@ class CmaMaeConfig:
     """
 
     emitters: Annotated[int, Within(1)] = 15
-    """Number of distributions, each of which draws an equal share of the batch (at least 1; it must divide the
-    batch)."""
+    """Number of distributions, each of which draws an equal share of the batch (it must divide the batch)."""
     covariance: Literal["auto", "full", "diagonal"] = "auto"
     """full: CMA-ES, for genotypes of up to 1,000 numbers; diagonal: sep-CMA-ES, for longer ones; auto: full up to 1,000
     numbers, else diagonal."""
-    initial_sigma: float | None = None
-    """Initial standard deviation of each distribution (above 0); by default a fifth of the range of a bounded function,
-    0.5 for other functions, and 0.05 for policies."""
+    initial_sigma: Annotated[float | None, POSITIVE] = None
+    """Initial standard deviation of each distribution; by default a fifth of the range of a bounded function, 0.5 for
+    other functions, and 0.05 for policies."""
     parents: Literal["half", "accepted"] = "half"
     """Samples that a distribution is adapted to: the better half, or those that exceed the threshold of their cell."""
     restart: Literal["basic", "no-improvement"] = "basic"
@@ -33,5 +31,3 @@ class CmaMaeConfig:
     def __post_init__(self) -> None:
         """Check the ranges."""
         check_fields(self)
-        if self.initial_sigma is not None and not 0.0 < self.initial_sigma < math.inf:
-            raise ValueError(f"initial_sigma must be above 0, got {self.initial_sigma}.")

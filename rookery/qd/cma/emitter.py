@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from rookery import trees
+from rookery.factories import SettingError
 from rookery.populations.base import member_keys
 from rookery.populations.sharding import ONE_DEVICE, Placement
 from rookery.qd import repertoire as repertoires
@@ -81,18 +82,14 @@ def cma_mae(
     if batch_size < least or batch_size % config.emitters:
         lower = batch_size // config.emitters * config.emitters
         remedy = f"{lower} or {lower + config.emitters}" if lower >= least else f"{least}"
-        raise ValueError(
-            f"batch_size must be a multiple of the number of emitters ({config.emitters}), at least {least}, got "
-            f"{batch_size}; use {remedy}."
-        )
+        problem = f"must be a multiple of the number of {{emitters}} ({config.emitters}), at least {least}"
+        raise SettingError("batch_size", batch_size, problem, f"use {remedy}")
     size = _size(_genotype(scoring))
     if config.covariance == "auto":
         config = dataclasses.replace(config, covariance="full" if size <= LARGEST_FULL else "diagonal")
     if config.covariance == "full" and size > LARGEST_FULL:
-        raise ValueError(
-            f"covariance full is for genotypes of up to {LARGEST_FULL} numbers, got {size}; use covariance diagonal or "
-            "smaller hidden_sizes."
-        )
+        problem = f"must be diagonal for genotypes of more than {LARGEST_FULL} numbers, such as these of {size}"
+        raise SettingError("covariance", "full", problem, "use it, or smaller {hidden_sizes}")
     initial_sigma = config.initial_sigma or _default_sigma(scoring)
     bindings = CmaMaeBindings(scoring, config, initial_sigma, batch_size, placement)
     settings = {"cma_mae": {**vars(config), "initial_sigma": initial_sigma}}

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from rookery import buffers
 from rookery.agents.base import OffPolicyAgent
+from rookery.factories import SettingError
 from rookery.learners.base import Member
 from rookery.learners.off_policy import learn
 from rookery.types import Array, Key, Metrics
@@ -89,7 +90,8 @@ def check_capacity(capacity: int, batch_size: int, episodes: int, length: int) -
     """
     needed = math.prod((batch_size, episodes, length))
     if capacity < needed:
-        raise ValueError(
-            f"buffer_size must be at least {needed}, the transitions of a generation ({batch_size} policies x "
-            f"{episodes} episodes x {length} steps), got {capacity}; enlarge it, or evaluate fewer or shorter episodes."
+        problem = (
+            f"must be at least {needed}, the transitions of a generation ({batch_size} policies x {episodes} episodes "
         )
+        remedy = "enlarge it, or evaluate fewer or shorter episodes"
+        raise SettingError("buffer_size", capacity, f"{problem}x {length} steps)", remedy)

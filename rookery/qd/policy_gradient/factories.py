@@ -8,6 +8,7 @@ from rookery import buffers
 from rookery.agents.td3 import networks_of, td3
 from rookery.envs.base import EnvSpec
 from rookery.envs.wrappers.teams import check_alone
+from rookery.factories import SettingError
 from rookery.populations.config import rounded
 from rookery.populations.sharding import ONE_DEVICE, Placement
 from rookery.qd import emitters
@@ -110,10 +111,8 @@ def _counts(batch_size: int, variation_share: float, injected: int) -> tuple[int
     varied = rounded(variation_share, batch_size)
     counts = varied, batch_size - varied - injected, injected
     if min(counts) < 1:
-        raise ValueError(
-            f"a batch_size of {batch_size} gives {counts[0]} variations, {counts[1]} policies for the gradient and "
-            f"{counts[2]} actors, but each needs at least 1; enlarge batch_size or change the shares."
-        )
+        problem = f"gives {varied} variations, {counts[1]} gradient policies and {injected} actors, but each needs 1"
+        raise SettingError("batch_size", batch_size, problem, "enlarge it, or change the shares")
     return counts
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rookery.factories import SettingError
 from rookery.report.compare_records import TOO_FEW, Comparison, Pair, Row, Setting, ranked
 from rookery.report.figures.style import (
     INK,
@@ -44,7 +45,7 @@ def check_format(path: str | Path) -> None:
 
     formats, suffix = sorted(FigureCanvasAgg.get_supported_filetypes()), Path(path).suffix[1:]
     if suffix and suffix.lower() not in formats:  # without a suffix, matplotlib appends .png
-        raise ValueError(f"picture must end in one of .{', .'.join(formats)}, got {str(path)!r}.")
+        raise SettingError("picture", str(path), f"must end in one of .{', .'.join(formats)}")
 
 
 def draw_comparison(comparison: Comparison, path: str | Path) -> Path:

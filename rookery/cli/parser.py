@@ -1,0 +1,341 @@
+"""The parser of a command, which cyclopts makes from its options; its errors as records, and its help page."""
+
+import contextlib
+import inspect
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import cyclopts
+from cyclopts import App, Group, Parameter
+from cyclopts.config import Dict
+from cyclopts.help import HelpEntry, HelpPanel
+from rich.console import Console
+from rich.text import Text
+
+from rookery.cli.options import ENVIRONMENT, HEADINGS, Option, in_groups
+from rookery.factories import SettingError, nearest
+
+_WORDS = {int: "whole number", float: "number", str: "word", Path: "path"}
+_SPACE = (
+    "Search space: two bounds (low high) let a hyper-parameter evolve within them; one value, or `fixed` for its "
+    "default, keeps it constant. `--space.env.NAME` chooses a parameter of the task (`rookery envs TASK`), which is "
+    "fixed by default; `evolve` is its declared domain."
+)
+_WIDEST, _COLUMN = 100, 26
+"""Columns of a help page, and of the flags before the explanations."""
+
+
+class CommandLineError(ValueError):
+    """Words that are no command: one sentence that names them and what helps."""
+
+
+class Parser(NamedTuple):
+    """The parser of a command."""
+
+    command: str
+    """The command, such as "rookery train sac"."""
+    about: str
+    """What it does."""
+    options: Sequence[Option]
+    guide: str = ""
+    """The end of the help page."""
+
+    def parse(self, words: Sequence[str], file: str = "", settings: Mapping[str, Any] | None = None) -> dict[Any, Any]:
+        """The values that are given: path of an option -> value; typed words take precedence over a file.
+
+        Args:
+          words: of the command line, after the command.
+          file: the config file; "" without one.
+          settings: the settings in it, by their names.
+
+        Raises:
+          SettingError: a value is invalid.
+          CommandLineError: a flag does not exist, a value is missing, or there are too many.
+        """
+        names = {_identifier(option): option for option in self.options}
+        try:
+            app = self.app({}, [Dict(dict(settings or {}), source=file)])
+            _, bound, _ = app.parse_args(
+                _joined(words, self.options), exit_on_error=False, print_error=False, end_of_options_delimiter=""
+            )
+        except cyclopts.CycloptsError as error:
+            raise self._explained(error, words) from error
+        return {names[name].path: value for name, value in bound.arguments.items()}
+
+    def print_help(self, defaults: Mapping[Option, Any]) -> None:
+        """Print the help page.
+
+        Args:
+          defaults: option -> default value.
+        """
+        self.app(defaults, ()).help_print([], console=_console())
+
+    def option(self, name: str) -> Option | None:
+        """The option of a setting, by its name in Python; None if it has none."""
+        name = {"population_size": "population"}.get(name, name)
+        return next((option for option in reversed(self.options) if option.path[-1] == name), None)
+
+    def app(self, defaults: Mapping[Option, Any], config: Any) -> App:
+        """The application of cyclopts: one command, whose keywords are the options."""
+
+        def command(**_: Any) -> None: ...
+
+        flags = {option.path[-1]: option.flag for option in self.options if "_" in option.path[-1]}
+        names = re.compile(rf"\b({'|'.join(flags) or '$.'})\b")  # without names it matches nothing
+        grouped = in_groups(self.options) or {"options": []}
+        texts = {HEADINGS["space"]: _SPACE}
+        groups = {name: Group(name, sort_key=place, help=texts.get(name, "")) for place, name in enumerate(grouped)}
+        parameters = []
+        for option in (option for members in grouped.values() for option in members):
+            text = names.sub(lambda found: f"`{flags[found[0]]}`", option.explanation)
+            changed = option._replace(explanation=text)
+            parameters.append(_parameter(changed, groups[option.heading], defaults.get(option)))
+        parameters.sort(key=lambda parameter: parameter.kind)
+        setattr(command, "__signature__", inspect.Signature(parameters))  # noqa: B010
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        given = Parameter(consume_multiple=True, negative_iterable=(), negative_none=(), show_env_var=False)
+        app = App(self.command, help=self.about, default_parameter=given, config=config, version_flags=())
+        app.help_format, app.help_formatter, app.help_epilogue = "plaintext", _Page(), self.guide
+        app.group_arguments = Group("arguments", sort_key=-1)
+        app["--help"].group = (next(iter(groups.values())),)
+        app.default(command)
+        return app
+
+    def _explained(self, error: cyclopts.CycloptsError, words: Sequence[str]) -> Exception:
+        """An error of cyclopts as one of this library."""
+        keyword = getattr(error, "token", None) and error.token.keyword  # pyright: ignore[reportAttributeAccessIssue]
+        flag = error.argument.name if error.argument else keyword
+        option = next((one for one in self.options if flag in (one.flag, *one.aliases)), None)
+        if isinstance(error, cyclopts.UnknownOptionError):
+            return self._unknown(error.token)
+        if isinstance(error, cyclopts.UnusedCliTokensError):
+            word = (error.unused_tokens or [""])[0]
+            before = [flag for flag in words[: words.index(word)] if flag.startswith("--")] if word in words else []
+            after = f" after {before[-1]}" if before else ""
+            return CommandLineError(f"{word!r}{after} is one word too many for {self.command}; {self._help}.")
+        if option is None:
+            return CommandLineError(" ".join(str(error).split()))
+        if option.is_required and isinstance(error, cyclopts.MissingArgumentError):
+            return CommandLineError(f"{self.command} needs {option.name.upper()}; {self._help}.")
+        if isinstance(error, cyclopts.RepeatArgumentError):
+            return SettingError(option.path[-1], None, "is given twice", "give it once, with all values")
+        token = getattr(error, "token", None)
+        given = [one.value for one in error.argument.tokens] if error.argument else []
+        given = given or ([token.value] if token else getattr(error, "tokens_so_far", []))
+        got = " ".join(given) or "nothing"
+        near = nearest(got, _choices(option.hint))
+        remedy = f"did you mean {near[0]}?" if near else ""
+        remedy = "separate them by spaces" if re.fullmatch(r"[\d.e+-]+(,[\d.e+-]+)+,?", got) else remedy
+        return SettingError(option.path[-1], _Typed(got[:100]), f"must be {described(option.hint)}", remedy)
+
+    @property
+    def _help(self) -> str:
+        return f"`{self.command} --help` describes it"
+
+    def _unknown(self, token: cyclopts.Token) -> CommandLineError:
+        """The error for a flag, or a setting of a file, that does not exist."""
+        in_file = token.source not in ("", "cli")
+        typed = token.keyword or token.value
+        flag = "--" + ".".join(re.findall(r"\[([^\]]*)\]", typed)) if in_file else typed
+        near, flags = similar(flag, [flag for option in self.options for flag in (option.flag, *option.aliases)]), ""
+        remedy = f"did you mean {' or '.join(near)}?" if near else f"`{self.command} --help` lists all"
+        if flag.startswith("--space.") and near:
+            remedy += f" A parameter of the task is {ENVIRONMENT}NAME"
+        place, what = (f"{token.source}: ", "setting") if in_file else ("", "flag")
+        message = f"{self.command} has no {what} {flag}; {remedy}"
+        message = re.sub(r"(?<= )--(?!help)", "", message) if in_file else message
+        return CommandLineError(place + message + flags + "." * (not message.endswith("?")))
+
+
+class _Typed(str):
+    """Words as they were typed, which are shown without quotation marks."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _identifier(option: Option) -> str:
+    return "__".join(option.path).replace(".", "_")
+
+
+def _parameter(option: Option, group: Group, default: Any) -> inspect.Parameter:
+    is_flag = option.flag.startswith("--")
+    named = {"name": option.flag, "alias": option.aliases, "group": group} if is_flag else {}
+    parameter = Parameter(
+        **named,
+        help=f"{option.explanation} ({'; '.join(details)})"
+        if (details := _details(option, default))
+        else option.explanation,
+        metavar=_metavar(option.hint),
+        show_choices=False,
+        converter=lambda _, tokens: _value(option.hint, tokens),
+        allow_repeating="tuple" not in str(option.hint),
+        show_default=False,
+    )
+    kind = inspect.Parameter.KEYWORD_ONLY if is_flag else inspect.Parameter.POSITIONAL_ONLY
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if option.name == "factory" else kind
+    needed = inspect.Parameter.empty if option.is_required else default
+    return inspect.Parameter(_identifier(option), kind, annotation=Annotated[option.hint, parameter], default=needed)
+
+
+def _value(hint: Any, tokens: Sequence[cyclopts.Token]) -> Any:
+    implicit = tokens[0].implicit_value
+    if implicit is not cyclopts.UNSET:  # of a switch, or an empty list in a file
+        return () if implicit == [] else implicit
+    return converted(hint, [token.value for token in tokens])
+
+
+def _details(option: Option, default: Any) -> list[str]:
+    """The range and the default of an option in the help; of a switch, what turns it off."""
+    if option.is_switch:
+        off = f"`{option.flag.replace('--', '--no-', 1)}` turns it off"
+        return [] if default is False else ["on by default", off] if default else [off]
+    shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
+    found = (
+        []
+        if option.within is None
+        else [f"each {option.within}" if "tuple" in str(option.hint) else str(option.within)]
+    )
+    return found if default in (None, (), "") else [*found, f"default: {shown}"]
+
+
+def _joined(words: Sequence[str], options: Sequence[Option]) -> list[str]:
+    """The words in which the value of a switch that can also be None, `--flag False`, is one word with its flag."""
+    switches = {option.flag for option in options if option.hint == bool | None}
+    found: list[str] = []
+    for word in words:
+        is_value = word in ("True", "False", "None") and found and found[-1].replace("_", "-") in switches
+        found[-1:] = [f"{found[-1]}={word}"] if is_value else [*found[-1:], word]
+    return found
+
+
+def converted(hint: Any, words: Sequence[str]) -> Any:
+    """The value of words as a type.
+
+    Raises:
+      ValueError: they are no value of it.
+    """
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        for one in (types.NoneType, *inner) if types.NoneType in inner else inner:
+            with contextlib.suppress(ValueError):
+                return converted(one, words)
+        raise ValueError
+    if origin is tuple:
+        kinds = [inner[0]] * len(words) if inner[-1] is ... else inner
+        return tuple(converted(kind, [word]) for kind, word in zip(kinds, words, strict=True))
+    (word,) = words
+    known = {types.NoneType: {"None": None}, bool: {"true": True, "false": False}}.get(hint)
+    known = {choice: choice for choice in inner} if origin is typing.Literal else known
+    word = word.lower() if hint is bool else word
+    if not word or (known is not None and word not in known) or (hint is int and not re.fullmatch(r"[+-]?\d+", word)):
+        raise ValueError
+    return hint(word) if known is None else known[word]
+
+
+def described(hint: Any) -> str:
+    """The values of a type in words: "2 numbers or a number or fixed"."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(described(one) for one in inner if one is not types.NoneType)
+    if origin is typing.Literal:
+        return " or ".join(map(str, inner))
+    if origin is tuple:
+        return f"{_WORDS[inner[0]]}s" if inner[-1] is ... else f"{len(inner)} {_WORDS[inner[0]]}s"
+    return "true or false" if hint is bool else f"a {_WORDS[hint]}"
+
+
+def _choices(hint: Any) -> list[str]:
+    inner = typing.get_args(hint)
+    return (
+        [*map(str, inner)] if typing.get_origin(hint) is typing.Literal else [c for one in inner for c in _choices(one)]
+    )
+
+
+def similar(flag: str, flags: Sequence[str]) -> list[str]:
+    """The flags that a user may have meant: of the same beginning or end, such as `--space.policy-lr` for `--lr` and
+    `--learning-rate`, or similarly spelt."""
+    name = flag.lstrip("-").replace("learning-rate", "lr").replace("_", "-")
+    of_space = [one for one in flags if one.startswith("--space.")]
+    if flag.startswith("--space."):
+        return nearest(flag, of_space)[:1] or of_space
+    begins = [one for one in flags if one.startswith(f"--{name}")]
+    return begins or [one for one in of_space if re.search(rf"[.-]{re.escape(name)}$", one)] or nearest(flag, flags)[:1]
+
+
+def _metavar(hint: Any) -> str | None:
+    """The value of a type with a choice of words in the help, `INT|all`; None: cyclopts finds it."""
+    origin, inner = typing.get_origin(hint), [one for one in typing.get_args(hint) if one is not types.NoneType]
+    if not _choices(hint):
+        return " ".join(kind.__name__.upper() for kind in inner) if origin is tuple and ... not in inner else None
+    return "|".join(inner if origin is typing.Literal else [_metavar(one) or one.__name__.upper() for one in inner])
+
+
+class _Page:
+    """Writes a help page without boxes: under each heading a flag, and what it means beside or below it."""
+
+    def __call__(self, console: Console, options: Any, panel: HelpPanel) -> None:
+        """Print a panel."""
+        page, width = Text(), options.max_width
+        page.append(f"{panel.title}\n", "bold")
+        if text := _plain(console, panel.description):
+            page.append(_filled(text, width, 2) + "\n\n")
+        rows = [(*_left(entry), entry) for entry in panel.entries]
+        column = _COLUMN if panel.format == "parameter" else 4 + max(len(name) for name, *_ in rows)
+        for name, value, entry in rows:
+            text = _plain(console, entry.description)
+            left, lines = f"  {name} {value}".rstrip(), _filled(text, width, column)
+            page.append(f"  {name}", "cyan").append(f" {value}".rstrip())
+            page.append(lines[len(left) :] if len(left) <= column - 2 else f"\n{lines}").append("\n")
+        console.print(page, highlight=False, soft_wrap=True)
+
+    def render_usage(self, console: Console, options: Any, usage: Any) -> None:
+        """Print the usage."""
+        del options
+        console.print(Text(f"usage: {usage}"), soft_wrap=True)
+
+    def render_description(self, console: Console, options: Any, description: Any) -> None:
+        """Print what the command does, in paragraphs."""
+        for paragraph in _plain(console, description).split("\n\n"):
+            console.print(Text(_filled(paragraph, options.max_width, 0) + "\n"), soft_wrap=True)
+
+
+def _left(entry: HelpEntry) -> tuple[str, str]:
+    names = ", ".join((*entry.positive_shorts, *entry.positive_names))
+    return entry.positional_label or names, "" if entry.positional_label else entry.metavar or ""
+
+
+def _filled(text: str, width: int, indent: int) -> str:
+    space = " " * indent
+    text = " ".join(text.split())
+    return textwrap.fill(text, width, initial_indent=space, subsequent_indent=space, break_on_hyphens=False)
+
+
+def _plain(console: Console, text: Any) -> str:
+    wide = console.options.update(width=100_000)
+    return "".join(segment.text for segment in console.render(text, wide)).strip() if text else ""
+
+
+def _console() -> Console:
+    return Console(width=min(Console().width, _WIDEST), highlight=False)
+
+
+def print_commands(command: str, about: str, groups: Mapping[str, Mapping[str, str]]) -> None:
+    """Print a help page that lists commands.
+
+    Args:
+      command: the command that has them, such as "rookery".
+      about: what it does.
+      groups: heading -> name of a command -> what it does.
+    """
+    app = Parser(command, about, ()).app({}, ())
+    for place, (heading, commands) in enumerate(groups.items()):
+        group = Group(heading, sort_key=place - len(groups))
+        for order, (name, text) in enumerate(commands.items()):
+            app.command(App(name, help=text, group=group, sort_key=order, help_flags=()))
+    app.help_print([], console=_console())
