@@ -114,7 +114,7 @@ def test_every_count_that_int32_cannot_hold_is_an_error_that_names_it(name: str)
     assert {"generations", "eval-episodes", "start-states"} <= {option.name for option in counts}
     for option in counts:
         if "tuple" not in str(option.hint):
-            with pytest.raises(ValueError, match=rf"^{option.path[-1]} must be at most \d+.*, got 5000000000"):
+            with pytest.raises(ValueError, match=rf"^{option.path[-1]} must (be at most \d+|lie in ).*, got 5000000000"):
                 changed(configure(name), option.path, 5_000_000_000)
         with pytest.raises(TypeError, match=option.path[-1]):
             changed(configure(name), option.path, "many")
@@ -138,7 +138,7 @@ def test_every_count_that_int32_cannot_hold_is_an_error_that_names_it(name: str)
         ("population", True, "population must be a whole number, got True"),
         ("run.seed", 1.5, "seed must be a whole number, got 1.5"),
         ("run.run_dir", ["x"], "run_dir must be a text"),
-        ("pbt.exploit", ["none"], "exploit must be 'truncation'"),
+        ("pbt.exploit", ["none"], "exploit must be truncation"),
         ("space", [1], "space must be a table of settings, got "),
         ("islands.migrate_fraction", "0.5", "migrate_fraction must be a number, got '0.5'"),
     ],

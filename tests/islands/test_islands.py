@@ -429,7 +429,7 @@ def test_without_ray_or_a_store_that_can_be_used_the_command_ends_with_one_sente
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     code, _, err = train(PBT, tmp_path / "other", "--ray-address", "local")
     assert code == 1
-    assert err.startswith('error: --ray-address needs Ray: pip install "rookery[ray]"')
+    assert err.startswith('error: ray_address needs Ray: pip install "rookery[ray]"')
 
 
 def test_islands_of_one_process_share_the_memory_for_their_buffers(whole, tmp_path, monkeypatch):

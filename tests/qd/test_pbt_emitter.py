@@ -55,15 +55,15 @@ class TestCounts:
                 r"sample_fraction samples 5 members, which with 4 best and 3 replaced exceed 10",
             ),
             (1, {}, "replace_fraction and sample_fraction .* replace no member of 1"),
-            (8, {"replace_fraction": 0.05, "sample_fraction": 0.0}, "replace_fraction .* of 8 replace no member"),
+            (8, {"replace_fraction": 0.05, "sample_fraction": 0.0}, "replace_fraction and sample_fraction 0 replace no member of 8"),
             (0, {}, "population_size must be at least 1, got 0"),
             (8, {"ga_population": 0}, "batch_size must be at least 1, got 0"),
             (8, {"replace_fraction": -0.1}, "replace_fraction must lie in"),
             (8, {"best_fraction": 1.1}, "best_fraction must lie in"),
             (8, {"sample_fraction": NAN}, "sample_fraction must be a finite number"),
             (8, {"resample_probability": 2}, "resample_probability must lie in"),
-            (8, {"perturb_factors": (0.8, 0.0)}, "perturb_factors must be above 0"),
-            (8, {"perturb": "pb2"}, "perturb must be 'resample' or 'perturb', got 'pb2'"),
+            (8, {"perturb_factors": (0.8, 0.0)}, "perturb_factors must each be above 0"),
+            (8, {"perturb": "pb2"}, "perturb must be resample or perturb, got 'pb2'"),
         ],
     )
     def test_invalid_settings_are_errors(self, size, options, message):
