@@ -46,7 +46,7 @@ def test_every_setting_has_one_flag_with_its_default_and_an_explanation(name: st
     settings = flatten_mapping({**to_record(usual), "space": {}})
     assert {".".join(option.path) for option in options if option.path[0] != "space"} == settings.keys() - {"kind"}
     for option in options:
-        assert option.explanation().endswith((".", ")", "]")), option.flag
+        assert option.explanation.endswith((".", ")", "]")), option.flag
         if option.path[0] != "space":
             assert option.value(usual.flat) == settings[".".join(option.path)]
             words = typing.get_args(option.hint) if typing.get_origin(option.hint) is typing.Literal else ()
