@@ -241,7 +241,7 @@ def test_the_default_search_space() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"alpha_init": 0.0}, r"^alpha_init must be above 0, got 0\.0\.$"),
+        ({"alpha_init": 0.0}, r"^alpha_init must be above 0, got 0\.$"),
         ({"hidden_sizes": (8, 0)}, r"^hidden_sizes must each be at least 1, got 0\.$"),
     ],
 )

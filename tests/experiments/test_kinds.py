@@ -114,7 +114,9 @@ def test_every_count_that_int32_cannot_hold_is_an_error_that_names_it(name: str)
     assert {"generations", "eval-episodes", "start-states"} <= {option.name for option in counts}
     for option in counts:
         if "tuple" not in str(option.hint):
-            with pytest.raises(ValueError, match=rf"^{option.path[-1]} must (be at most \d+|lie in ).*, got 5000000000"):
+            with pytest.raises(
+                ValueError, match=rf"^{option.path[-1]} must (be at most \d+|lie in ).*, got 5000000000"
+            ):
                 changed(configure(name), option.path, 5_000_000_000)
         with pytest.raises(TypeError, match=option.path[-1]):
             changed(configure(name), option.path, "many")

@@ -55,7 +55,7 @@ class TestCounts:
                 r"sample_fraction samples 5 members, which with 4 best and 3 replaced exceed 10",
             ),
             (1, {}, "replace_fraction and sample_fraction .* replace no member of 1"),
-            (8, {"replace_fraction": 0.05, "sample_fraction": 0.0}, "replace_fraction and sample_fraction 0 replace no member of 8"),
+            (8, {"replace_fraction": 0.05, "sample_fraction": 0.0}, "replace no member of 8"),
             (0, {}, "population_size must be at least 1, got 0"),
             (8, {"ga_population": 0}, "batch_size must be at least 1, got 0"),
             (8, {"replace_fraction": -0.1}, "replace_fraction must lie in"),
