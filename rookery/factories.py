@@ -222,9 +222,9 @@ class SettingError(ValueError):
         """
         got = "" if self.value is None and not isinstance(self, TypeError) else f", got {_shown(self.value)}"
         remedy = f"; {self.remedy}" if self.remedy else ""
-        texts = f"{{{self.field}}} {self.problem}", remedy if remedy.endswith(("?", ".")) else f"{remedy}."
+        texts = self.problem, remedy if remedy.endswith(("?", ".")) else f"{remedy}."
         problem, remedy = (re.sub(r"\{(\w+)\}", lambda found: shown(found[1]), text) for text in texts)
-        return f"{problem}{got}{remedy}"
+        return f"{shown(self.field)} {problem}{got}{remedy}"
 
     def __str__(self) -> str:
         return self.text()
