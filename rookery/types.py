@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, Self
 
 import jax
+from jax.core import Tracer
 from typing_extensions import TypeVar
 
 Array = jax.Array
@@ -143,3 +144,13 @@ class Genotype(NamedTuple, Generic[ParamsT, AnyHyperT]):
     hyper: AnyHyperT
     normalizer: PyTree
     """Observation statistics that the parameters were trained with, or None."""
+
+    def __repr__(self) -> str:
+        """The number of parameters, and the hyper-parameters; the fields have the values."""
+        count = sum(getattr(leaf, "size", 1) for leaf in jax.tree.leaves(self.params))
+        known = [
+            f"{name}={value:.4g}"
+            for name, value in getattr(self.hyper, "_asdict", dict)().items()
+            if isinstance(value, float | jax.Array) and not (isinstance(value, Tracer) or getattr(value, "ndim", 0))
+        ]
+        return f"Genotype({', '.join([f'{count:,} parameters', *known])})"

@@ -1,6 +1,7 @@
 """A recorded run as a Python object, from the command line and from Python."""
 
 import json
+import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ def test_a_run_of_the_command_line(short_runs: dict[str, Path]) -> None:
     assert state.members.hyper.discount.shape == (run.config["population"],)
 
     act, genotype = run.policy(), run.best()
+    assert re.fullmatch(r"Genotype\([\d,]+ parameters, discount=[\d.]+, .*tau=[\d.]+\)", repr(genotype))
     env = rookery.make(run.config["environment"]["env"])
     agent = rookery.sac(env.spec, rookery.agents.SacConfig(tuple(run.config["agent"]["hidden_sizes"])))
     observation = jnp.linspace(-0.5, 0.5, env.spec.observation_size)

@@ -66,7 +66,7 @@ class Gauge:
         self._over = over
         self._before = resident("VmRSS")
         self._held = 0
-        self._meaning = "peak growth of {}, with compilation"
+        self._meaning = "measured of the process, compilation included"
 
     def begin(self, held: int) -> None:
         """Exclude the memory that compilation used, where the system allows a reset of the process's peak (`VmHWM`).
@@ -78,19 +78,17 @@ class Gauge:
             _RESET.write_text("5")
             if (now := resident("VmRSS")) is not None:
                 self._before, self._held = now - held, held
-                self._meaning = "state and peak growth of {}"
+                self._meaning = "measured of the process"
 
     def read(self) -> Used | None:
         """The peak usage; None where neither the devices nor the system report it."""
         if in_use := _counters(self._over, "peak_bytes_in_use"):
-            return Used(max(in_use), "peak of one device")
+            return Used(max(in_use), "measured on one device")
         peak = resident("VmHWM")
         if peak is None or self._before is None:
             return None
-        count = len(self._over.local_devices)
-        subject = f"the process on {count} devices" if count > 1 else "the process"
         # The system updates its counters late, so the peak may be below an earlier size.
-        return Used(max(peak - self._before, self._held), self._meaning.format(subject))
+        return Used(max(peak - self._before, self._held), self._meaning)
 
 
 def _counters(over: Mesh, name: str) -> list[int]:
@@ -149,7 +147,7 @@ class Usage(NamedTuple):
     """The measured peak; None where the platform does not report it."""
 
     def __str__(self) -> str:
-        planned = f"{size(self.held)} of state per device, {size(self.peak)} while saving"
+        planned = f"{size(self.held)} on each device, {size(self.peak)} while a checkpoint is saved"
         if self.used is None:
             return f"{planned}; this platform measures no usage"
-        return f"{planned}; measured {size(self.used.size)} ({self.used.meaning})"
+        return f"{planned}; at most {size(self.used.size)} in use, {self.used.meaning}"
