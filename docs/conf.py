@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+from typing import Any
 
 from docutils import nodes
 from sphinx import addnodes
@@ -64,6 +65,14 @@ def offer_files(app: Sphinx, doctree: nodes.document) -> None:
             link.replace_self(addnodes.download_reference("", "", *link.children, reftarget="/" + path))
 
 
+def keep_whole(*arguments: Any) -> None:
+    """Begin the docstring of a field with an empty comment: Napoleon reads what is before a colon there as a type."""
+    _, what, _, _, _, lines = arguments
+    if what in ("attribute", "data", "property"):
+        lines[:0] = ["..", ""]
+
+
 def setup(app: Sphinx) -> None:
-    """Connect `offer_files`, before Sphinx collects the files that it copies."""
+    """Connect `offer_files`, before Sphinx collects the files that it copies, and `keep_whole`, before Napoleon."""
     app.connect("doctree-read", offer_files, priority=400)
+    app.connect("autodoc-process-docstring", keep_whole, priority=400)

@@ -53,7 +53,7 @@ def save(name: str, width: int, height: int, title: str, *parts: str) -> None:
 def member() -> None:
     """What belongs to one member."""
     parts = [
-        f'<rect x="20" y="20" width="620" height="170" rx="10" fill="none" stroke="{BLUE}" stroke-dasharray="5 4"/>',
+        f'<rect x="20" y="20" width="708" height="170" rx="10" fill="none" stroke="{BLUE}" stroke-dasharray="5 4"/>',
         text(40, 44, "one member", BLUE, "bold", "start"),
     ]
     contents = (
@@ -63,10 +63,10 @@ def member() -> None:
         "environments|E states",
     )
     for place, (lines, colour) in enumerate(zip(contents, (BLUE, BLUE, ORANGE, GREEN), strict=True)):
-        parts.append(box(38 + 150 * place, 58, 134, 56, lines, colour))
-    parts += [box(38, 126, 434, 48, "replay buffer|the latest transitions (off-policy)", GREY)]
-    parts += [box(488, 126, 134, 48, "key|an argument", GREY)]
-    save("member", 660, 210, "What a member consists of", *parts)
+        parts.append(box(38 + 172 * place, 58, 156, 56, lines, colour))
+    parts += [box(38, 126, 500, 48, "replay buffer|the latest transitions (off-policy)", GREY)]
+    parts += [box(554, 126, 156, 48, "key|an argument", GREY)]
+    save("member", 748, 210, "What a member consists of", *parts)
 
 
 def generation() -> None:
@@ -74,12 +74,12 @@ def generation() -> None:
     names = ("train|each member alone", "evaluate|fresh episodes", "select|rank by fitness", "inherit|copy and perturb")
     parts = []
     for place, (lines, colour) in enumerate(zip(names, (BLUE, GREEN, ORANGE, ORANGE), strict=True)):
-        parts.append(box(20 + 162 * place, 40, 136, 60, lines, colour))
+        parts.append(box(20 + 186 * place, 40, 160, 60, lines, colour))
         if place:
-            parts.append(arrow((162 * place - 4, 70), (17 + 162 * place, 70)))
-    parts.append(arrow((574, 100), (574, 135), (88, 135), (88, 104)))
-    parts.append(text(331, 155, "next generation: one compiled call, with all members side by side"))
-    save("generation", 662, 175, "A generation: train, evaluate, select, inherit", *parts)
+            parts.append(arrow((186 * place - 4, 70), (17 + 186 * place, 70)))
+    parts.append(arrow((658, 100), (658, 135), (100, 135), (100, 104)))
+    parts.append(text(379, 155, "next generation: one compiled call, with all members side by side"))
+    save("generation", 758, 175, "A generation: train, evaluate, select, inherit", *parts)
 
 
 def program() -> None:
@@ -88,14 +88,14 @@ def program() -> None:
         box(20, 20, 140, 56, "environment|reset, step, spec", GREEN),
         box(20, 104, 140, 56, "agent|act, update, space", BLUE),
         box(220, 62, 140, 56, "learner|one member", GREY),
-        box(420, 62, 220, 56, "program|a population, by generations", ORANGE),
+        box(420, 62, 250, 56, "program|a population, by generations", ORANGE),
         arrow((160, 48), (190, 48), (190, 80), (216, 80)),
         arrow((160, 132), (190, 132), (190, 100), (216, 100)),
         arrow((360, 90), (416, 90)),
-        text(530, 142, "rookery.run: files, devices, resume"),
-        arrow((530, 118), (530, 128)),
+        text(545, 142, "rookery.run: files, devices, resume"),
+        arrow((545, 118), (545, 128)),
     ]
-    save("program", 660, 180, "An environment and an agent make a learner, and a learner makes a program", *parts)
+    save("program", 690, 180, "An environment and an agent make a learner, and a learner makes a program", *parts)
 
 
 def hyper_parameter() -> None:
