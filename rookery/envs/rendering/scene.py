@@ -35,6 +35,9 @@ class Scenery(NamedTuple):
     """Goal discs: x, y, radius."""
     reaches: tuple[float, ...] = ()
     """Radius within which each body affects others, 0 for none; an empty tuple means 0 for all."""
+    ground: tuple[tuple[float, float], ...] = ()
+    """Points x, y of the surface of the ground, from the left to the right; what lies below is filled. Of a height
+    function they are `tuple((x, height(x)) for x in places)`."""
 
 
 class Pose(NamedTuple):

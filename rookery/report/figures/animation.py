@@ -231,6 +231,11 @@ def _set_scenery(axes: "Axes", scenery: "Scenery") -> "Rectangle":
     size = np.asarray(scenery.upper) - np.asarray(scenery.lower)
     ground = Rectangle(scenery.lower, *size, facecolor=_GROUND, edgecolor=QUIET, zorder=0)
     axes.add_patch(ground)
+    if scenery.ground:
+        places, heights = np.asarray(scenery.ground).T
+        soil = axes.fill_between(places, heights, scenery.lower[1], facecolor=_WALL, alpha=0.45, linewidth=0, zorder=1)
+        soil.set_clip_path(ground)
+        axes.plot(places, heights, color=_WALL, linewidth=2, zorder=1)[0].set_clip_path(ground)
     for x, y, radius in scenery.goals:
         axes.add_patch(Circle((x, y), radius, facecolor=_GOAL, alpha=0.25, edgecolor="none"))
         axes.add_patch(Circle((x, y), radius, fill=False, edgecolor=_GOAL, linewidth=1.4))

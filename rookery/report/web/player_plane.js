@@ -93,7 +93,34 @@ class PlaneView {
     pen.roundRect(left, top, right - left, bottom - top, 3);
     pen.fill();
     pen.stroke();
+    this.drawSurface(pen);
     for (const [x, y, radius] of goals || []) this.drawGoal(pen, this.place(x, y), radius * this.scale);
+  }
+
+  /** The surface of the ground, filled below. */
+  drawSurface(pen) {
+    const { lower, upper, ground: points = [] } = this.scenery;
+    if (!points.length) return;
+    const [left, top] = this.place(lower[0], upper[1]);
+    const [right, bottom] = this.place(upper[0], lower[1]);
+    const surface = points.map(([x, y]) => this.place(x, y));
+    const trace = () => surface.forEach(([x, y], index) => (index ? pen.lineTo(x, y) : pen.moveTo(x, y)));
+    pen.save();
+    pen.beginPath();
+    pen.rect(left, top, right - left, bottom - top);
+    pen.clip();
+    pen.beginPath();
+    trace();
+    pen.lineTo(surface.at(-1)[0], bottom);
+    pen.lineTo(surface[0][0], bottom);
+    pen.fillStyle = css(this.colours.quiet, 0.3);
+    pen.fill();
+    pen.beginPath();
+    trace();
+    pen.strokeStyle = css(this.colours.quiet);
+    pen.lineWidth = 2;
+    pen.stroke();
+    pen.restore();
   }
 
   drawGoal(pen, [x, y], radius) {

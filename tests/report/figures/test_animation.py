@@ -210,3 +210,18 @@ def test_the_point_environments_draw_their_walls_goals_and_point(name: str) -> N
     assert scene.position.tolist() == [step.observation.features.tolist()]
     assert scene.visible.tolist() == [True]
     assert math.isnan(float(scene.heading[0]))
+
+
+def test_the_ground_is_filled_below_its_surface_within_the_limits() -> None:
+    hill = MAZE._replace(walls=(), goals=(), ground=((-2.0, -0.9), (0.0, -0.3), (2.0, -0.9)))
+    canvas, _ = animation._create_figure(hill, animation._label_returns({"return": np.zeros(1)}, hill.bodies), "")
+    axes = canvas.figure.axes[0]
+    soil = next(one for one in axes.collections if one.get_paths())
+    box = soil.get_clip_box()
+    assert box is not None
+    drawn = box.transformed(axes.transData.inverted())
+    np.testing.assert_allclose(drawn.intervalx, (-1.0, 1.0), err_msg="it begins and ends outside of the picture")
+    (outline,) = soil.get_paths()
+    assert outline.contains_point((0.0, -0.4))
+    assert outline.contains_point((0.9, -0.9))
+    assert not outline.contains_point((0.9, -0.4))
