@@ -180,7 +180,10 @@ def _parameter(option: Option, group: Group, default: Any) -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY if is_flag else inspect.Parameter.POSITIONAL_ONLY
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if option.name == "factory" else kind
     needed = inspect.Parameter.empty if option.is_required else default
-    return inspect.Parameter(_identifier(option), kind, annotation=Annotated[option.hint, parameter], default=needed)
+    hint = (
+        option.hint if option.is_required else option.hint | None
+    )  # cyclopts validates defaults, if it finds pydantic
+    return inspect.Parameter(_identifier(option), kind, annotation=Annotated[hint, parameter], default=needed)
 
 
 def _value(hint: Any, tokens: Sequence[cyclopts.Token]) -> Any:

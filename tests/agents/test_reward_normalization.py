@@ -81,7 +81,9 @@ def test_rewards_of_two_rollouts_are_those_of_the_reference() -> None:
 def test_rewards_are_unchanged_without_normalisation() -> None:
     nets, state = nets_of(SPEC), start(PARAMS)
     reward = jnp.asarray([[100.0, -3.0]])
-    extras = RolloutExtras(jnp.zeros((1, 2)), *jnp.ones((2, 1, 2), bool), reward, jnp.zeros((1, 2), bool))
+    extras = RolloutExtras(
+        jnp.zeros((1, 2)), jnp.ones((1, 2), bool), jnp.ones((1, 2), bool), reward, jnp.zeros((1, 2), bool)
+    )
     nothing = jnp.zeros((1, 2, 1))
     observation = Observation(nothing)
     batch = Transition(observation, nothing, reward, observation, jnp.ones((1, 2), bool), extras)

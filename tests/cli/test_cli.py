@@ -535,6 +535,11 @@ def test_an_empty_value_is_rejected(rookery_command, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_command_is_parsed_where_a_users_file_has_imported_pydantic():
+    pytest.importorskip("pydantic")  # cyclopts then validates the defaults, of any type, too
+    assert parse(["train", "sac", "--population", "3"]).spec.method.population == 3
+
+
 def test_environment_steps_are_another_way_to_give_the_generations(rookery_command):
     for words, generations in (
         ("sac --steps 2500", 3),
@@ -544,8 +549,8 @@ def test_environment_steps_are_another_way_to_give_the_generations(rookery_comma
         assert parse(["train", *words.split()]).spec.run.generations == generations
     for words, message in (
         ("sac --steps 0", "--steps must be above 0, got 0."),
-        ("sac --steps 5000 --generations 3", "--steps and generations say the same; leave one out."),
-        ("map-elites --steps 5", "--steps is for kinds with training agents, not for map-elites; leave it out."),
+        ("sac --steps 5000 --generations 3", "--steps and --generations say the same; leave one out."),
+        ("map-elites --steps 5", "--steps is for kinds with training agents, not for map-elites; give --generations."),
         ("sac --steps nan", "--steps must be a finite number, got nan."),
     ):
         assert rookery_command("train", *words.split()) == (2, "", f"error: {message}\n")

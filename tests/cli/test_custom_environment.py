@@ -91,7 +91,7 @@ def test_a_file_that_parses_arguments_sees_none_of_ours(tmp_path: Path) -> None:
     [
         (f"{FILE}:mak", f"error: {FILE} has no function 'mak'; did you mean make"),
         ("./absent.py:make", "error: there is no file "),
-        ("./absent.py", "error: there is no task './absent.py'; give the factory in the file too, as in"),
+        ("./absent.py", "error: --env: there is no task './absent.py'; give the factory in the file too, as in"),
     ],
 )
 def test_a_wrong_factory_is_one_sentence(env: str, message: str) -> None:

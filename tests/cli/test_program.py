@@ -209,6 +209,7 @@ def test_a_file_that_has_moved(run: Path, tmp_path: Path) -> None:
     content = json.loads((copy / "config.json").read_text())
     content["config"]["factory"] = str(tmp_path / "moved.py:build")
     (copy / "config.json").write_text(json.dumps(content))
+    shutil.rmtree(copy / "source")  # as runs of earlier versions have none
     message = (
         f"error: there is no file {tmp_path}/moved.py; give the path of a Python file, such as ./mine.py:build, or "
     )
