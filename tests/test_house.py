@@ -36,7 +36,7 @@ RANK = {name: rank for rank, group in enumerate(GROUPS) for name in group}
 ONLY_IN = {
     "flax": {"networks.py"},
     "orbax": {"storage/checkpoint.py", "distributed/sync.py"},
-    "cyclopts": {"cli/app.py", "cli/options.py", "cli/parser.py"},
+    "cyclopts": {"cli/app.py", "cli/commands.py", "cli/options.py", "cli/parser.py"},
     "filelock": {"storage/run_dir.py"},
     "brax": {*(f"envs/suites/{name}.py" for name in ("brax/adapter", "brax/walls", "playground/brax_tasks"))},
     "gymnax": {"envs/suites/gymnax.py"},

@@ -75,7 +75,7 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Resume:
+class Resume(commands.OfRun):
     """Resume a run from its newest complete checkpoint; the results are bit-identical to an uninterrupted run."""
 
     run: Positional[Path]
@@ -355,6 +355,8 @@ def _join(command: Any) -> ProcessGroup:
 
 def _execute(command: Any, group: ProcessGroup) -> None:
     try:
+        if isinstance(command, commands.OfRun):
+            command.use_functions()
         if isinstance(command, Train):
             train(command, group)
         elif isinstance(command, Resume):

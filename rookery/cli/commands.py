@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
+from cyclopts import Parameter
+
 from rookery.cli import listings
 from rookery.cli.islands import ReplayIsland, replay
 from rookery.cli.options import Positional
@@ -19,14 +21,30 @@ from rookery.factories import SUITE_PREFIXES, SettingError, Within
 from rookery.report import tables
 from rookery.report.figures.skills import draw_skills
 from rookery.report.formatting import counted
-from rookery.storage import run_dir
+from rookery.storage import run_dir, sources
 from rookery.storage.checkpoint import CheckpointError
 from rookery.storage.island_files import best_of
 from rookery.training.terminal import Terminal, terminal
 
 
+@dataclass(frozen=True, kw_only=True)
+class OfRun:
+    """Options of a command that builds the parts of a run."""
+
+    env: str | None = None
+    """A factory in place of the recorded one of a user-defined environment, such as path/to/file.py:make. By default
+    the recorded file, or where that is gone its copy in the run directory."""
+    factory: str | None = None
+    """A function in place of the recorded one of `rookery train program`, likewise."""
+
+    def use_functions(self) -> None:
+        """Build the parts of the run by these functions; see `storage.sources.replace`."""
+        for run in getattr(self, "runs", ()) or (getattr(self, "run"),):  # noqa: B009
+            sources.replace(run, env=self.env, factory=self.factory)
+
+
 @dataclass(frozen=True)
-class Evaluate:
+class Evaluate(OfRun):
     """Evaluate every member of a run's checkpoint, or every elite of its repertoire, on new start states."""
 
     run: Positional[Path]
@@ -51,12 +69,12 @@ class Evaluate:
 
 
 @dataclass(frozen=True)
-class Render:
+class Render(OfRun):
     """Render an episode of a run's best member or elite as an animation (planar tasks, gymnax, JaxMARL, Gymnasium)."""
 
     run: Positional[Path]
     """Run directory."""
-    picture: Path | None = None
+    to: Annotated[Path | None, Parameter(alias="--picture")] = None
     """File to write, ending in .gif, or in .mp4 if ffmpeg is installed; by default episode.gif in the run directory."""
     member: Annotated[int | None, Within(0)] = None
     """Number of the member that acts (0 to population - 1); by default the best one in its last evaluation."""
@@ -90,7 +108,7 @@ class Compare:
 
     runs: Positional[tuple[Path, ...]]
     """Run directories."""
-    picture: Path = Path("comparison.png")
+    to: Annotated[Path, Parameter(alias="--picture")] = Path("comparison.png")
     """File to write the plot to."""
     score: str | None = None
     """Column of metrics.csv to compare, such as qd_score or coverage; by default the fitness, which for a population is
@@ -112,12 +130,12 @@ class Compare:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(OfRun):
     """Write an interactive HTML page with plots and recorded episodes of a run, or of several runs side by side."""
 
     runs: Positional[tuple[Path, ...]]
     """Run directories."""
-    page: Path | None = None
+    to: Annotated[Path | None, Parameter(alias="--page")] = None
     """File to write; by default report.html in the run directory, or in the working directory for several runs."""
     rollouts: Annotated[int | Literal["all"], Within(0)] = 12
     """Episodes to record for the page (or all): of elites spread over the repertoire, of the skills, or of the best
@@ -133,7 +151,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Export:
+class Export(OfRun):
     """Export a policy of a run as a folder that can be used without rookery, and check that its actions are equal."""
 
     run: Positional[Path]
@@ -206,7 +224,7 @@ def _tournament(command: Evaluate) -> None:
 
 def render(command: Render) -> None:
     """`rookery render RUN`."""
-    path = command.picture or command.run / "episode.gif"
+    path = command.to or command.run / "episode.gif"
     chosen = command.member, command.skill, command.seed, command.checkpoint
     played = rendering.render(command.run, *chosen, cell=command.cell)
     rendering.draw_episode(played, path)
@@ -227,7 +245,7 @@ def compare(command: Compare) -> None:
         name = "checkpoint" if command.checkpoint != "last" else "seed"
         raise SettingError(name, None, "has an effect only with {fresh}", "give it, or leave this out")
     chosen = {"score": command.score, "fresh": fresh, "metric": command.metric}
-    comparison = comparing.compare(command.runs, command.picture, command.resamples, **chosen)
+    comparison = comparing.compare(command.runs, command.to, command.resamples, **chosen)
     console = terminal()
     for part in comparing.tables(comparison):
         console.print(part)
@@ -242,18 +260,18 @@ def report(command: Report) -> None:
     console = terminal()
     if isinstance(command.rollouts, int) and command.rollouts < 0:
         raise ValueError(f"rollouts must be at least 0, or all, got {command.rollouts}.")
-    if command.serve and command.page is not None:
-        raise SettingError("page", None, "has no effect with {serve}", "leave one of them out")
+    if command.serve and command.to is not None:
+        raise SettingError("to", None, "has no effect with {serve}", "leave one of them out")
     if not command.serve and (command.host, command.port) != (Report.host, Report.port):
         name = "host" if command.host != Report.host else "port"
         raise SettingError(name, None, "has an effect only with {serve}", "give it, or leave this out")
-    runs = check_runs(command.runs, command.page, begun=not command.serve)
+    runs = check_runs(command.runs, command.to, begun=not command.serve)
     count = None if command.rollouts == "all" else command.rollouts
     roll_out = partial(_roll_out, console, count, command.seed)
     if not command.serve:
         for run in runs if count != 0 else ():
             roll_out(run)
-        console.print_line(f"report    {write_report(runs, command.page)}")
+        console.print_line(f"report    {write_report(runs, command.to)}")
         return
     with server(runs, command.host, command.port) as listening, contextlib.suppress(KeyboardInterrupt):
         threading.Thread(target=listening.serve_forever, daemon=True).start()

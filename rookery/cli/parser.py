@@ -78,7 +78,8 @@ class Parser(NamedTuple):
     def option(self, name: str) -> Option | None:
         """The option of a setting, by its name in Python; None if it has none."""
         name = {"population_size": "population"}.get(name, name)
-        return next((option for option in reversed(self.options) if option.path[-1] == name), None)
+        options = reversed(self.options)
+        return next((one for one in options if one.path[-1] == name or f"--{name}" in one.aliases), None)
 
     def app(self, defaults: Mapping[Option, Any], config: Any) -> App:
         """The application of cyclopts: one command, whose keywords are the options."""
@@ -178,7 +179,7 @@ def _parameter(option: Option, group: Group, default: Any) -> inspect.Parameter:
         show_default=False,
     )
     kind = inspect.Parameter.KEYWORD_ONLY if is_flag else inspect.Parameter.POSITIONAL_ONLY
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if option.name == "factory" else kind
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if is_flag and option.is_required else kind
     needed = inspect.Parameter.empty if option.is_required else default
     hint = (
         option.hint if option.is_required else option.hint | None

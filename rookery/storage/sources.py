@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rookery import factories
-from rookery.factories import is_reference
+from rookery.factories import SettingError, is_reference
 from rookery.storage.run_dir import RunFolder, open_existing, output_to, write_atomically
 from rookery.types import Record
 
@@ -77,9 +77,9 @@ def replace(run_dir: str | Path, **functions: str | None) -> None:
         if function is None:
             continue
         if not is_reference(str(recorded[name])):
-            raise ValueError(f"{name} replaces a function of yours, and the run {run_dir} has none; leave {name} out.")
+            raise SettingError(name, None, f"replaces a function of yours, and {run_dir} has none", "leave it out")
         if not is_reference(function):
-            raise ValueError(f"{name} must be package.module:function or path/to/file.py:function, got {function!r}.")
+            raise SettingError(name, function, "must be package.module:function or path/to/file.py:function")
         names = [recorded[name], *(old for old, new in factories.REPLACED.items() if new == recorded[name])]
         factories.REPLACED.update(dict.fromkeys(names, factories.canonical(function)))
 

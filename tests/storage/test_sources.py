@@ -56,12 +56,14 @@ def test_a_run_is_built_from_the_file_that_is_named_in_place_of_the_recorded_one
     with pytest.raises(ValueError, match=r"there is no file .*project.*hill_"):
         rookery.load(trained).policy()
     assert rookery.load(trained, env=function).policy()(np.zeros(2, np.float32)).shape == (2,)
-    rookery.load(trained, env=function).resume(3, quiet=True)
+    for words in (["evaluate", "--episodes", "2"], ["report", "--rollouts", "1"], ["resume", "--generations", "3"]):
+        code, _, err = call(words[0], str(trained), *words[1:], "--env", function)
+        assert (code, err) == (0, ""), words
     assert json.loads((trained / "config.json").read_text())["config"]["environment"]["env"] == function
     assert call("evaluate", str(trained), "--episodes", "2")[0] == 0, "a resumed run has recorded the new name"
     with pytest.raises(ValueError, match=r"env must be package.module:function or path/to/file.py:function, got 'hop"):
         rookery.load(trained, env="hopper")
-    with pytest.raises(ValueError, match=r"factory replaces a function of yours, and the run .* has none"):
+    with pytest.raises(ValueError, match=r"factory replaces a function of yours, and .* has none"):
         rookery.load(trained, factory=function)
 
 
