@@ -71,11 +71,11 @@ def replace(run_dir: str | Path, **functions: str | None) -> None:
     Raises:
       ValueError: the run has no function of a user in this place, or the name has another form.
     """
-    config = open_existing(run_dir).config
-    recorded = {"env": config.get("environment", {}).get("env"), "factory": config.get("factory")}
     for name, function in functions.items():
         if function is None:
             continue
+        config = open_existing(run_dir).config
+        recorded = {"env": config.get("environment", {}).get("env"), "factory": config.get("factory")}
         if not is_reference(str(recorded[name])):
             raise SettingError(name, None, f"replaces a function of yours, and {run_dir} has none", "leave it out")
         if not is_reference(function):
