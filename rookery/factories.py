@@ -26,8 +26,6 @@ Factory = Callable[..., Any]
 _MODULES: dict[Path, ModuleType] = {}
 COPIES: dict[str, Path] = {}
 """File that a run recorded -> its copy in the run directory, which is used where the file is gone."""
-REPLACED: dict[str, str] = {}
-"""Name of a function that a run recorded -> the name that is read in its place."""
 
 ConfigT = TypeVar("ConfigT")
 
@@ -346,10 +344,10 @@ def check_fields(config: Any) -> None:
     """
     for name, (hint, words, within, is_optional, default) in _checked_fields(type(config)).items():
         value = getattr(config, name)
-        if (value is None and is_optional) or (words and isinstance(value, str) and value in words):
+        if (value is None and is_optional) or any(type(value) is type(word) and value == word for word in words):
             continue
         if hint is None:
-            remedy = suggestion(str(value), words, " ")
+            remedy = suggestion(str(value), map(str, words), " ")
             raise SettingError(name, value, f"must be {' or '.join(map(str, words))}", remedy.strip())
         object.__setattr__(config, name, _converted(name, hint, default, value, within))
 

@@ -40,7 +40,16 @@ from rookery.experiments import warm_start_settings
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import KindWarning, check_effects, kinds, with_steps
 from rookery.experiments.spec import Kind, RunSpec
-from rookery.factories import GUIDES, POSITIVE, SettingError, Within, check_fields, place_of, unknown_name
+from rookery.factories import (
+    GUIDES,
+    POSITIVE,
+    SettingError,
+    Within,
+    check_fields,
+    is_reference,
+    place_of,
+    unknown_name,
+)
 from rookery.islands import IslandError
 from rookery.storage import events, sources
 from rookery.storage.checkpoint import CheckpointWarning
@@ -164,26 +173,15 @@ def _train_line(words: list[str]) -> CommandLine:
     place = _place_of_kind(words, [option.flag for option in common if option.is_switch]) if path else 0
     if place < len(words) and not words[place].startswith("-"):
         found = words.pop(place)
-    recorded = settings.pop("kind", None)
-    if found is None and recorded is None:
-        missing = f'{path} has no kind; add one, such as kind = "pbt-sac", or type it after train'
-        if not path:
-            before = f" before {words[0]}" if words else ""
-            missing = f"rookery train needs a kind of run{before}, such as pbt-sac; `rookery train --help` lists them"
-        raise CommandLineError(f"{missing}.")
-    given = [str(one).replace("_", "-") for one in (found, recorded) if one is not None]
-    for one in given:
-        if one not in kinds():
-            place = f"{path}: " if found is None else ""
-            raise CommandLineError(f"{place}{unknown_name('kind', one, 'kind of run', kinds())}")
-    if len({*given}) > 1:
-        raise CommandLineError(f"{path} is for {given[1]}, but {given[0]} was typed; leave one of the two out.")
-    kind = kinds()[given[0]]
+    kind = _kind(path, found, settings.pop("kind", None), words)
+    if not kind.method.has_task:
+        _put_function_first(words)
     file = ConfigFile(path, settings)
     options = [*options_of_kind(kind), *common]
     if kind.agent is not None:
         flags = [word.partition("=")[0] for word in words] + [flag_of(key) for key in settings]
-        options += [environment_option(flag) for flag in dict.fromkeys(flags) if re.match(rf"{ENVIRONMENT}.", flag)]
+        flags = dict.fromkeys(flag.replace("_", "-") for flag in flags)
+        options += [environment_option(flag) for flag in flags if re.fullmatch(rf"{ENVIRONMENT}[\w-]+", flag)]
     for option in options:
         keys = [key for key in settings if flag_of(key) in (option.flag, *option.aliases)]
         if keys[1:]:
@@ -191,6 +189,41 @@ def _train_line(words: list[str]) -> CommandLine:
     about = "\n\n".join(filter(None, (kind.title, kind.sources)))
     parser = Parser(f"rookery train {kind.name}", about, options, f"guide: {GUIDES}/{kind.guide}.md")
     return CommandLine(parser, words, "train", kind, file)
+
+
+def _kind(path: str, typed: str | None, recorded: Any, words: Sequence[str]) -> Kind:
+    """The kind of run that was typed, or that a config file has.
+
+    Args:
+      path: of the file; "" without one.
+      typed: the kind in the command line; None without one.
+      recorded: the kind in the file; None without one.
+      words: the other words, for messages.
+    """
+    if typed is None and recorded is None:
+        missing = f'{path} has no kind; add one, such as kind = "pbt-sac", or type it after train'
+        if not path:
+            before = f" before {words[0]}" if words else ""
+            missing = f"rookery train needs a kind of run{before}, such as pbt-sac; `rookery train --help` lists them"
+        raise CommandLineError(f"{missing}.")
+    given = [str(one).replace("_", "-") for one in (typed, recorded) if one is not None]
+    for one in given:
+        if one not in kinds():
+            place = f"{path}: " if typed is None else ""
+            raise CommandLineError(f"{place}{unknown_name('kind', one, 'kind of run', kinds())}")
+    if len({*given}) > 1:
+        raise CommandLineError(f"{path} is for {given[1]}, but {given[0]} was typed; leave one of the two out.")
+    return kinds()[given[0]]
+
+
+def _put_function_first(words: list[str]) -> None:
+    """Move the function of a program, which follows the values of `--option`, to its place."""
+    before = ""
+    for place, word in enumerate(words):
+        if before == "--option" and "=" not in word and is_reference(word):
+            words.insert(0, words.pop(place))
+            return
+        before = word.partition("=")[0] if word.startswith("--") else before
 
 
 def _place_of_kind(words: Sequence[str], switches: Sequence[str]) -> int:
@@ -246,17 +279,22 @@ def _print_help(arguments: Sequence[str]) -> None:
     if not words:
         texts = {name: (command.__doc__ or "").partition("\n\n")[0] for name, command in _COMMANDS.items()}
         print_commands("rookery", _ABOUT, {"commands": texts})
-    elif words == ["train"]:
+    elif words[0] == "train" and not config_file.path_in(words) and not {*_dashed(words)} & {*kinds()}:
         subjects: dict[str, dict[str, str]] = {}
         for kind in kinds().values():
             subjects.setdefault(kind.subject, {})[kind.name] = kind.title.partition(". ")[0].rstrip(".")
         about = f"{Train.__doc__}\n\n`rookery train KIND --help` describes a kind of run and all its options."
         print_commands("rookery train", about, subjects)
     else:
-        line, values = read_line(words), {}
-        with contextlib.suppress(SettingError, CommandLineError):
-            values = line.values()
-        line.parser.print_help(_defaults(line, values))
+        line = read_line(words)
+        defaults = _defaults(line, {})
+        with contextlib.suppress(ValueError):  # of the words, or of a run that they name
+            defaults = _defaults(line, line.values())
+        line.parser.print_help(defaults)
+
+
+def _dashed(words: Sequence[str]) -> list[str]:
+    return [word.replace("_", "-") for word in words]
 
 
 def _defaults(line: CommandLine, values: Mapping[tuple[str, ...], Any]) -> dict[Option, Any]:
@@ -355,8 +393,6 @@ def _join(command: Any) -> ProcessGroup:
 
 def _execute(command: Any, group: ProcessGroup) -> None:
     try:
-        if isinstance(command, commands.OfRun):
-            command.use_functions()
         if isinstance(command, Train):
             train(command, group)
         elif isinstance(command, Resume):
@@ -386,6 +422,7 @@ def train(command: Train, group: ProcessGroup) -> None:
 
 def resume(command: Resume, group: ProcessGroup) -> None:
     """`rookery resume RUN`."""
+    command.use_functions()
     changed: dict[str, Any] = {"quiet": command.quiet, "live": command.live}
     if command.generations is not None:
         changed["generations"] = command.generations

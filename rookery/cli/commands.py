@@ -32,14 +32,14 @@ class OfRun:
     """Options of a command that builds the parts of a run."""
 
     env: str | None = None
-    """A factory in place of the recorded one of a user-defined environment, such as path/to/file.py:make. By default
-    the recorded file, or where that is gone its copy in the run directory."""
+    """Factory in place of the recorded one of a user-defined environment, named as in `rookery train`. By default the
+    recorded file, or where that is gone its copy in the run directory."""
     factory: str | None = None
-    """A function in place of the recorded one of `rookery train program`, likewise."""
+    """Function in place of the recorded one of `rookery train program`, likewise."""
 
     def use_functions(self) -> None:
         """Build the parts of the run by these functions; see `storage.sources.replace`."""
-        for run in getattr(self, "runs", ()) or (getattr(self, "run"),):  # noqa: B009
+        for run in getattr(self, "runs", None) or [getattr(self, "run")]:  # noqa: B009
             sources.replace(run, env=self.env, factory=self.factory)
 
 
@@ -356,6 +356,8 @@ def execute(command: Command) -> None:
       ValueError: an argument of the command is invalid.
       OSError: a file of a run cannot be read or written.
     """
+    if isinstance(command, OfRun):
+        command.use_functions()
     if isinstance(command, Evaluate | Render):
         command = dataclasses.replace(command, run=best_of(command.run))
     next(function for kind, function in COMMANDS.values() if type(command) is kind)(command)

@@ -63,8 +63,9 @@ def read(file: str) -> dict[str, Any]:
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise CommandLineError(f"{file} is not valid {language}: {' '.join(str(error).split())}.") from None
     found = dict(_flat(_expanded(file, settings)))
-    if "config" in found:
-        raise CommandLineError(f"{file}: config is no setting of a file; leave it out.")
+    for name in found:
+        if name.replace("_", "-") in ("config", "print-config"):
+            raise CommandLineError(f"{file}: {name} is no setting of a file; leave it out.")
     return found
 
 

@@ -17,7 +17,7 @@ from cyclopts.help import HelpEntry, HelpPanel
 from rich.console import Console
 from rich.text import Text
 
-from rookery.cli.options import ENVIRONMENT, HEADINGS, Option, in_groups
+from rookery.cli.options import ENVIRONMENT, HEADINGS, Option, flag_of, in_groups
 from rookery.factories import SettingError, nearest
 
 _WORDS = {int: "whole number", float: "number", str: "word", Path: "path"}
@@ -26,6 +26,9 @@ _SPACE = (
     "default, keeps it constant. `--space.env.NAME` chooses a parameter of the task (`rookery envs TASK`), which is "
     "fixed by default; `evolve` is its declared domain."
 )
+_WHOLE = r"[+-]?\d+(_\d+)*"
+_MOST = 3
+"""Flags that an error proposes."""
 _WIDEST, _COLUMN = 100, 26
 """Columns of a help page, and of the flags before the explanations."""
 
@@ -58,8 +61,13 @@ class Parser(NamedTuple):
           CommandLineError: a flag does not exist, a value is missing, or there are too many.
         """
         names = {_identifier(option): option for option in self.options}
+        if "" in words:
+            raise CommandLineError("a value is empty; give one, or leave it out.")
+        for key, value in (settings or {}).items():
+            self._check_setting(file, key, value)
+        given = {key: "None" if value is None else value for key, value in (settings or {}).items()}
         try:
-            app = self.app({}, [Dict(dict(settings or {}), source=file)])
+            app = self.app({}, [Dict(given, source=file)])
             _, bound, _ = app.parse_args(
                 _joined(words, self.options), exit_on_error=False, print_error=False, end_of_options_delimiter=""
             )
@@ -110,10 +118,10 @@ class Parser(NamedTuple):
     def _explained(self, error: cyclopts.CycloptsError, words: Sequence[str]) -> Exception:
         """An error of cyclopts as one of this library."""
         keyword = getattr(error, "token", None) and error.token.keyword  # pyright: ignore[reportAttributeAccessIssue]
-        flag = error.argument.name if error.argument else keyword
+        flag = error.argument.name if error.argument else keyword and keyword.replace("_", "-")
         option = next((one for one in self.options if flag in (one.flag, *one.aliases)), None)
         if isinstance(error, cyclopts.UnknownOptionError):
-            return self._unknown(error.token)
+            return self._unknown(error.token.keyword or error.token.value)
         if isinstance(error, cyclopts.UnusedCliTokensError):
             word = (error.unused_tokens or [""])[0]
             before = [flag for flag in words[: words.index(word)] if flag.startswith("--")] if word in words else []
@@ -128,7 +136,7 @@ class Parser(NamedTuple):
         token = getattr(error, "token", None)
         given = [one.value for one in error.argument.tokens] if error.argument else []
         given = given or ([token.value] if token else getattr(error, "tokens_so_far", []))
-        got = " ".join(given) or "nothing"
+        got = " ".join(given) or "nothing"  # which begins with a dash, if it is not missing
         near = nearest(got, _choices(option.hint))
         remedy = f"did you mean {near[0]}?" if near else ""
         remedy = "separate them by spaces" if re.fullmatch(r"[\d.e+-]+(,[\d.e+-]+)+,?", got) else remedy
@@ -138,19 +146,32 @@ class Parser(NamedTuple):
     def _help(self) -> str:
         return f"`{self.command} --help` describes it"
 
-    def _unknown(self, token: cyclopts.Token) -> CommandLineError:
+    def _check_setting(self, file: str, key: str, value: Any) -> None:
+        """Check that a setting of a file exists, and that its value has a type that files have for it.
+
+        Raises:
+          SettingError: the value has another type.
+          CommandLineError: the setting does not exist.
+        """
+        option = next((one for one in self.options if flag_of(key) in (one.flag, *one.aliases)), None)
+        if option is None:
+            inner = [f"{key}.{name}" for name in value][:1] if isinstance(value, Mapping) else []
+            raise self._unknown(flag_of("".join(inner) or key), file)
+        values = value if isinstance(value, list) and "tuple" in str(option.hint) else [value]
+        kinds = (bool, str) if option.is_switch else (int, float, str)
+        valid = all(isinstance(one, kinds) and (option.is_switch or not isinstance(one, bool)) for one in values)
+        if not valid and value is not None:
+            raise SettingError(option.path[-1], _Typed(value), f"must be {described(option.hint)}")
+
+    def _unknown(self, flag: str, file: str = "") -> CommandLineError:
         """The error for a flag, or a setting of a file, that does not exist."""
-        in_file = token.source not in ("", "cli")
-        typed = token.keyword or token.value
-        flag = "--" + ".".join(re.findall(r"\[([^\]]*)\]", typed)) if in_file else typed
-        near, flags = similar(flag, [flag for option in self.options for flag in (option.flag, *option.aliases)]), ""
+        near = similar(flag, [flag for option in self.options for flag in (option.flag, *option.aliases)])
         remedy = f"did you mean {' or '.join(near)}?" if near else f"`{self.command} --help` lists all"
         if flag.startswith("--space.") and near:
             remedy += f" A parameter of the task is {ENVIRONMENT}NAME"
-        place, what = (f"{token.source}: ", "setting") if in_file else ("", "flag")
-        message = f"{self.command} has no {what} {flag}; {remedy}"
-        message = re.sub(r"(?<= )--(?!help)", "", message) if in_file else message
-        return CommandLineError(place + message + flags + "." * (not message.endswith("?")))
+        message = f"{self.command} has no {'setting' if file else 'flag'} {flag}; {remedy}"
+        message = f"{file}: " + re.sub(r"(?<= )--(?!help)", "", message) if file else message
+        return CommandLineError(message + "." * (not message.endswith("?")))
 
 
 class _Typed(str):
@@ -209,13 +230,32 @@ def _details(option: Option, default: Any) -> list[str]:
 
 
 def _joined(words: Sequence[str], options: Sequence[Option]) -> list[str]:
-    """The words in which the value of a switch that can also be None, `--flag False`, is one word with its flag."""
-    switches = {option.flag for option in options if option.hint == bool | None}
-    found: list[str] = []
+    """The words as cyclopts reads them.
+
+    A value is one word with its flag if it is that of a switch that can also be None, `--flag False`, or begins with a
+    dash, `--cell -0.2,0.8`. Of the values of a list that is given twice the last ones count, as for single values.
+    """
+    hints = {flag: option.hint for option in options for flag in (option.flag, *option.aliases)}
+    groups: list[list[str]] = [[]]
     for word in words:
-        is_value = word in ("True", "False", "None") and found and found[-1].replace("_", "-") in switches
-        found[-1:] = [f"{found[-1]}={word}"] if is_value else [*found[-1:], word]
-    return found
+        flag = groups[-1][0].replace("_", "-") if groups[-1] else ""
+        is_value = len(groups[-1]) == 1 and (
+            (word in ("True", "False", "None") and hints.get(flag) == bool | None)
+            or (re.match(r"-[\d.]", word) and hints.get(flag) in (str, str | None))
+        )
+        if is_value:
+            groups[-1] = [f"{groups[-1][0]}={word}"]
+        elif word.startswith("--"):
+            groups.append([word])
+        else:
+            groups[-1].append(word)
+    names = [group[0].partition("=")[0].replace("_", "-") if group else "" for group in groups]
+    return [
+        word
+        for place, (name, group) in enumerate(zip(names, groups, strict=True))
+        if name == "--option" or name not in names[place + 1 :] or "tuple" not in str(hints.get(name))
+        for word in group
+    ]
 
 
 def converted(hint: Any, words: Sequence[str]) -> Any:
@@ -226,18 +266,23 @@ def converted(hint: Any, words: Sequence[str]) -> Any:
     """
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
+        is_choice = any(typing.get_origin(one) is tuple for one in inner)  # in a search space, which has no other check
         for one in (types.NoneType, *inner) if types.NoneType in inner else inner:
             with contextlib.suppress(ValueError):
-                return converted(one, words)
+                found = converted(one, words)
+                if not (
+                    is_choice and {*map(str, found if isinstance(found, tuple) else [found])} & {"nan", "inf", "-inf"}
+                ):
+                    return found
         raise ValueError
     if origin is tuple:
         kinds = [inner[0]] * len(words) if inner[-1] is ... else inner
         return tuple(converted(kind, [word]) for kind, word in zip(kinds, words, strict=True))
     (word,) = words
     known = {types.NoneType: {"None": None}, bool: {"true": True, "false": False}}.get(hint)
-    known = {choice: choice for choice in inner} if origin is typing.Literal else known
+    known = {str(choice): choice for choice in inner} if origin is typing.Literal else known
     word = word.lower() if hint is bool else word
-    if not word or (known is not None and word not in known) or (hint is int and not re.fullmatch(r"[+-]?\d+", word)):
+    if not word or (known is not None and word not in known) or (hint is int and not re.fullmatch(_WHOLE, word)):
         raise ValueError
     return hint(word) if known is None else known[word]
 
@@ -265,10 +310,12 @@ def similar(flag: str, flags: Sequence[str]) -> list[str]:
     """The flags that a user may have meant: of the same beginning or end, such as `--space.policy-lr` for `--lr` and
     `--learning-rate`, or similarly spelt."""
     name = flag.lstrip("-").replace("learning-rate", "lr").replace("_", "-")
+    if not name:
+        return []
     of_space = [one for one in flags if one.startswith("--space.")]
     if flag.startswith("--space."):
         return nearest(flag, of_space)[:1] or of_space
-    begins = [one for one in flags if one.startswith(f"--{name}")]
+    begins = [one for one in flags if one.startswith(f"--{name}")][:_MOST]
     return begins or [one for one in of_space if re.search(rf"[.-]{re.escape(name)}$", one)] or nearest(flag, flags)[:1]
 
 
@@ -277,7 +324,9 @@ def _metavar(hint: Any) -> str | None:
     origin, inner = typing.get_origin(hint), [one for one in typing.get_args(hint) if one is not types.NoneType]
     if not _choices(hint):
         return " ".join(kind.__name__.upper() for kind in inner) if origin is tuple and ... not in inner else None
-    return "|".join(inner if origin is typing.Literal else [_metavar(one) or one.__name__.upper() for one in inner])
+    return "|".join(
+        map(str, inner) if origin is typing.Literal else [_metavar(one) or one.__name__.upper() for one in inner]
+    )
 
 
 class _Page:

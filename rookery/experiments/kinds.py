@@ -106,8 +106,8 @@ def with_steps(spec: RunSpec, usual: RunSpec, steps: float | None) -> RunSpec:
     if spec.learner is None:
         problem = f"is for kinds with training agents, not for {spec.kind.name}"
         raise SettingError("steps", None, problem, "give {generations}")
-    if steps not in POSITIVE:
-        raise SettingError("steps", steps, f"must be {POSITIVE}")
+    if not math.isfinite(steps) or float(steps) not in POSITIVE:
+        raise SettingError("steps", float(steps), f"must be {POSITIVE}")
     if spec.run.generations != usual.run.generations:
         raise SettingError("steps", None, "and {generations} say the same", "leave one out")
     return spec.with_run(generations=math.ceil(steps / spec.learner.steps_per_generation))

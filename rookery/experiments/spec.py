@@ -196,7 +196,7 @@ def _replaced(part: Any, settings: dict[str, Any]) -> Any:
     for name, value in vars(part).items():
         if not dataclasses.is_dataclass(value):
             changed |= {name: settings.pop(name)} if name in settings else {}
-        elif dataclasses.is_dataclass(settings.get(name)):
+        elif isinstance(settings.get(name), type(value)):
             changed[name] = _replaced(settings.pop(name), settings)
         else:
             changed[name] = _replaced(value, settings)

@@ -15,12 +15,14 @@ from typing import Any
 
 import filelock
 
-from rookery.factories import REPLACED, user_path
+from rookery.factories import user_path
 from rookery.types import Record
 from rookery.versions import version, versions
 
 FORMAT = 2
 """The format version of `config.json`, incremented whenever an older reader would misread a newer file."""
+REPLACED: dict[Path, dict[str, str]] = {}
+"""Run directory -> functions that are read in place of the recorded ones, `env` or `factory`; see `sources.replace`."""
 CHECKPOINT_PREFIX = "generation_"
 """The name prefix of all files and folders of checkpoints, complete or not, inside `checkpoints/`."""
 _TEMPORARY = ".rookery-tmp"
@@ -378,9 +380,10 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise _damaged(path, "no `config` in it")
     if written_format == 1 and "world" in content["config"]:  # the name of this part before format 2
         content["config"]["environment"] = content["config"].pop("world")
+    functions = next((REPLACED[folder] for folder in path.resolve().parents if folder in REPLACED), {})
     for part, name in ((content["config"].get("environment"), "env"), (content["config"], "factory")):
-        if isinstance(part, dict) and part.get(name) in REPLACED:
-            part[name] = REPLACED[part[name]]
+        if isinstance(part, dict) and name in functions:
+            part[name] = functions[name]
     return content
 
 

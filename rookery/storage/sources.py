@@ -17,7 +17,7 @@ from typing import Any
 
 from rookery import factories
 from rookery.factories import SettingError, is_reference
-from rookery.storage.run_dir import RunFolder, open_existing, output_to, write_atomically
+from rookery.storage.run_dir import REPLACED, RunFolder, open_existing, output_to, write_atomically
 from rookery.types import Record
 
 
@@ -62,7 +62,7 @@ def use(folder: RunFolder) -> None:
 def replace(run_dir: str | Path, **functions: str | None) -> None:
     """Build the parts of a run by other functions than those that it recorded, such as of a file that was moved.
 
-    It counts in this process, for all runs that recorded the same function; a run that is resumed records the new name.
+    It counts in this process until the run is opened by other ones; a run that is resumed records the new name.
 
     Args:
       run_dir: the run directory.
@@ -71,6 +71,7 @@ def replace(run_dir: str | Path, **functions: str | None) -> None:
     Raises:
       ValueError: the run has no function of a user in this place, or the name has another form.
     """
+    given = REPLACED[Path(run_dir).resolve()] = {}
     for name, function in functions.items():
         if function is None:
             continue
@@ -80,8 +81,10 @@ def replace(run_dir: str | Path, **functions: str | None) -> None:
             raise SettingError(name, None, f"replaces a function of yours, and {run_dir} has none", "leave it out")
         if not is_reference(function):
             raise SettingError(name, function, "must be package.module:function or path/to/file.py:function")
-        names = [recorded[name], *(old for old, new in factories.REPLACED.items() if new == recorded[name])]
-        factories.REPLACED.update(dict.fromkeys(names, factories.canonical(function)))
+        where = factories.canonical(function).rpartition(":")[0]
+        if where.endswith(".py") and not Path(where).is_file():
+            raise SettingError(name, function, "must name a file that exists")
+        given[name] = factories.canonical(function)
 
 
 def changed(folder: RunFolder) -> list[str]:

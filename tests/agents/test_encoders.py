@@ -103,8 +103,8 @@ def test_vectors_are_read_as_they_are(shape: Any) -> None:
 @pytest.mark.parametrize(
     ("shape", "name", "message"),
     [
-        ((10, 10, 4), "mnih", "encoder must be auto, none, nature or small, got 'mnih'."),
-        ((8, 8), "small", r"encoder small reads images, but the observations of images have the shape \(8, 8\)"),
+        ((10, 10, 4), "mnih", "there is no encoder 'mnih'; use one of auto, none, nature, small."),
+        ((8, 8), "small", r"encoder reads images, but the observations of images have the shape \(8, 8\), got 'small'"),
         ((20, 20, 1), "nature", r"an image of \(20, 20, 1\) is too small"),
     ],
 )

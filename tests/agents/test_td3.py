@@ -114,7 +114,7 @@ def test_the_policy_can_follow_the_smaller_critic() -> None:
     by_row = np.asarray([weights(CRITICS[each])[1] for each in smaller]) * 0.36
     expected = [-np.mean(by_row * np.asarray([1.0, 2.0, 3.0])), -np.mean(by_row)]
     np.testing.assert_allclose(weights(slope), expected, rtol=1e-5)
-    with pytest.raises(ValueError, match=r"^policy_critic must be 'first' or 'smaller', got 'both'\.$"):
+    with pytest.raises(ValueError, match=r"^policy_critic must be first or smaller, got 'both'\.$"):
         Td3Config(policy_critic="both")  # pyright: ignore[reportArgumentType]
 
 

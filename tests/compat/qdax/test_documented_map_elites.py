@@ -218,5 +218,5 @@ def test_an_emitter_emits_variations_then_its_members_and_replaces_the_worst():
 def test_an_emitter_rejects_arguments_that_do_not_fit():
     with pytest.raises(ValueError, match=r"4 x 4 environments, .*12"):
         make_emitter(env_size=12, **SIZES)
-    with pytest.raises(ValueError, match="exceed the population of 4"):
+    with pytest.raises(ValueError, match="samples 3 members, which with 1 best and 1 replaced exceed 4"):
         make_emitter(**{**SIZES, "fraction_to_replace_from_samples": 0.75})

@@ -35,7 +35,9 @@ SECTIONS = {  # section -> its figures, in order
     },
     "ippo": {
         "episode": ["episodes"],
-        "learning": ["learning", "median_fitness", "episode_length", "metrics"],
+        "learning": [
+            *("learning", "median_fitness", "episode_length", "measure/captures", "measure/survival", "metrics"),
+        ],
         **SYSTEM,
     },
 }
