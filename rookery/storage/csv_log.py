@@ -237,11 +237,16 @@ class _Table:
 
     def _widen(self, names: Sequence[str]) -> None:
         """Add columns, whose values in earlier rows are unknown; later if the file cannot be written now."""
-        self.close()
-        if self._pending:
-            return
         with output_to(self._path):
-            table = read_csv(self._path)
+            self._write()
+        if self._pending:
+            return  # a closed file would lose the place where complete lines end
+        self.close()
+        with output_to(self._path):
+            try:
+                table = read_csv(self._path)
+            except ValueError as error:
+                raise OSError(str(error).rstrip(".")) from error
             unknown = np.full(len(table["generation"]), np.nan)
             write_table(self._path, {**table, **dict.fromkeys(names, unknown)})
             self._header = [*table, *names]

@@ -235,6 +235,28 @@ def test_a_row_that_cannot_be_written_is_written_with_the_next(run, monkeypatch,
     assert read_csv(run.metrics_file)["generation"].tolist() == list(range(5 + has_room_later))
 
 
+def test_a_column_that_is_new_while_the_disk_is_full(run, monkeypatch):
+    monkeypatch.setattr(logs.Events, "_write", lambda *_: None)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with RunLog(run) as log:
+        log.write(0, {"best": 0.0}, {})
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (run.metrics_file.stat().st_size + 3, limits[1]))
+            with pytest.warns(OutputWarning, match="File too large"):
+                log.write(1, {"best": 1.25}, {})
+            log.write(2, {"best": 2.25}, {})
+            log.add(2, {"mine": 1.0}, {})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        log.write(3, {"best": 3.0}, {})
+        log.add(3, {"mine": 2.0}, {})
+        content = run.metrics_file.read_text()
+        run.metrics_file.write_text(content.replace("1.25", "1,25"))  # edited during the run
+        with pytest.warns(OutputWarning, match="line 3 has 4 fields"):
+            log.write(4, {"other": 3.0}, {})
+    assert content == "generation,best,mine\n0,0.0,nan\n1,1.25,nan\n2,2.25,nan\n3,3.0,2.0\n"
+
+
 @pytest.mark.parametrize("content", ["", "generation,be", "generation,best\n", "generation,best\n0,1"])
 def test_resume_at_zero_starts_new_tables_with_any_columns(run, content):
     write(run, range(2))
