@@ -10,7 +10,7 @@ import numpy as np
 from rookery.factories import BEST, MEASURE, RETURN, nearest, suggestion
 from rookery.report.dimensions import Dimensions, dimensions
 from rookery.report.formatting import Settings, fitness_metric, objective, part
-from rookery.report.runs import Run, finite_or_nan
+from rookery.report.runs import Run, finite_or_nan, ranking_fitness
 from rookery.storage.csv_log import filled, lost_rows, read_csv
 from rookery.storage.events import read_journal
 from rookery.storage.island_files import ISLAND, islands_of
@@ -207,7 +207,9 @@ class RunRecord:
         name = metric if metric == RETURN else f"{MEASURE}{metric}"
         columns = self.lineage.reported if per_member else {} if self.has_repertoire else self.metrics
         column = name if per_member else BEST + name
-        if column in columns:
+        diverged = all(run.diverged for run in fitness)
+        reported = [name for name, values in columns.items() if diverged or np.isfinite(values).any()]
+        if column in reported:
             curves = columns[column].T if per_member else [columns[column]]
             return [_by(run, finite_or_nan(values), column) for run, values in zip(fitness, curves, strict=True)]
         if metric == RETURN and objective(self.config) is None and fitness_metric(self.config) is None:
@@ -216,7 +218,8 @@ class RunRecord:
             raise ValueError(
                 f"{self.path} records no {metric} of its elites in training; evaluate the best one: --fresh 100."
             )
-        known = [name.rpartition(MEASURE)[2] for name in columns if MEASURE in name]
+        beginning = MEASURE if per_member else BEST + MEASURE
+        known = [name.removeprefix(beginning) for name in reported if name.startswith(beginning)]
         remedy = suggestion(metric, known) if known else "leave it out, or evaluate the run: --fresh 100."
         raise ValueError(f"{self.path} cannot be compared: it records no measure {metric}; {remedy}")
 
@@ -353,15 +356,21 @@ _OF_ONE_GENERATION = ("evaluation_steps", "seconds", "steps_per_second")
 
 def _together(tables: Sequence[Table]) -> dict[str, np.ndarray]:
     """The metrics of all islands together, up to the last generation of the one that has finished most, with the last
-    values of the others from their ends on; {} without islands."""
+    values of the others from their ends on; {} without islands. What is reported of the best member is that of the
+    island with the highest fitness."""
     if not tables:
         return {}
     length = max(len(table["generation"]) for table in tables)
-    columns = [name for name in tables[0] if name in _TOGETHER or name == RETURN or name.startswith(MEASURE)]
-    return {
-        name: _TOGETHER.get(name, np.mean)([_continued(table, name, length) for table in tables], axis=0)
+    columns = [name for name in tables[0] if name in _TOGETHER or name == RETURN or name.startswith((MEASURE, BEST))]
+    stacked = {
+        name: np.stack([_continued(table, name, length) for table in tables])
         for name in columns
         if all(name in table for table in tables)
+    }
+    best = ranking_fitness(stacked["best_fitness"]).argmax(axis=0)
+    return {
+        name: values[best, np.arange(length)] if name.startswith(BEST) else _TOGETHER.get(name, np.mean)(values, axis=0)
+        for name, values in stacked.items()
     }
 
 
@@ -372,9 +381,9 @@ def _continued(table: Table, name: str, length: int) -> np.ndarray:
 
 
 def _by(run: Run, values: np.ndarray, column: str) -> Run:
-    """A run with another score, without the generations that do not have it yet."""
-    known = np.isfinite(values) | ~np.isfinite(run.best_fitness)
-    return run._replace(env_steps=run.env_steps[known], best_fitness=values[known], column=column)
+    """A run with another score, from the first generation on that has it."""
+    first = int(np.isfinite(values).argmax())
+    return run._replace(env_steps=run.env_steps[first:], best_fitness=values[first:], column=column)
 
 
 def _count(table: Table, prefix: str) -> int:

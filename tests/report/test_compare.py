@@ -11,6 +11,7 @@ from rookery.populations.independent import seeds
 from rookery.populations.pbt import pbt
 from rookery.report.compare import compare, group_runs, tables
 from rookery.report.formatting import steps_text
+from rookery.report.readers import open_run
 from rookery.report.runs import Fresh, curve
 from rookery.storage.run_dir import open_existing
 from rookery.training.loop import run
@@ -514,7 +515,7 @@ class TestMeasures:
         assert [row.scores.tolist() for row in compare(paths, metric="return").rows] == [[8.0], [8.0]]
         with pytest.raises(ValueError, match=r"records no measure sucess; did you mean success\?$"):
             compare(paths, metric="sucess")
-        with pytest.raises(ValueError, match="score coverage is a column, and metric success a measure"):
+        with pytest.raises(ValueError, match="score is a column, and metric a measure of members, got 'coverage'"):
             compare(paths, metric="success", score="coverage")
 
     def test_each_independent_member_has_its_own(self, write_members):
@@ -536,6 +537,36 @@ class TestMeasures:
         (plain / "repertoire.csv").write_text("cell,fitness\n0,1.0\n")
         with pytest.raises(ValueError, match=r"records no success of its elites in training; .*--fresh 100"):
             compare([plain], metric="success")
+
+    def test_it_begins_where_it_is_recorded_and_ends_with_the_run(self, write):
+        path = write("run", [1.0, 2.0, 3.0, 4.0])
+        table = path / "metrics.csv"
+        lines = table.read_text().splitlines()
+
+        def record(*values):
+            rows = [f"{line},{value}" for line, value in zip(lines, ["best/measure/success", *values], strict=True)]
+            table.write_text("\n".join([*rows, ""]))
+            return open_run(path).measured("success", per_member=False)[0]
+
+        found = record("nan", 0.5, "nan", 0.25)  # the run began before the measure was recorded
+        np.testing.assert_array_equal(found.best_fitness, [0.5, np.nan, 0.25])
+        assert found.env_steps.tolist() == [200.0, 300.0, 400.0]
+        found = record(0.5, 0.5, 0.5, "nan")
+        assert (found.end.env_steps, found.diverged) == (400.0, True)
+        with pytest.raises(ValueError, match=r"records no measure success; leave it out"):
+            record(*["nan"] * 4)
+
+    def test_that_of_islands_is_of_the_best_member_of_all(self, write):
+        whole = write("run", [])
+        for number, fitness, values in ((0, [1.0, NAN, 5.0], [0.1, 0.2, 0.3]), (1, [2.0, 3.0], [0.6, 0.7])):
+            path = whole / "islands" / str(number)
+            path.mkdir(parents=True)
+            finish(path, {"kind": "sac"}, fitness)
+            lines, cells = (path / "metrics.csv").read_text().splitlines(), ["best/measure/success", *values]
+            rows = [f"{line},{cell}" for line, cell in zip(lines, cells, strict=True)]
+            (path / "metrics.csv").write_text("\n".join([*rows, ""]))
+        (found,) = open_run(whole).measured("success", per_member=False)
+        assert found.best_fitness.tolist() == [0.6, 0.7, 0.3]
 
     def test_fresh_episodes_are_measured_by_it(self, write):
         path, asked = write("run", [-500.0]), []
