@@ -139,6 +139,8 @@ KEY_COLUMNS = ("generation", "member", "parent", "cell", "skill", "episode", "st
 MEASURE, RETURN, BEST = "measure/", "return", "best/"
 """Columns of what is reported of an evaluation beside its fitness: the sum of a measure over an episode and, with
 measures, the return; in `metrics.csv` their means, and after `best/` those of the member with the highest fitness."""
+AGENT_RETURN = "return/"
+"""Begins the columns with the returns of a team's agents, by which reports know a team."""
 CALLBACK = "callback/"
 """Begins the columns of `lineage.csv` with the numbers of members that a callback returned."""
 ROW_NAMES = (
@@ -153,7 +155,8 @@ METRIC_NAMES = (
     *(*KEY_COLUMNS, *ROW_NAMES, "fitness", "diverged", "rating", "smoothed_fitness", "smoothed_rating", "reward"),
     *("episode_length", "coverage", "qd_score", "normalized_qd_score", "max_fitness", "below_offset", "added"),
     *("improved", "rejected", "outside", "evaluation_steps", "revived"),
-    *("broken_", "hyper/", "descriptor/", "best_fitness/", "member/", "members/", RETURN, MEASURE, BEST),
+    *("broken_", "hyper/", "descriptor/", "best_fitness/", "member/", "members/", RETURN, AGENT_RETURN),
+    *(MEASURE, BEST),
 )
 """Metrics that a population method computes for any agent and any emitter, and beginnings of such names."""
 HYPER_NAMES = (*KEY_COLUMNS, "fitness", "rating", RETURN, MEASURE, CALLBACK)

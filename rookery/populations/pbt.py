@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import hyperparams, trees
-from rookery.factories import METRIC_NAMES, check_names, config_from
+from rookery.factories import AGENT_RETURN, METRIC_NAMES, check_names, config_from
 from rookery.hyperparams import Space
 from rookery.learners import widths
 from rookery.learners.base import Bank, Learner, Member, check_learner, genotype
@@ -279,7 +279,9 @@ def metrics_of(
     measures = base.measure_metrics(evaluation)
     others = {name: values for name, values in evaluation.episodes.items() if name not in measures}
     episodes = {name: jnp.mean(values, axis=1) for name, values in others.items() if values.ndim == 2}
-    check_names("metric of an evaluation", episodes, [*METRIC_NAMES, *learned])
+    is_team = bool(jax.tree.leaves(evaluation.roles))
+    taken = [name for name in METRIC_NAMES if name != AGENT_RETURN or not is_team]
+    check_names("metric of an evaluation", episodes, [*taken, *learned])
     return {
         "fitness": evaluation.fitness,
         "parent": parents,

@@ -22,9 +22,22 @@ from rookery.populations.inheritance import inherit, perturb
 from rookery.populations.pbt import pbt
 from rookery.populations.replay import replay
 from rookery.populations.sharding import ONE_DEVICE
+from rookery.types import Evaluation
 from tests import tiny, walks
 
 pbt_module = importlib.import_module("rookery.populations.pbt")  # the package has a function of this name
+
+
+@pytest.mark.parametrize("roles", [(), jnp.ones((2, 1))])
+def test_returns_of_agents_are_of_teams_alone(roles):
+    returns = {"return/prey": jnp.asarray([[1.0, 3.0], [2.0, 2.0]])}
+    evaluation = Evaluation(*[jnp.ones((2, 1))] * 4, broken=jnp.zeros(2, int), episodes=returns, roles=roles)
+    report = partial(pbt_module.metrics_of, SPACE.defaults, jnp.arange(2), evaluation, {}, jnp.zeros(2, bool))
+    if len(roles):
+        assert report()["return/prey"].tolist() == [2.0, 2.0]
+    else:
+        with pytest.raises(ValueError, match="the metric of an evaluation 'return/prey' needs another name"):
+            report()
 
 
 class TestCounts:

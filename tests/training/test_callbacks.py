@@ -217,6 +217,7 @@ def test_the_numbers_that_a_callback_returns_are_columns(tmp_path):
     [
         ({"fitness": 1.0}, "the number of a callback 'fitness' needs another name, since rookery uses it itself"),
         ({"measure/x": 1.0}, "the number of a callback 'measure/x' needs another name"),
+        ({"return/easy": 1.0}, "the number of a callback 'return/easy' needs another name"),
         ({"mean_fitness": 1.0}, "the number of a callback 'mean_fitness' needs another name"),
         ({"a\nb": 1.0}, r"the number of a callback 'a\\nb' needs another name: letters"),
         ({"ages": [1.0, 2.0]}, r"it returned ages with the shape \[2\]; return a number, or one for each of the 3 mem"),
