@@ -125,7 +125,8 @@ class Evaluation(NamedTuple):
     lengths: Array
     """`[N]` int32, in steps."""
     broken: Array
-    """`[]` int32, episodes that ended because the simulation produced non-finite numbers."""
+    """`[]` int32, episodes that ended because the simulation produced non-finite numbers, and those whose objective is
+    not finite, for which the member's parameters are no reason."""
     episodes: Mapping[str, Array] = {}
     """Further values of each episode, name -> `[N, ...]`; never mutated."""
     roles: PyTree = ()

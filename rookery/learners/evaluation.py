@@ -216,12 +216,16 @@ def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key, rec
     # Reduce to one fitness and one descriptor.
     end = end._replace(returns=trees.where(end.broken, jnp.nan, end.returns))
     counts = end.is_finite.all() & ~end.broken.any()
+    spoiled = end.broken
+    if evaluator.config.objective is not None:
+        scores = _scores(evaluator, end).reshape(episodes, -1)
+        spoiled |= ~jnp.isfinite(scores).all(axis=1) & end.is_finite.all()
     evaluation = Evaluation(
         fitness=jnp.where(counts, jnp.mean(_scores(evaluator, end)), jnp.nan),
         descriptor=SUMMARIES[evaluator.config.eval_descriptor](reached, axis=0),
         returns=end.returns,
         lengths=end.lengths,
-        broken=jnp.sum(end.broken),
+        broken=jnp.sum(spoiled),
         episodes={"descriptors": reached, **_reported_measures(spec.team, end)},
     )
     if record:
