@@ -37,8 +37,9 @@ def summarize(
     Returns:
       Environment steps; best, median, worst and mean fitness over the finite members (NaN without any); the number of
       diverged members and, if members have parents, of replaced ones; `best_rating`, if members are rated; the sum of
-      each `broken_*` count over all members; the mean of every other metric over the finite members, and `best/return`
-      and `best/measure/...`, those of the member with the highest fitness; wall times and speed. For independent
+      each `broken_*` count over all members; the mean of every other metric over the finite members, without
+      its numbers that are not finite; `best/return` and `best/measure/...`, those of the member with the highest
+      fitness (NaN if no member is finite); wall times and speed. For independent
       members these are statistics over all of them; the fitness of each is in `lineage.csv`.
     """
     fitness = metrics["fitness"]
@@ -62,19 +63,22 @@ def summarize(
         elif name not in ("fitness", "parent", "diverged") and not name.startswith("hyper/"):
             row[name] = mean_over_members(values, fitness)
             if np.shape(values) == fitness.shape and (name == RETURN or name.startswith(MEASURE)):
-                row[BEST + name] = values[np.argmax(np.where(is_finite, fitness, -np.inf))]
+                best = np.argmax(np.where(is_finite, fitness, -np.inf))
+                row[BEST + name] = values[best] if is_finite[best] else np.nan
     row |= {"seconds": times.generation, "steps_per_second": program.steps_per_generation / times.generation}
     row |= {"seconds_tables": times.tables, "seconds_checkpoint": times.checkpoint}
     return {name: float(value) for name, value in row.items()}
 
 
 def mean_over_members(values: np.ndarray, fitness: np.ndarray) -> float:
-    """The mean of a metric over the members with a finite fitness, or of its own finite numbers if there is none, or it
-    is not `[P]`; NaN without any."""
-    is_finite = np.isfinite(fitness)
-    if np.shape(values) != fitness.shape or not is_finite.any():
-        is_finite = np.isfinite(values)
-    included = np.asarray(values)[is_finite]
+    """The mean of the finite numbers of a metric `[P]` of the members with a finite fitness, of those of all members if
+    there is none, or of a metric of another shape; NaN without any. A metric `[]` is the mean of itself."""
+    values, counts = np.asarray(values), np.isfinite(fitness)
+    if values.shape == ():
+        return float(values)
+    if values.shape != fitness.shape or not counts.any():
+        counts = np.ones(values.shape, bool)
+    included = values[counts & np.isfinite(values)]
     return float(np.mean(included)) if np.size(included) else np.nan
 
 

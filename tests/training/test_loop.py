@@ -329,6 +329,7 @@ def test_a_summary_includes_only_finite_values_and_seconds_as_clock_time():
         "hyper/rate": np.ones(4),
         "return": np.asarray([5.0, 9.0, 6.0, 1.0]),
         "measure/success": np.asarray([0.5, 1.0, 0.25, np.nan]),
+        "all_members": np.asarray(np.inf),
         "measure/of the repertoire": np.asarray([1.0, np.nan]),
     }
     row = summarize(walks(), 9, metrics, WallTimes(2.0, 0.5, 0.25))
@@ -336,8 +337,10 @@ def test_a_summary_includes_only_finite_values_and_seconds_as_clock_time():
     expected |= {"replaced": 2, "critic_loss": 2, "coverage": 12.5, "seconds": 2, "steps_per_second": 15}
     expected |= {"seconds_tables": 0.5, "seconds_checkpoint": 0.25}
     expected |= {"return": 4, "best/return": 6, "best/measure/success": 0.25, "measure/of the repertoire": 1}
+    expected |= {"measure/success": 0.375, "all_members": np.inf}  # without what is not finite of one member
     assert {name: row[name] for name in expected} == expected
-    assert np.isnan(row["measure/success"])
+    lost = summarize(walks(), 9, metrics | {"fitness": np.full(4, np.nan)}, WallTimes(2.0))
+    assert np.isnan([lost["best_fitness"], lost["best/return"], lost["best/measure/success"]]).all()
     assert "best/measure/of the repertoire" not in row
     assert row["mean_fitness"] == pytest.approx(8 / 3)
     assert "hyper/rate" not in row
