@@ -25,7 +25,7 @@ from rookery.envs.host.base import ENDED, FRESH, TRUNCATED
 from rookery.envs.suites.envpool import episodes as envpool_episodes
 from rookery.envs.suites.gymnasium import spaces
 from rookery.envs.suites.gymnasium.adapter import from_gymnasium
-from rookery.envs.suites.gymnasium.measures import keys_of
+from rookery.envs.suites.gymnasium.measures import Sums, keys_of
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.time_limit import limit_episode
 from rookery.learners import rollout
@@ -533,6 +533,24 @@ class TestMeasures:
         np.testing.assert_allclose(sum(found), sum(float(step.reward[0]) for step in steps), rtol=1e-6)
         assert sum(value != 0.0 for value in found) == 1
 
+    def test_what_only_the_end_of_an_episode_gives_is_unknown_where_it_is_cut(self) -> None:
+        record = gymnasium.wrappers.RecordEpisodeStatistics
+        environment = from_gymnasium(lambda: record(limited(Counter)), 2, measures={"episode": "episode"})
+        state, first = starts(environment, SEEDS[:1])
+        steps = [step for _, step in follow(compiled(environment.step), state, first.observation.features, 2)]
+        assert environment.host is not None
+        assert environment.host.failure is None
+        np.testing.assert_array_equal([(step.measures or {})["episode"][0] for step in steps], [0.0, np.nan])
+        assert bool(steps[-1].truncated[0])
+
+    @pytest.mark.parametrize(
+        ("numbers", "expected"), [([-1e6, 0.01], 0.01), ([np.nan, 3.0], np.nan), ([3.0, np.nan], np.nan)]
+    )
+    def test_the_largest_is_exact_and_unknown_where_one_is(self, numbers: list[float], expected: float) -> None:
+        sums, last = Sums(keys_of("x", "max")), len(numbers) - 1
+        added = [sums.step({"x": value}, None, place == last) for place, value in enumerate(numbers)]
+        np.testing.assert_array_equal(np.sum(np.asarray(added, np.float32), axis=0), np.float32(expected))
+
     @pytest.mark.parametrize(
         ("measures", "message"),
         [
@@ -549,7 +567,7 @@ class TestMeasures:
         assert environment.host is not None
         begin, _, end = message.partition(".*")
         text = environment.host.try_step()
-        assert begin in text
+        assert f"in step 1: {begin}" in text
         assert end in text
 
     def test_options_declare_them(self) -> None:

@@ -139,7 +139,9 @@ class Episodes:
                 over = truncated[0] or episode.steps >= self._task.episode_length
                 rows.flags[row] = TERMINATED if terminated[0] else TRUNCATED * bool(over)
                 if self._task.measures:
-                    rows.measures[row] = episode.sums.step(_of_one(info), _only(observation), bool(rows.flags[row]))
+                    cut = not (terminated[0] or truncated[0])
+                    of_one = _of_one(info), _only(observation)
+                    rows.measures[row] = episode.sums.step(*of_one, bool(rows.flags[row]), bool(over and cut))
         events = replace_nonfinite(rows)
         self.free([slots[row] for row in np.flatnonzero(rows.flags).tolist()])
         return rows._replace(events=events)

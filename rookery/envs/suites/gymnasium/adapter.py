@@ -179,7 +179,8 @@ def from_gymnasium(
       timeout: seconds after which a reset or step counts as hanging.
       measures: name -> a function of the info and the observation of a step that returns a number, or a key of the
         info; each can be the fitness (`objective`), and is reported of every evaluation. It is the number of the
-        episode's last step, or over its steps with "sum" or "max": `{"energy": (energy, "sum")}`.
+        episode's last step, or over its steps with "sum" or "max": `{"energy": (energy, "sum")}`. A key that an
+        environment gives only at its own end of an episode is NaN where `episode_length` ends it before.
 
     Raises:
       ImportError: Gymnasium is not installed.

@@ -142,9 +142,11 @@ class Episodes:
         terminated, truncated = checked_flag("terminated", terminated), checked_flag("truncated", truncated)
         if task.descriptor is not None:
             rows.descriptors[row] = self._descriptor(env, info)
+        cut = not (terminated or truncated) and episode.steps + 1 >= task.episode_length
+        if task.measures:
+            rows.measures[row] = episode.sums.step(info, observation, terminated or truncated or cut, cut)
         episode.steps += 1
-        truncated = not terminated and (truncated or episode.steps >= task.episode_length)
-        rows.measures[row] = episode.sums.step(info, observation, terminated or truncated)
+        truncated = not terminated and (truncated or cut)
         rows.flags[row] = TERMINATED * terminated + TRUNCATED * truncated
 
     def _open(self, seed: int) -> tuple["Env", tuple[np.ndarray, np.ndarray]]:

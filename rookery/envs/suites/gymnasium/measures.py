@@ -62,10 +62,14 @@ def _entry(key: str, info: Mapping[str, Any], observation: Any) -> Any:
     del observation
     if key not in info:
         known = ", ".join(map(str, info)) or "nothing"
-        raise ValueError(f"its info has no {key!r} for the measure; it has {known}")
+        raise _MissingError(f"its info has no {key!r} for the measure; it has {known}")
     value = info[key]
     # `RecordEpisodeStatistics` reports the return, the length and the time of an episode.
     return value["r"] if key == "episode" and isinstance(value, Mapping) and "r" in value else value
+
+
+class _MissingError(ValueError):
+    """The info has no such key."""
 
 
 class Sums:
@@ -74,20 +78,32 @@ class Sums:
     def __init__(self, measures: tuple[Measure, ...]):
         self._measures, self._highest = measures, [-np.inf] * len(measures)
 
-    def step(self, info: Mapping[str, Any], observation: Any, over: bool) -> list[float]:
-        """What a step adds; `over`: it is the last one of the episode.
+    def step(self, info: Mapping[str, Any], observation: Any, over: bool, cut: bool = False) -> list[float]:
+        """What a step adds; that is the whole measure at the end of an episode unless it is a sum.
+
+        Args:
+          info: of the step.
+          observation: the one after it.
+          over: it is the last step of the episode.
+          cut: the episode ends by a limit that the environment does not know, so that the info of its end is missing: a
+            measure by a key that the info then lacks is unknown, NaN, and so is a fitness that it is.
 
         Raises:
           ValueError: a measure is not one number, or the info lacks it.
         """
-        return [self._added(place, info, observation, over) for place in range(len(self._measures))]
+        return [self._added(place, info, observation, over, cut) for place in range(len(self._measures))]
 
-    def _added(self, place: int, info: Mapping[str, Any], observation: Any, over: bool) -> float:
+    def _added(self, place: int, info: Mapping[str, Any], observation: Any, over: bool, cut: bool) -> float:
         name, read, by, *_ = self._measures[place]
         if by == "last" and not over:
             return 0.0
-        value = float(checked_number(f"its measure {name}", read(info, observation)))
+        try:
+            value = float(checked_number(f"its measure {name}", read(info, observation)))
+        except _MissingError:
+            if not cut:
+                raise
+            value = np.nan
         if by != "max":
             return value
-        before, self._highest[place] = self._highest[place], max(self._highest[place], value)
-        return self._highest[place] - (before if np.isfinite(before) else 0.0)
+        self._highest[place] = float(np.maximum(self._highest[place], value))  # NaN if one is
+        return self._highest[place] if over else 0.0
