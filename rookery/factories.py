@@ -159,6 +159,8 @@ METRIC_NAMES = (
     *(MEASURE, BEST),
 )
 """Metrics that a population method computes for any agent and any emitter, and beginnings of such names."""
+MEASURE_NAMES = ("fitness", RETURN)
+"""What no measure of an environment can be called, since commands know these by the same names."""
 HYPER_NAMES = (*KEY_COLUMNS, "fitness", "rating", RETURN, MEASURE, CALLBACK)
 """Columns of `lineage.csv` beside the hyper-parameters."""
 

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 from rookery import distributions, hyperparams, trees
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
 from rookery.envs.host.base import first_line
-from rookery.factories import OWN_ENVIRONMENT, RAISED, check_counts, check_names, place_of
+from rookery.factories import MEASURE_NAMES, OWN_ENVIRONMENT, RAISED, check_counts, check_names, place_of
 from rookery.features import Shape, feature_size, is_shape
 from rookery.types import Array, Key, Observation, PyTree
 
@@ -145,9 +145,10 @@ def _size_problems(spec: EnvSpec) -> Iterator[str]:
                 f"{LARGEST:,}; a Discrete space has one for each value, so give it as a few numbers instead."
             )
             return
-    for what, names in (("agent of the team", spec.team.names if spec.team else ()), ("measure", spec.measures or ())):
+    agents = spec.team.names if spec.team else ()
+    for what, names, taken in (("agent of the team", agents, ()), ("measure", spec.measures or (), MEASURE_NAMES)):
         try:
-            check_names(what, names)
+            check_names(what, names, taken)
         except ValueError as error:
             yield str(error)
     yield from _observation_shape_problems(spec)

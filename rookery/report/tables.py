@@ -132,7 +132,9 @@ def member_evaluation(metrics: Metrics) -> Table:
     if not np.isclose(fitness, mean, rtol=1e-4, atol=rounding, equal_nan=True).all():
         columns = {"fitness": equal_decimals(fitness)[0], **columns}
     columns |= _skill_columns({name: metrics[name].mean(axis=1) for name in _OF_SKILLS if name in metrics})
-    columns |= {name: equal_decimals(values.mean(axis=1))[0] for name, values in _measures(metrics).items()}
+    taken = {*columns, "fitness", "length", "descriptor"}
+    for name, values in _measures(metrics).items():
+        columns[f"{MEASURE}{name}" if name in taken else name] = equal_decimals(values.mean(axis=1))[0]
     columns["length"] = [f"{value:.0f}" for value in metrics["lengths"].mean(axis=1)]
     if metrics["descriptor"].shape[1] > 0:
         columns["descriptor"] = _descriptor_texts(metrics["descriptor"])

@@ -168,6 +168,7 @@ def test_the_zeros_of_a_reset_may_have_double_precision(name: str) -> None:
         ("", {"team": Team(("a", "a"), (2, 2), (1, 1))}, r"the agent of the team 'a' is there twice"),
         ("", {"team": Team(("a,b", "c"), (2, 2), (1, 1))}, r"the agent of the team 'a,b' needs another name"),
         ("", {"measures": {"a\nb": "text"}}, r"the measure 'a\\nb' needs another name"),
+        ("", {"measures": {"return": "text"}}, r"the measure 'return' needs another name, since rookery uses it"),
         ("", {"observation_size": 10**9}, r"spec\.observation_size is 1,000,000,000 numbers, 4 GB, and networks and"),
         ("", {"action_size": 10**8, "discrete": True}, r"spec\.action_size is 100,000,000 numbers, 0\.4 GB, and"),
         ("", {"masked": True}, r"reset gives no mask, but spec\.masked is True\."),

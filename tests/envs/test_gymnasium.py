@@ -578,6 +578,8 @@ class TestMeasures:
         }
         with pytest.raises(ValueError, match="the measure a is taken by 'mean'; give one of last, sum, max"):
             registry.make("gym:CartPole-v1", measure="a", measure_by="mean")
+        with pytest.raises(ValueError, match="the measure 'a b!' needs another name"):
+            from_gymnasium(lambda: limited(Counter), measures={"a b!": "share"})
 
     def test_of_envpool(self) -> None:
         observed, acted = spaces.observations(Box(0, 1, (1,)), "one"), spaces.actions(Discrete(2), "one")

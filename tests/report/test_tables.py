@@ -63,6 +63,12 @@ class TestMemberEvaluation:
         assert rows[2][:3] == ["member", "fitness", "return"]
         assert [row[:3] for row in rows[3:]] == [["0", "0.900", "2.0"], ["1", "0.100", "30.0"]]
 
+    def test_a_measure_with_the_name_of_a_column_is_beside_it(self):
+        measures = {f"measure/{name}": np.asarray([[60.0, 62.0]]) for name in ("min", "length", "success")}
+        *_, header, row = lines(member_evaluation(members([[1.0, 3.0]]) | measures))
+        assert header[4:] == ["max", "measure/min", "measure/length", "success", "length"]
+        assert row == ["0", "2.00", "1.00", "1.00", "3.00", *["61.0"] * 3, "5"]
+
     def test_rounding_errors_do_not_add_a_fitness_column(self):
         returns = np.random.default_rng(0).normal(0.0, 1000.0, (3, 999)).astype(np.float32)
         fitness = np.cumsum(returns, axis=1, dtype=np.float32)[:, -1] / np.float32(999)

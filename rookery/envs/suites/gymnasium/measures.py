@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from rookery.envs.suites.gymnasium.spaces import checked_number
+from rookery.factories import MEASURE_NAMES, check_names
 
 MeasureFn = Callable[[Mapping[str, Any], Any], Any]
 """The info and the observation of a step -> a number."""
@@ -35,8 +36,9 @@ def measures_of(given: Mapping[str, Source | tuple[Source, By]] | None) -> tuple
         if it is not "last".
 
     Raises:
-      ValueError: a word that is none of `By`.
+      ValueError: a word that is none of `By`, or a name that no column can have.
     """
+    check_names("measure", given or (), MEASURE_NAMES)
     found = []
     for name, value in (given or {}).items():
         source, by = value if isinstance(value, tuple) else (value, "last")
