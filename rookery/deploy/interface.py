@@ -11,7 +11,8 @@ def encode(about, observation, xp=np):
 
     Args:
       about: the content of `policy.json`.
-      observation: a number, an array, or a dictionary or tuple of them.
+      observation: a number, an array, or a dictionary or tuple of them. Where the environment gives one number, an
+        array `[1]` is the features of one observation; where it gives a tuple, features are an array.
       xp: the module `numpy`, or `jax.numpy`.
 
     Returns:
@@ -22,8 +23,11 @@ def encode(about, observation, xp=np):
     """
     own, axes = about["observation"], 1 if about["team"] else 0
     parts, dtype = own["features"], np.dtype(own["type"])
-    array = _array(observation, xp)
+    is_tuple = isinstance(observation, tuple) and isinstance((parts[0]["path"] or [""])[0], int)
+    array = None if is_tuple else _array(observation, xp)
     whole = array is not None and parts[0]["path"] == [] and _fits(parts[0], array, axes)
+    if array is not None and whole and parts[0]["shape"] == [] and parts[0]["encoding"] != "one-hot":
+        whole = array.shape[axes:] != (1,)  # the features of one observation, and no batch of one number
     if not whole and array is not None and array.shape[-1:] == (own["size"],) and 0 <= array.ndim - axes - 1 <= 1:
         return _numbers(array, "by type", dtype)
     rows = [_encode_part(part, _at(observation, part["path"]), axes, dtype, xp) for part in parts]
