@@ -228,13 +228,14 @@ def fresh(episodes: int, seed: int = 0, checkpoint: str | int = "last") -> Fresh
 
 
 def _mean(evaluation: Evaluation, metric: str) -> Array:
-    """The mean of a measure, or of the return, over the episodes of each evaluation, `[N]`."""
+    """The mean of a measure, or of the return, over the episodes of each evaluation, `[N]`; NaN where the fitness is
+    not finite, since the policy has diverged or an episode broke."""
     sums = {RETURN: evaluation.returns, **evaluation.episodes}
     name = metric if metric == RETURN else f"{MEASURE}{metric}"
     if name not in sums:
         known = [RETURN, *(key.removeprefix(MEASURE) for key in sums if key.startswith(MEASURE))]
         raise ValueError(f"metric {metric!r} is no measure of the task; {suggestion(metric, known)}")
-    return jnp.mean(sums[name], axis=1)
+    return jnp.where(jnp.isfinite(evaluation.fitness), jnp.mean(sums[name], axis=1), jnp.nan)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -343,10 +343,10 @@ _TOGETHER = {
     "generation": np.max,
     "env_steps": np.sum,
     "evaluation_steps": np.sum,
-    "max_fitness": np.max,
-    "best_fitness": np.max,
+    "max_fitness": np.fmax.reduce,
+    "best_fitness": np.fmax.reduce,
     "median_fitness": np.median,
-    "worst_fitness": np.min,
+    "worst_fitness": np.fmin.reduce,
     "seconds": np.max,
     "steps_per_second": np.sum,
 }
@@ -381,7 +381,8 @@ def _continued(table: Table, name: str, length: int) -> np.ndarray:
 
 
 def _by(run: Run, values: np.ndarray, column: str) -> Run:
-    """A run with another score, from the first generation on that has it."""
+    """A run with another score, from the first generation on that has it; unknown where no fitness is finite."""
+    values = np.where(np.isfinite(run.best_fitness), values, np.nan)
     first = int(np.isfinite(values).argmax())
     return run._replace(env_steps=run.env_steps[first:], best_fitness=values[first:], column=column)
 

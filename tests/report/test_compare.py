@@ -555,6 +555,8 @@ class TestMeasures:
         assert (found.end.env_steps, found.diverged) == (400.0, True)
         with pytest.raises(ValueError, match=r"records no measure success; leave it out"):
             record(*["nan"] * 4)
+        lines[-1] = lines[-1].replace("4.0", "nan")
+        assert record(0.5, 0.5, 0.5, 0.5).diverged, "older tables have the measure of a member that diverged"
 
     def test_that_of_islands_is_of_the_best_member_of_all(self, write):
         whole = write("run", [])

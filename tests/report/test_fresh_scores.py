@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rookery.agents.sac import SacConfig
-from rookery.deploy.evaluate import evaluate, evaluation_key, fresh, fresh_fitness
+from rookery.deploy.evaluate import _mean, evaluate, evaluation_key, fresh, fresh_fitness
 from rookery.experiments import build
 from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config import EnvironmentConfig
@@ -27,6 +28,7 @@ from rookery.storage import run_dir
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.csv_log import RunLog
 from rookery.training.config import RunConfig
+from rookery.types import Evaluation
 from tests.commandline import call
 
 LEARNER = OffPolicyConfig(num_envs=4, steps_per_generation=40, batch_size=8, buffer_size=64, warmup_steps=8)
@@ -235,3 +237,9 @@ class TestCommands:
         assert code == 0
         assert "the first row is the best of 3 on these same episodes, which is optimistic; member 1 ranked" in out
         assert f"{metrics['fitness'][BEST]:.4g}." in out
+
+
+def test_a_measure_of_a_policy_that_diverged_is_unknown():
+    shared: Any = {"descriptor": jnp.zeros((2, 0)), "lengths": jnp.ones((2, 1), int), "broken": jnp.zeros(2, int)}
+    fitness, returns = jnp.asarray([1.0, jnp.nan]), jnp.asarray([[4.0], [5.0]])
+    np.testing.assert_array_equal(_mean(Evaluation(fitness, returns=returns, **shared), "return"), [4.0, np.nan])
