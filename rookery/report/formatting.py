@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rookery.factories import BEST, MEASURE, RETURN
+from rookery.factories import AGENT_RETURN, BEST, MEASURE, RETURN
 from rookery.storage.record import SKILL_METHODS, environment_label, kind_label
 
 Settings = Mapping[str, Any]
@@ -21,8 +21,6 @@ SKILL_METRICS = {
 """Columns of `metrics.csv` in a run with skills, and their labels."""
 REPERTOIRE_METRICS = {"coverage": "coverage, % of the cells", "qd_score": "QD score"}
 """Columns of `metrics.csv` in a run with a repertoire, and their labels."""
-AGENT_PREFIX = "return/"
-"""Prefix of the columns of `metrics.csv` with the returns of a team's agents."""
 _FITNESS = {
     "accuracy": "accuracy",
     "diversity": "diversity_return",
@@ -55,7 +53,7 @@ def measure_labels(config: Settings, columns: Collection[str], seeds: bool = Fal
     chosen = objective(config)
     names = [RETURN, *(name for name in columns if name.startswith(MEASURE))]
     names.remove(f"{MEASURE}{chosen}" if f"{MEASURE}{chosen}" in names else RETURN)
-    agents = tuple(f"/{name.removeprefix(AGENT_PREFIX)}" for name in columns if name.startswith(AGENT_PREFIX))
+    agents = tuple(f"/{name.removeprefix(AGENT_RETURN)}" for name in columns if name.startswith(AGENT_RETURN))
     whose = "mean of the seeds" if seeds else f"of the best {individual(columns)}"
     labels = {name if seeds else BEST + name: f"{name.removeprefix(MEASURE)}, {whose}" for name in names}
     return {name: label for name, label in labels.items() if name in columns and not name.endswith(agents)}

@@ -16,12 +16,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from rookery.factories import AGENT_RETURN
 from rookery.training.terminal import Terminal, terminal
 
 _SHOWN = {"best_fitness": "best {:z.4g}", "median_fitness": "median {:z.4g}"}
 _SPINNER = "line"  # of characters that every terminal has
-_AGENT = "return/"
-"""Prefix of the columns with the return of one agent of a team."""
 _MOST_AGENTS = 4
 """Largest team whose individual returns are shown."""
 _PLAIN_INTERVAL = 20.0
@@ -124,7 +123,9 @@ class Reporter:
         elif np.isfinite(seeds).any():
             lower, median, upper = np.quantile(seeds[np.isfinite(seeds)], [0.25, 0.5, 0.75])
             parts.append(f"median {median:z.4g}, interquartile range {lower:z.4g} to {upper:z.4g}")
-        agents = {name.removeprefix(_AGENT): value for name, value in row.items() if name.startswith(_AGENT)}
+        agents = {
+            name.removeprefix(AGENT_RETURN): value for name, value in row.items() if name.startswith(AGENT_RETURN)
+        }
         if 1 < len(agents) <= _MOST_AGENTS:  # the common fitness of opposing agents carries little information
             parts += [f"{name} {value:z,.4g}" for name, value in agents.items()]
         if row.get("diverged"):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rookery.factories import AGENT_RETURN
 from rookery.report.figures.style import (
     INK,
     PALETTE,
@@ -21,7 +22,6 @@ from rookery.report.figures.style import (
     title_axes,
 )
 from rookery.report.formatting import (
-    AGENT_PREFIX,
     REPERTOIRE_METRICS,
     SKILL_METRICS,
     fitness_label,
@@ -74,7 +74,7 @@ def _figure(record: RunRecord) -> "Figure":
     several = lineage is not None and lineage.fitness.shape[1] > 1
     panels = _panels(metrics, fitness, " (mean of the members)" if several else "")
     measures = measure_labels(record.config, metrics, bool(seeds))
-    agents = [name for name in metrics if name.startswith(AGENT_PREFIX)]
+    agents = [name for name in metrics if name.startswith(AGENT_RETURN)]
     if agents:
         # Where roles evolve separately, the fitness of all agents together says nothing about one of the roles.
         team = {} if record.config.get("member") == "agent" else {_TEAM: "fitness of the teams"}
@@ -109,7 +109,7 @@ def _panels(metrics: Table, fitness: str | None, averaged: str) -> dict[str, str
 
 def _draw_agents(axes: "Axes", steps: np.ndarray, metrics: Table, agents: Sequence[str]) -> None:
     for index, name in enumerate(agents):
-        label = name.removeprefix(AGENT_PREFIX)
+        label = name.removeprefix(AGENT_RETURN)
         draw_metric(axes, "mean return of each agent", steps, metrics[name], colour_of(index), label)
     if len(agents) <= len(PALETTE):
         axes.legend(frameon=False, fontsize=8)

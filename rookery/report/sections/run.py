@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rookery.factories import AGENT_RETURN
 from rookery.report.figures.skills import view_of
 from rookery.report.formatting import (
-    AGENT_PREFIX,
     REPERTOIRE_METRICS,
     SKILL_METRICS,
     fitness_metric,
@@ -73,7 +73,7 @@ def _learning(record: RunRecord) -> JsonObject:
         "best": None if seeds else packed(metrics["best_fitness"]),
         "individual": individual(metrics),
         "elite": packed(metrics["max_fitness"]) if "max_fitness" in metrics else None,
-        "agents": {name.removeprefix(AGENT_PREFIX): name for name in metrics if name.startswith(AGENT_PREFIX)},
+        "agents": {name.removeprefix(AGENT_RETURN): name for name in metrics if name.startswith(AGENT_RETURN)},
         "panels": _panels(record),
         "label": objective(record.config) or SKILL_METRICS.get(fitness_metric(record.config) or "", "fitness"),
     }
@@ -90,7 +90,7 @@ def _learning(record: RunRecord) -> JsonObject:
 
 def _panels(record: RunRecord) -> list[list[str]]:
     """Columns of `metrics.csv` with a chart of their own, and the titles of the charts."""
-    if sum(name.startswith(AGENT_PREFIX) for name in record.metrics) > 1:
+    if sum(name.startswith(AGENT_RETURN) for name in record.metrics) > 1:
         fitness = {"median_fitness": "median fitness"} if record.seeds else {"best_fitness": "best fitness"}
         # Where roles evolve separately, the best of all agents is one of the role that wins.
         labels = {} if _has_roles(record) else {name: f"{label} of the teams" for name, label in fitness.items()}
@@ -120,7 +120,7 @@ def _seeds(runs: Sequence[Run]) -> JsonObject | None:
 def _populations(record: RunRecord) -> list[JsonObject]:
     """The population; or one per role, where I roles evolve separately: role i of slot p has index `p I + i`."""
     own = {"outside": record.outside, "scales": record.config.get(SCALES, {})}
-    lineage, names = record.lineage, [name for name in record.metrics if name.startswith(AGENT_PREFIX)]
+    lineage, names = record.lineage, [name for name in record.metrics if name.startswith(AGENT_RETURN)]
     if not (_has_roles(record) and names):
         return [{"name": None, **own, **_population(lineage, bool(record.seeds))}]
     count = len(names)
@@ -132,7 +132,7 @@ def _populations(record: RunRecord) -> list[JsonObject]:
             rating=None if lineage.rating is None else lineage.rating[:, role::count],
             hyper={hyper: values[:, role::count] for hyper, values in lineage.hyper.items()},
         )
-        populations.append({"name": name.removeprefix(AGENT_PREFIX), **own, **_population(of_role)})
+        populations.append({"name": name.removeprefix(AGENT_RETURN), **own, **_population(of_role)})
     return populations
 
 

@@ -8,9 +8,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from rookery.factories import MEASURE, RETURN
+from rookery.factories import AGENT_RETURN, MEASURE, RETURN
 from rookery.report.formatting import (
-    AGENT_PREFIX,
     Settings,
     counted,
     duration,
@@ -146,7 +145,7 @@ def result(config: Settings, metrics: Table, seeds: Sequence[Run] = ()) -> str:
         parts = [f"{last['coverage']:.1f} % of {_cells(config)} covered", best]
         result = f"{', '.join(parts)}, QD score {number(last['qd_score'])}, {after}"
         return f"{result}; {reason}" if (reason := no_qd_score(last)) else result
-    agents = {name.removeprefix(AGENT_PREFIX): value for name, value in last.items() if name.startswith(AGENT_PREFIX)}
+    agents = {name.removeprefix(AGENT_RETURN): value for name, value in last.items() if name.startswith(AGENT_RETURN)}
     if 1 < len(agents) <= _MOST_AGENTS:
         returns = ", ".join(f"{name} {number(value)}" for name, value in agents.items())
         return f"{f'Mean returns of {len(seeds)} seeds' if seeds else 'Returns'}: {returns}, {after}"
