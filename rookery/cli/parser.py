@@ -270,9 +270,8 @@ def converted(hint: Any, words: Sequence[str]) -> Any:
         for one in (types.NoneType, *inner) if types.NoneType in inner else inner:
             with contextlib.suppress(ValueError):
                 found = converted(one, words)
-                if not (
-                    is_choice and {*map(str, found if isinstance(found, tuple) else [found])} & {"nan", "inf", "-inf"}
-                ):
+                numbers = {*map(str, found)} if isinstance(found, tuple) else {str(found)}
+                if not (is_choice and numbers & {"nan", "inf", "-inf"}):
                     return found
         raise ValueError
     if origin is tuple:

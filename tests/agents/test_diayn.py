@@ -287,7 +287,7 @@ def test_an_environment_without_skills_or_descriptor_or_an_agent_on_policy_is_an
         ValueError, match=r"^DIAYN needs an environment with skills; wrap it: skills\(test, num_skills=5\)\.$"
     ):
         diayn(SPY, SPEC)
-    with pytest.raises(ValueError, match="^descriptor_full_state is needed, since test has no descriptor"):
+    with pytest.raises(ValueError, match=r"^descriptor_full_state is needed, since test has no descriptor"):
         diayn(SPY, SPHERE)
     agent: Any = ppo(SPEC)
     with pytest.raises(ValueError, match=r"^DIAYN needs an agent that learns from stored transitions, such as rookery"):

@@ -274,7 +274,7 @@ def test_invalid_configurations_are_errors(config: type, options: dict, message:
     ("spec", "message"),
     [
         (SPEC2, r"^METRA needs an environment with skills; wrap it: skills\(test, num_skills=5\)\.$"),
-        (SPHERE2._replace(descriptor=None), "^descriptor_full_state is needed, since test has no descriptor"),
+        (SPHERE2._replace(descriptor=None), r"^descriptor_full_state is needed, since test has no descriptor"),
         (SPHERE2._replace(has_previous=False), r"^METRA reads the state before each step; give .*with_previous=True"),
     ],
 )
