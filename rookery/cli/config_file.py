@@ -62,21 +62,24 @@ def read(file: str) -> dict[str, Any]:
         raise CommandLineError(f"{problem}; --config needs a TOML or YAML file.") from None
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise CommandLineError(f"{file} is not valid {language}: {' '.join(str(error).split())}.") from None
-    found = dict(_flat(_expanded(file, settings)))
+    found = dict(_flat(file, _expanded(file, settings)))
     for name in found:
         if name.replace("_", "-") in ("config", "print-config"):
             raise CommandLineError(f"{file}: {name} is no setting of a file; leave it out.")
     return found
 
 
-def _flat(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _flat(file: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Settings with the tables `option` and `space` written out as flags have them."""
     for name, value in settings.items():
         if name == "option" and isinstance(value, Mapping):
+            for inner, choice in value.items():
+                if not isinstance(choice, str | int | float):
+                    raise CommandLineError(f"{file}: option {inner} must be a number or a word, got {choice!r}.")
             pairs = {inner: int(choice) if isinstance(choice, bool) else choice for inner, choice in value.items()}
             yield name, [f"{inner}={choice}" for inner, choice in pairs.items()]
         elif name in ("space", "space.env") and isinstance(value, Mapping):
-            yield from _flat({f"{name}.{inner}": choice for inner, choice in value.items()})
+            yield from _flat(file, {f"{name}.{inner}": choice for inner, choice in value.items()})
         else:
             yield name, value
 

@@ -535,6 +535,16 @@ def test_an_empty_value_is_rejected(rookery_command, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_the_last_of_two_lists_counts_and_values_may_begin_with_a_dash():
+    spec = parse(
+        "train sac --hidden-sizes 8 --hidden_sizes 16 4 --space.discount 0.9 --space.discount 0.8".split()
+    ).spec
+    assert (spec.agent.hidden_sizes, spec.space) == ((16, 4), {"discount": 0.8})
+    assert parse(["render", "run", "--cell", "-0.2,0.8"]).cell == "-0.2,0.8"
+    spec = parse("train program --option a=1 x.py:f".split()).spec
+    assert (spec.flat["factory"], spec.flat["option"]) == ("x.py:f", ("a=1",))
+
+
 def test_a_command_is_parsed_where_a_users_file_has_imported_pydantic():
     pytest.importorskip("pydantic")  # cyclopts then validates the defaults, of any type, too
     assert parse(["train", "sac", "--population", "3"]).spec.method.population == 3

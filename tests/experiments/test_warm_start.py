@@ -189,7 +189,7 @@ def sac(run: str | None, skill: int | None = 1, kind: str = "sac", **changes: An
     [
         (lambda run: sac(run, None), "has 3 skills; choose one by --skill 0 to 2"),
         (lambda run: sac(run, 3), "choose one by --skill 0 to 2, got 3"),
-        (lambda _: sac(None), "give the run that discovered it, or leave skill out"),
+        (lambda _: sac(None), "skill needs init_from; give the run that discovered it, or leave this out"),
         (
             lambda run: sac(run, environment=EnvironmentConfig(env="probe_value", devices=1)),
             r"observations of 2 numbers \(point_room\), but probe_value has 1",
@@ -220,7 +220,7 @@ def sac(run: str | None, skill: int | None = 1, kind: str = "sac", **changes: An
         (lambda run: sac(run + "-no", None), "is not a run directory"),
         (
             lambda run: DIAYN_RUN.replace(init_from=run, run=RunConfig(run_dir=run)),
-            "cannot start from itself; choose another folder",
+            "init_from is the run itself, got",
         ),
     ],
 )
