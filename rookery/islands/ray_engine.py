@@ -199,7 +199,7 @@ def connected(address: str, quiet: bool = False) -> Iterator[None]:
         remedy = "start a cluster (ray start --head) with the same versions of Python and Ray, give its HOST:PORT, or "
         remedy += "use local."
         if address == "local":
-            remedy = "run the command again, or without ray_address, so that the islands take turns in one process."
+            remedy = "run the command again, or without {ray_address}, so that the islands take turns in one process."
         raise SettingError("ray_address", address, f"cannot be used: {reason.rstrip('.')}", remedy) from error
     finally:
         signal.signal(signal.SIGHUP, before)
