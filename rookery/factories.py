@@ -223,7 +223,8 @@ class SettingError(ValueError):
         Args:
           shown: name of a setting -> the name that the reader knows.
         """
-        got = "" if self.value is None and not isinstance(self, TypeError) else f", got {_shown(self.value)}"
+        is_type = isinstance(self, TypeError)
+        got = "" if self.value is None and not is_type else f", got {(repr if is_type else _shown)(self.value)}"
         remedy = f"; {self.remedy}" if self.remedy else ""
         texts = self.problem, remedy if remedy.endswith(("?", ".")) else f"{remedy}."
         problem, remedy = (re.sub(r"\{(\w+)\}", lambda found: shown(found[1]), text) for text in texts)

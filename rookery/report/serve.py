@@ -95,7 +95,7 @@ def server(run_dirs: Sequence[str | Path], host: str = "127.0.0.1", port: int = 
     try:
         return kind((host, port), handler)
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
+        reason = str(getattr(error, "strerror", None) or error).rstrip(".")
         raise SettingError(
             "port", port, f"cannot be used on {host}: {reason}", "choose another, or another {host}"
         ) from error

@@ -85,7 +85,7 @@ def find(folder: RunFolder, checkpoints: Checkpointer, checkpoint: str | int, be
     if checkpoint != "best":
         raise SettingError("checkpoint", checkpoint, "must be best, last or the number of a generation")
     if best_by is None:
-        problem = f"needs a run with {{best_by}}, which {folder.path} is not"
+        problem = f"needs {{best_by}}, without which {folder.path} was trained"
         raise SettingError("checkpoint", "best", problem, "use last")
     best = Best(best_by)
     best.recall(folder, checkpoints)

@@ -223,7 +223,9 @@ def test_what_cannot_be_rated_is_refused() -> None:
     sharing: Any = on_policy(multi_agent.shared(spy(DUEL), DUEL), duel(), CONFIG)
     with pytest.raises(ValueError, match=r"which needs separate parameters; train with rookery\.agents\.independent"):
         pbt(sharing, **two)
-    with pytest.raises(ValueError, match=r"^population must be at least 2 to compare members by ratings, got 1\.$"):
+    with pytest.raises(
+        ValueError, match=r"^population_size must be at least 2 to compare members by ratings, got 1\.$"
+    ):
         pbt(learner(), population_size=1, rating_opponents=1, exploit="none")
     fraction: Any = 2.5
     with pytest.raises(TypeError, match=r"rating_opponents must be a whole number, got 2\.5"):

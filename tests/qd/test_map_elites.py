@@ -383,7 +383,7 @@ class TestScoring:
         cases: Any = (
             ({"eval_episodes": 0}, "eval_episodes must be at least 1, got 0"),
             ({"start_states": 3}, r"start_states must be at least eval_episodes \(10\), got 3"),
-            ({"eval_descriptor": "mode"}, "eval_descriptor must be 'mean' or 'median', got 'mode'"),
+            ({"eval_descriptor": "mode"}, "eval_descriptor must be mean or median, got 'mode'"),
         )
         for options, message in cases:
             with pytest.raises(ValueError, match=message):

@@ -42,7 +42,7 @@ def test_the_best_checkpoint_is_kept_beside_the_newest_and_found(run):
     assert (float(state["value"]), generation) == (5.0, 2)
     assert find(run, checkpoints, "last", None) is None
     assert find(run, checkpoints, "4", None) == 4
-    with pytest.raises(ValueError, match="was trained without best_by"):
+    with pytest.raises(ValueError, match=r"^checkpoint needs best_by, without which .* was trained, got 'best'"):
         find(run, checkpoints, "best", None)
     with pytest.raises(ValueError, match="must be best, last or the number of a generation, got '-1'"):
         find(run, checkpoints, "-1", None)
