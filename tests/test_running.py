@@ -50,7 +50,12 @@ def run(program: rookery.Program, tmp_path_factory: pytest.TempPathFactory) -> P
 
 def test_the_run_directory_has_the_files_of_the_command_line(run: Path, short_runs: dict[str, Path]) -> None:
     files = {path.name for path in run.iterdir()}
-    assert files >= {path.name for path in short_runs["pbt-sac"].iterdir()} - {"episodes.npz", "episode.gif", "policy"}
+    assert files >= {path.name for path in short_runs["pbt-sac"].iterdir()} - {
+        "episodes.npz",
+        "episode.gif",
+        "evaluation.csv",
+        "policy",
+    }
     assert '"kind": "python pbt-sac"' in (page := (run / "report.html").read_text()) or "python pbt-sac" in page
 
 
@@ -328,7 +333,7 @@ def test_the_name_of_an_encoder_is_a_field_of_the_config(make: Any) -> None:
     assert make(spec, encoder="none").settings == make(spec).settings | {
         "agent": make(spec).settings["agent"] | {"encoder": "none"}
     }
-    with pytest.raises(ValueError, match="encoder nature reads images"):
+    with pytest.raises(ValueError, match="encoder reads images, but"):
         make(spec, encoder="nature")
     with pytest.raises(TypeError, match=r"give either config or the keywords \['encoder'\], not both"):
         make(spec, rookery.agents.SacConfig(), encoder="none")

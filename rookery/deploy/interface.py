@@ -75,8 +75,9 @@ def _at(value, path):
     """The part of an observation at a path of keys."""
     for key in path:
         try:
-            value = value[key] if isinstance(key, int) or hasattr(value, "keys") else getattr(value, key)
-        except (LookupError, TypeError, AttributeError):
+            fields = getattr(value, "_fields", getattr(value, "__dataclass_fields__", ()))
+            value = getattr(value, key) if key in fields else value[key]
+        except (LookupError, TypeError):
             raise ValueError(f"the observation has no entry {key!r}, which the policy reads.") from None
     return value
 

@@ -192,7 +192,7 @@ class TestErrors:
     def test_what_fresh_episodes_cannot_score(self, runs):
         with pytest.raises(ValueError, match=r"^checkpoint needs best_by, without which .* was trained, got 'best'"):
             compare([runs["seeds"]], fresh=fresh(2, checkpoint="best"))
-        with pytest.raises(ValueError, match=r"^fresh episodes give a fitness and no coverage; leave out --fresh or"):
+        with pytest.raises(ValueError, match=r"^score has no effect with fresh, which gives a fitness, got 'coverage'"):
             compare([runs["pbt"]], score="coverage", fresh=fresh(2))
         with pytest.raises(ValueError, match=r"^fresh must be at least 1 episode, got 0\.$"):
             compare([runs["pbt"]], fresh=fresh(0))
@@ -213,7 +213,7 @@ class TestCommands:
         assert "point_maze, episode_length=10 over 2 fresh episodes" in out
         assert "best of 3" in out
         code, _, err = command("compare", runs["pbt"], "--seed", 3)
-        assert (code, "give --fresh, or leave them out" in err) == (1, True)
+        assert (code, "--seed has an effect only with --fresh; give it, or leave this out" in err) == (1, True)
 
     def test_a_missing_package_of_an_environment_is_named(self, command, runs, tmp_path, monkeypatch):
         path = Path(shutil.copytree(runs["seeds"], tmp_path / "elsewhere"))
