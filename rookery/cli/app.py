@@ -4,7 +4,6 @@
 commands for existing runs.
 """
 
-import contextlib
 import dataclasses
 import importlib.metadata
 import inspect
@@ -132,10 +131,9 @@ class CommandLine(NamedTuple):
         if option is None:
             return name
         typed = {word.partition("=")[0].replace("_", "-").replace("--no-", "--") for word in self.words}
-        flags = (option.flag, *option.aliases)
-        keys = [key for key in self.file.settings if flag_of(key) in flags]
-        is_of_file = bool(keys) and not typed & {*flags}
-        return keys[0] if is_of_file else next((flag for flag in flags if flag in typed), option.flag)
+        keys = [key for key in self.file.settings if flag_of(key) in option.flags]
+        is_of_file = bool(keys) and not typed & {*option.flags}
+        return keys[0] if is_of_file else next((flag for flag in option.flags if flag in typed), option.flag)
 
     def text(self, error: Exception) -> str:
         """An error as one sentence, with the settings as they were given."""
@@ -183,7 +181,7 @@ def _train_line(words: list[str]) -> CommandLine:
         flags = dict.fromkeys(flag.replace("_", "-") for flag in flags)
         options += [environment_option(flag) for flag in flags if re.fullmatch(rf"{ENVIRONMENT}[\w-]+", flag)]
     for option in options:
-        keys = [key for key in settings if flag_of(key) in (option.flag, *option.aliases)]
+        keys = [key for key in settings if flag_of(key) in option.flags]
         if keys[1:]:
             raise CommandLineError(f"{path}: {keys[1]} is given twice, as {keys[0]} too; leave one of them out.")
     about = "\n\n".join(filter(None, (kind.title, kind.sources)))
@@ -279,7 +277,11 @@ def _print_help(arguments: Sequence[str]) -> None:
     if not words:
         texts = {name: (command.__doc__ or "").partition("\n\n")[0] for name, command in _COMMANDS.items()}
         print_commands("rookery", _ABOUT, {"commands": texts})
-    elif words[0] == "train" and not config_file.path_in(words) and not {*_dashed(words)} & {*kinds()}:
+    elif (
+        words[0] == "train"
+        and not config_file.path_in(words)
+        and not {word.replace("_", "-") for word in words} & {*kinds()}
+    ):
         subjects: dict[str, dict[str, str]] = {}
         for kind in kinds().values():
             subjects.setdefault(kind.subject, {})[kind.name] = kind.title.partition(". ")[0].rstrip(".")
@@ -287,14 +289,11 @@ def _print_help(arguments: Sequence[str]) -> None:
         print_commands("rookery train", about, subjects)
     else:
         line = read_line(words)
-        defaults = _defaults(line, {})
-        with contextlib.suppress(ValueError):  # of the words, or of a run that they name
+        try:
             defaults = _defaults(line, line.values())
+        except ValueError:  # of the words, or of a run that they name
+            defaults = _defaults(line, {})
         line.parser.print_help(defaults)
-
-
-def _dashed(words: Sequence[str]) -> list[str]:
-    return [word.replace("_", "-") for word in words]
 
 
 def _defaults(line: CommandLine, values: Mapping[tuple[str, ...], Any]) -> dict[Option, Any]:

@@ -258,8 +258,6 @@ def report(command: Report) -> None:
     from rookery.report.serve import server
 
     console = terminal()
-    if isinstance(command.rollouts, int) and command.rollouts < 0:
-        raise ValueError(f"rollouts must be at least 0, or all, got {command.rollouts}.")
     if command.serve and command.to is not None:
         raise SettingError("to", None, "has no effect with {serve}", "leave one of them out")
     if not command.serve and (command.host, command.port) != (Report.host, Report.port):

@@ -100,6 +100,11 @@ class Option(NamedTuple):
         return self.flag.removeprefix("--")
 
     @property
+    def flags(self) -> tuple[str, ...]:
+        """The flag and its other names."""
+        return self.flag, *self.aliases
+
+    @property
     def is_switch(self) -> bool:
         """Whether the option is turned on and off, and needs no value."""
         return self.hint in (bool, bool | None)

@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import itertools
 import re
 import textwrap
 import types
@@ -61,8 +62,12 @@ class Parser(NamedTuple):
           CommandLineError: a flag does not exist, a value is missing, or there are too many.
         """
         names = {_identifier(option): option for option in self.options}
-        if "" in words:
-            raise CommandLineError("a value is empty; give one, or leave it out.")
+        for before, word in itertools.pairwise(["", *words]):
+            named, separator, value = word.partition("=") if word.startswith("--") else (before, "=", word)
+            if separator and not value:
+                flag = named if named.startswith("--") else ""
+                remedy = "give it a value" if flag else "give one"
+                raise CommandLineError(f"{flag or 'a value'} is empty; {remedy}, or leave it out.")
         for key, value in (settings or {}).items():
             self._check_setting(file, key, value)
         given = {key: "None" if value is None else value for key, value in (settings or {}).items()}
@@ -119,7 +124,7 @@ class Parser(NamedTuple):
         """An error of cyclopts as one of this library."""
         keyword = getattr(error, "token", None) and error.token.keyword  # pyright: ignore[reportAttributeAccessIssue]
         flag = error.argument.name if error.argument else keyword and keyword.replace("_", "-")
-        option = next((one for one in self.options if flag in (one.flag, *one.aliases)), None)
+        option = self._of_flag(flag)
         if isinstance(error, cyclopts.UnknownOptionError):
             return self._unknown(error.token.keyword or error.token.value)
         if isinstance(error, cyclopts.UnusedCliTokensError):
@@ -136,11 +141,14 @@ class Parser(NamedTuple):
         token = getattr(error, "token", None)
         given = [one.value for one in error.argument.tokens] if error.argument else []
         given = given or ([token.value] if token else getattr(error, "tokens_so_far", []))
-        got = " ".join(given) or "nothing"  # which begins with a dash, if it is not missing
+        got = " ".join(given) or "nothing"
         near = nearest(got, _choices(option.hint))
         remedy = f"did you mean {near[0]}?" if near else ""
         remedy = "separate them by spaces" if re.fullmatch(r"[\d.e+-]+(,[\d.e+-]+)+,?", got) else remedy
         return SettingError(option.path[-1], _Typed(got[:100]), f"must be {described(option.hint)}", remedy)
+
+    def _of_flag(self, flag: str | None) -> Option | None:
+        return next((option for option in self.options if flag in option.flags), None)
 
     @property
     def _help(self) -> str:
@@ -153,7 +161,7 @@ class Parser(NamedTuple):
           SettingError: the value has another type.
           CommandLineError: the setting does not exist.
         """
-        option = next((one for one in self.options if flag_of(key) in (one.flag, *one.aliases)), None)
+        option = self._of_flag(flag_of(key))
         if option is None:
             inner = [f"{key}.{name}" for name in value][:1] if isinstance(value, Mapping) else []
             raise self._unknown(flag_of("".join(inner) or key), file)
@@ -165,7 +173,7 @@ class Parser(NamedTuple):
 
     def _unknown(self, flag: str, file: str = "") -> CommandLineError:
         """The error for a flag, or a setting of a file, that does not exist."""
-        near = similar(flag, [flag for option in self.options for flag in (option.flag, *option.aliases)])
+        near = similar(flag, [flag for option in self.options for flag in option.flags])
         remedy = f"did you mean {' or '.join(near)}?" if near else f"`{self.command} --help` lists all"
         if flag.startswith("--space.") and near:
             remedy += f" A parameter of the task is {ENVIRONMENT}NAME"
@@ -188,11 +196,10 @@ def _identifier(option: Option) -> str:
 def _parameter(option: Option, group: Group, default: Any) -> inspect.Parameter:
     is_flag = option.flag.startswith("--")
     named = {"name": option.flag, "alias": option.aliases, "group": group} if is_flag else {}
+    details = "; ".join(_details(option, default))
     parameter = Parameter(
         **named,
-        help=f"{option.explanation} ({'; '.join(details)})"
-        if (details := _details(option, default))
-        else option.explanation,
+        help=f"{option.explanation} ({details})" if details else option.explanation,
         metavar=_metavar(option.hint),
         show_choices=False,
         converter=lambda _, tokens: _value(option.hint, tokens),
@@ -202,9 +209,8 @@ def _parameter(option: Option, group: Group, default: Any) -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY if is_flag else inspect.Parameter.POSITIONAL_ONLY
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if is_flag and option.is_required else kind
     needed = inspect.Parameter.empty if option.is_required else default
-    hint = (
-        option.hint if option.is_required else option.hint | None
-    )  # cyclopts validates defaults, if it finds pydantic
+    # Where cyclopts finds pydantic it validates the defaults too.
+    hint = option.hint if option.is_required else option.hint | None
     return inspect.Parameter(_identifier(option), kind, annotation=Annotated[hint, parameter], default=needed)
 
 
@@ -221,11 +227,8 @@ def _details(option: Option, default: Any) -> list[str]:
         off = f"`{option.flag.replace('--', '--no-', 1)}` turns it off"
         return [] if default is False else ["on by default", off] if default else [off]
     shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
-    found = (
-        []
-        if option.within is None
-        else [f"each {option.within}" if "tuple" in str(option.hint) else str(option.within)]
-    )
+    each = "each " if "tuple" in str(option.hint) else ""
+    found = [] if option.within is None else [f"{each}{option.within}"]
     return found if default in (None, (), "") else [*found, f"default: {shown}"]
 
 
@@ -235,7 +238,7 @@ def _joined(words: Sequence[str], options: Sequence[Option]) -> list[str]:
     A value is one word with its flag if it is that of a switch that can also be None, `--flag False`, or begins with a
     dash, `--cell -0.2,0.8`. Of the values of a list that is given twice the last ones count, as for single values.
     """
-    hints = {flag: option.hint for option in options for flag in (option.flag, *option.aliases)}
+    hints = {flag: option.hint for option in options for flag in option.flags}
     groups: list[list[str]] = [[]]
     for word in words:
         flag = groups[-1][0].replace("_", "-") if groups[-1] else ""

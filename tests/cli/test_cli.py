@@ -367,7 +367,7 @@ INVALID = [
     ("train sac --env point_room --devices 1000", 1, "--devices cannot be used: 1000 devices were requested, but"),
     ("compare . --picture x.foo", 1, "--picture must end in one of ."),
     ("train sac --env point_room --option foo", 1, "--option must be name=value"),
-    ("train sac --run-dir=", 2, "--run-dir must be a word, got nothing."),
+    ("train sac --run-dir=", 2, "--run-dir is empty; give it a value, or leave it out."),
     *(
         (f"train {kind} --{flag} 0", 2, f"{flag} must be at least 1, got 0")
         for kind, flags in {
@@ -535,7 +535,7 @@ def test_an_empty_value_is_rejected(rookery_command, tmp_path):
     for words in (["train", "sac", "--run-dir", ""], ["evaluate", ""]):
         code, _, err = rookery_command(*words)
         assert code == 2
-        assert "got nothing" in err or "needs RUN" in err
+        assert "is empty; give" in err
     assert not list(tmp_path.iterdir())
 
 

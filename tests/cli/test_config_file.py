@@ -207,7 +207,7 @@ ERRORS = [
     ("env = './absent.py:make'", "sac --config run.toml", 1, "there is no file "),
     ("seed = 1", "sac --config run.toml --config run.toml", 2, "--config is given 2 times; put all"),
     ("seed = 1", "sac --config", 2, "--config must be a path, got nothing."),
-    ("seed = 1", "sac --config=", 2, "--config must be a path, got nothing."),
+    ("seed = 1", "sac --config=", 2, "--config is empty; give it a value, or leave it out."),
     ("seed = 1", "sac --confg run.toml", 2, "rookery train sac has no flag --confg; did you mean --config"),
     ("populaton = 3", "sac --config run.toml", 2, "run.toml: rookery train sac has no setting populaton; did"),
     ("space.tua = 3", "sac --config run.toml", 2, "run.toml: rookery train sac has no setting space.tua; did you"),

@@ -36,7 +36,7 @@ def _environment(monkeypatch, tmp_path):
     ("flags", "package", "code", "message"),
     [
         ("--wandb", None, 2, "error: --wandb must be a word, got nothing."),
-        ("--wandb=", None, 2, "error: --wandb must be a word, got nothing."),
+        ("--wandb=", None, 2, "error: --wandb is empty; give it a value, or leave it out."),
         ("--wandb team/", None, 1, "error: the W&B project 'team/' has no name; give PROJECT or ENTITY/PROJECT."),
         ("--wandb birds", "wandb", 1, 'error: wandb is not installed; pip install "rookery[wandb]"'),
         ("--mlflow runs", "mlflow", 1, 'error: mlflow is not installed; pip install "rookery[mlflow]"'),
