@@ -58,7 +58,6 @@ def main() -> None:
         raise SystemExit("JAX sees no GPU; install the extra cuda12 or cuda13, or try the command with --quick")
     if options.quick:
         options.populations = [1, 4]
-    mesh.use_precision("float32")
     begun, load, rows = time.monotonic(), harness.load(), []
     for turn, part in enumerate(options.parts):
         options.ends = begun + 60 * options.minutes * (turn + 1) / len(options.parts)

@@ -1,9 +1,10 @@
 """Neural networks as pairs of pure functions. This is the only module that imports flax."""
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import flax.linen as nn
 import jax
@@ -13,6 +14,54 @@ import numpy as np
 from rookery import trees
 from rookery.features import Shape, as_floats, unflatten_features
 from rookery.types import Array, Key, Observation, PyTree
+
+Precision = Literal["auto", "float32", "tf32", "bfloat16"]
+"""Precision of the matrix products of networks: auto is JAX's own default, which is TF32 on a GPU and float32 on a CPU;
+float32; tf32 rounds the inputs of products to 10 bits of mantissa on a GPU; bfloat16 to 7 bits, everywhere."""
+
+_PRODUCTS = {"float32": "highest", "tf32": "tensorfloat32"}
+_rounds = jax.make_user_context(False)  # part of the key of `jax.jit`'s cache, so that a change traces again
+
+
+@contextlib.contextmanager
+def computing_in(precision: Precision) -> Iterator[None]:
+    """Trace networks with a precision within the context.
+
+    In bfloat16 the weights and the activations of hidden layers are rounded in the forward and the backward pass
+    (mixed precision, Micikevicius 2018, arXiv:1710.03740). Parameters, their gradients, the optimiser's moments, the
+    recurrent units, the outputs of networks and every loss stay in float32. Environments compute in float32 in every
+    context.
+
+    Example:
+      >>> with rookery.networks.computing_in("bfloat16"):
+      ...     state, metrics = agent.update(state, hyper, batch, noise, step)
+    """
+    with contextlib.ExitStack() as contexts:
+        if precision in _PRODUCTS:
+            contexts.enter_context(jax.default_matmul_precision(_PRODUCTS[precision]))
+        if precision == "bfloat16":
+            contexts.enter_context(_rounds(True))
+        yield
+
+
+def hidden_product(inputs: Array, kernel: Array) -> Array:
+    """The product `[..., I] x [I, F]` of a hidden layer in the precision of the context, see `computing_in`."""
+    if not _rounds.value:
+        return inputs @ kernel
+    return (inputs.astype(jnp.bfloat16) @ kernel.astype(jnp.bfloat16)).astype(jnp.float32)
+
+
+def _rounded_product(inputs: Array, kernel: Array, *arguments: Any, **options: Any) -> Array:
+    product = partial(jax.lax.dot_general, inputs.astype(jnp.bfloat16), kernel.astype(jnp.bfloat16), *arguments)
+    return product(**options).astype(jnp.float32)
+
+
+def _layer(size: int, kernel_init: Callable, is_last: bool = False) -> nn.Dense:
+    """A dense layer in the precision of the context; the sums of a last layer are float32 in each of them."""
+    product: Callable | None = None
+    if _rounds.value:
+        product = partial(_rounded_product, preferred_element_type=jnp.float32) if is_last else _rounded_product
+    return nn.Dense(size, kernel_init=kernel_init, dot_general=product)
 
 
 class InitFn(Protocol):
@@ -63,8 +112,8 @@ class Mlp(nn.Module):
         """`[..., I1], [..., I2], ... -> [..., output_size]`."""
         hidden = jnp.concatenate(inputs, axis=-1)
         for size in self.hidden_sizes:
-            hidden = self.activation(nn.Dense(size, kernel_init=self.hidden_init)(hidden))
-        return nn.Dense(self.output_size, kernel_init=self.output_init)(hidden)
+            hidden = self.activation(_layer(size, self.hidden_init)(hidden))
+        return _layer(self.output_size, self.output_init, is_last=True)(hidden)
 
 
 class RecurrentMlp(nn.Module):
@@ -79,9 +128,9 @@ class RecurrentMlp(nn.Module):
         """`[..., H], [..., O] -> [..., H], [..., output_size]`."""
         hidden = observation
         for size in self.hidden_sizes:
-            hidden = nn.tanh(nn.Dense(size, kernel_init=_ZEROS)(hidden))
+            hidden = nn.tanh(_layer(size, _ZEROS)(hidden))
         memory, hidden = nn.GRUCell(self.memory_size, kernel_init=_ZEROS, recurrent_kernel_init=_ZEROS)(memory, hidden)
-        return memory, nn.Dense(self.output_size, kernel_init=_ZEROS)(hidden)
+        return memory, _layer(self.output_size, _ZEROS, is_last=True)(hidden)
 
 
 _ZEROS = nn.initializers.zeros  # placeholders: `_init_orthogonal` draws the weights
@@ -183,10 +232,12 @@ def orthogonal(numbers: Array) -> Array:
     if numbers.shape[0] < numbers.shape[1]:
         return orthogonal(numbers.T).T
 
+    product = partial(jnp.matmul, precision="highest")
+
     def add_column(basis: Array, column: tuple[Array, Array]) -> tuple[Array, None]:
         index, vector = column
         for _ in range(2):
-            vector = vector - basis @ (basis.T @ vector)
+            vector = vector - product(basis, product(basis.T, vector))
         return basis.at[:, index].set(vector / jnp.linalg.norm(vector)), None
 
     return jax.lax.scan(add_column, jnp.zeros_like(numbers), (jnp.arange(numbers.shape[1]), numbers.T))[0]
@@ -355,7 +406,7 @@ def _freeze(start: int, values: Array, params: PyTree) -> PyTree:
             f"a network of {kernel.shape[0]} inputs has no inputs {start} to {end - 1} to freeze; pass the "
             "parameters of a network that reads them."
         )
-    bias = bias + jnp.tensordot(values, kernel[start:end], axes=1)
+    bias = bias + jnp.tensordot(values, kernel[start:end], axes=1, precision="highest")
     layer = {**layer, "kernel": jnp.concatenate([kernel[:start], kernel[end:]]), "bias": bias}
     return {**params, "params": {**params["params"], _FIRST_LAYER: layer}}
 

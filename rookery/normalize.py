@@ -1,5 +1,6 @@
 """Running mean and variance of observations, means over masked rows, and spectral normalisation of kernels."""
 
+from functools import partial
 from typing import NamedTuple
 
 import chex
@@ -140,7 +141,7 @@ def normalize_kernels(
         if leaf.ndim == 2:
             left, vector = _iterate(jax.lax.stop_gradient(leaf), remaining.pop(0), iterations)
             moved.append(vector)
-            leaf = leaf / jnp.maximum(left @ (leaf @ vector), _SMALL)  # noqa: PLW2901
+            leaf = leaf / jnp.maximum(_product(left, _product(leaf, vector)), _SMALL)  # noqa: PLW2901
         normalized.append(leaf)
     return jax.tree.unflatten(structure, normalized), tuple(moved)
 
@@ -148,8 +149,11 @@ def normalize_kernels(
 def _iterate(kernel: Array, vector: Array, iterations: int) -> tuple[Array, Array]:
     """The leading left and right singular vectors after some power iterations."""
     for _ in range(iterations):
-        vector = _unit(_unit(kernel @ vector) @ kernel)
-    return _unit(kernel @ vector), vector
+        vector = _unit(_product(_unit(_product(kernel, vector)), kernel))
+    return _unit(_product(kernel, vector)), vector
+
+
+_product = partial(jnp.matmul, precision="highest")
 
 
 def _unit(vector: Array) -> Array:

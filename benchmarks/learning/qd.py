@@ -27,7 +27,6 @@ import numpy as np
 import rookery
 from benchmarks import harness, peers_policy_gradient
 from benchmarks.peers_policy_gradient import Settings, cells, dcrl_settings
-from rookery.distributed import mesh
 from rookery.learners.base import EvaluationConfig
 from rookery.qd import repertoire as repertoires
 from rookery.qd.scoring import worst_return
@@ -56,7 +55,6 @@ def main() -> None:
     made.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     made.add_argument("--together", action="store_true", help="train the seeds of a contender in one program")
     options = harness.parse(made)
-    mesh.use_precision("float32")
     load, kept = harness.load(), Path("runs/qd-quick" if options.quick else options.curves)
     kept.mkdir(parents=True, exist_ok=True)
     groups = [options.seeds] if options.together else [[seed] for seed in options.seeds]

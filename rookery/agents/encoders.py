@@ -111,7 +111,7 @@ def _apply_convolutional(
 
 def _dense(weights: dict[str, Array], inputs: Array) -> Array:
     """A dense layer with ReLU, `[..., I] -> [..., F]`."""
-    outputs = inputs @ weights["kernel"]
+    outputs = networks.hidden_product(inputs, weights["kernel"])
     return jax.nn.relu(outputs + jnp.broadcast_to(weights["bias"], outputs.shape))
 
 

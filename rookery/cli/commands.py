@@ -307,6 +307,8 @@ def export(command: Export) -> None:
     for name, difference in exported.differences.items():
         agreement = f"equal actions on {exported.observations:,} observations, to within {difference:.1g}"
         console.print_line(f"{name:17} {agreement}")
+    if exported.trained_in == "bfloat16":
+        console.print_line("precision         float32; the run's networks compute in bfloat16")
     if exported.without_onnx:
         console.print_line(f"no policy.onnx    {exported.without_onnx}")
     console.print_line(f"policy            {exported.path}")

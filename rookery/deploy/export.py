@@ -18,6 +18,7 @@ from rookery.deploy.policy import Cell, Policy
 from rookery.deploy.reference_episode import ReferenceEpisode, reference_episode
 from rookery.experiments import warm_start
 from rookery.factories import user_path
+from rookery.networks import computing_in
 from rookery.populations.base import Program
 from rookery.storage.run_dir import open_existing, write_atomically
 from rookery.versions import version
@@ -48,6 +49,8 @@ class Exported(NamedTuple):
     """Largest absolute difference of any component of an action or memory, by file."""
     without_onnx: str | None
     """Reason for a missing policy.onnx, as a clause."""
+    trained_in: str = "auto"
+    """Precision of the run's networks; an exported policy computes in float32."""
     elite: str | None = None
     """The descriptor of the elite, and its distance from the requested one, as text; None without a repertoire."""
 
@@ -93,9 +96,10 @@ def export(
     """
     path = _check_target(open_existing(run_dir).path / FOLDER if to is None else user_path(to))
     policy = policies.choose(warm_start.restore_run(run_dir, checkpoint, program), cell, member, skill)
-    reference = reference_episode(policy, jax.random.key(0))
-    _check_finite(policy, reference)
-    compiled = stablehlo(policy)
+    with computing_in("float32"):  # JAX's own precision on a GPU is lower
+        reference = reference_episode(policy, jax.random.key(0))
+        _check_finite(policy, reference)
+        compiled = stablehlo(policy)
     differences = {_STABLEHLO: difference(_run(policy, compiled, reference), reference.outputs)}
     if differences[_STABLEHLO] > TOLERANCE:
         raise ValueError(
@@ -118,7 +122,8 @@ def export(
     }
     _write(path, files, description)
     source = policy.origin.generation, policy.cell, policy.member, policy.skill
-    return Exported(path, *source, (*files, _DESCRIPTION), count, differences, without_onnx, _elite(policy, cell))
+    results = count, differences, without_onnx, description["precision"]["run"]
+    return Exported(path, *source, (*files, _DESCRIPTION), *results, _elite(policy, cell))
 
 
 def _elite(policy: Policy, cell: Cell | None) -> str | None:
@@ -137,9 +142,7 @@ def stablehlo(policy: Policy) -> bytes:
     """Serialise a policy with `jax.export`, as a function of batches of any size, for all `PLATFORMS`."""
     batch = jax.export.symbolic_shape("batch")
     batches = [jax.ShapeDtypeStruct((*batch, *shape), policy.types[name]) for name, shape in policy.inputs.items()]
-    # At the default precision, matrix products on GPUs and TPUs would be less precise than in the check.
-    with jax.default_matmul_precision("highest"):
-        exported = jax.export.export(jax.jit(jax.vmap(policies.policy_function(policy))), platforms=PLATFORMS)(*batches)
+    exported = jax.export.export(jax.jit(jax.vmap(policies.policy_function(policy))), platforms=PLATFORMS)(*batches)
     return bytes(exported.serialize())
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import math
 import os
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +12,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from rookery.agents import backend
 
 AXIS = "population"
-Precision = Literal["float32", "tf32"]
-_PRECISIONS = {"float32": "highest", "tf32": "tensorfloat32"}
 
 
 def make_mesh(count: int | None = None) -> Mesh:
@@ -59,18 +56,6 @@ def here() -> Mesh:
     """A mesh of one device of this process, for reading a stored run regardless of the devices that produced it."""
     check_platform()
     return Mesh(np.asarray(jax.local_devices()[:1]), (AXIS,))
-
-
-def use_precision(precision: Precision) -> None:
-    """Set the precision of all matrix products of this process if it traces for GPUs; initialises JAX.
-
-    JAX's own default there is TF32, with which runs of a physics simulation are hard to reproduce.
-
-    Args:
-      precision: `float32`, or `tf32`, whose inputs have a mantissa of 10 bits.
-    """
-    if backend.platform() == "gpu":
-        jax.config.update("jax_default_matmul_precision", _PRECISIONS[precision])
 
 
 def use_cores(population_size: int | None) -> int:

@@ -2,6 +2,7 @@
 
 from rookery.distributed.mesh import Mesh, here, use_cores
 from rookery.experiments.spec import Built, RunSpec
+from rookery.populations.stages import with_precision
 from rookery.storage.lineage import Schedule
 
 
@@ -13,4 +14,5 @@ def on_one_device(spec: RunSpec) -> Built:
 
 def build(spec: RunSpec, schedule: Schedule | None = None, over: Mesh | None = None, populations: int = 1) -> Built:
     """Build the environment, learner, program and mesh of a run; see `Method.build`."""
-    return spec.kind.method.build(spec, schedule, over, populations)
+    built = spec.kind.method.build(spec, schedule, over, populations)
+    return built._replace(program=with_precision(built.program, spec.environment.precision))

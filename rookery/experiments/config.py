@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
-from rookery.distributed.mesh import Precision
 from rookery.factories import FRACTION, Within, check_fields
 from rookery.learners.rollout import PREFIX
+from rookery.networks import Precision
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,9 @@ class EnvironmentConfig:
     exact: bool = False
     """Compute the members of a device one after the other, not batched: slower, but bit-identical results on any number
     of devices."""
-    precision: Precision = "float32"
-    """Precision of matrix products on a GPU, also in physics: tf32 can be faster and rounds their inputs to 10 bits."""
+    precision: Precision = "auto"
+    """Precision of the networks' matrix products: auto, TF32 on a GPU and float32 on a CPU; float32; tf32, inputs
+    rounded to 10 bits on a GPU; bfloat16, to 7 bits (mixed precision). Physics, parameters and losses stay float32."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""

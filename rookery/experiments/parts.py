@@ -19,7 +19,6 @@ from rookery.distributed.mesh import (
     make_mesh,
     mesh_for,
     use_cores,
-    use_precision,
 )
 from rookery.envs import registry
 from rookery.envs.base import Environment, EnvSpec
@@ -45,7 +44,7 @@ from rookery.storage.lineage import Schedule
 
 
 def mesh_of(environment: EnvironmentConfig, over: Mesh | None, **sizes: int) -> Mesh:
-    """The mesh `over`, or one of devices that divide all `sizes` evenly, with the requested precision.
+    """The mesh `over`, or one of devices that divide all `sizes` evenly.
 
     On a CPU, its cores become devices here, which must happen before any other call initialises JAX.
     """
@@ -55,7 +54,6 @@ def mesh_of(environment: EnvironmentConfig, over: Mesh | None, **sizes: int) -> 
         over = mesh_for(divisor) if environment.devices is None else requested_mesh(environment.devices)
     for name, size in sizes.items():
         check_population(size, over, name)
-    use_precision(environment.precision)
     return over
 
 

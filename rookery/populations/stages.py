@@ -13,6 +13,7 @@ from typing import Generic, NamedTuple, Protocol
 import jax
 
 from rookery.learners.base import Bank, StartStatesFn
+from rookery.networks import Precision, computing_in
 from rookery.populations import rebuild
 from rookery.populations.base import InitFn, Program, ProgramStateT, StepFn
 from rookery.types import Array, Key, Metrics, PyTree
@@ -122,6 +123,37 @@ def change_step(
         return program._replace(step=replace(step, begin=partial(_begin_changed, step.begin, change)))
 
     return rebuild.changed(program, apply)
+
+
+def with_precision(program: Program[ProgramStateT], precision: Precision) -> Program[ProgramStateT]:
+    """Return the program with the matrix products of its networks in a precision, see `networks.computing_in`.
+
+    Example:
+      >>> env = rookery.make("point_room")
+      >>> program = rookery.pbt(rookery.off_policy(rookery.sac(env.spec), env), population_size=8)
+      >>> program = rookery.populations.with_precision(program, "bfloat16")
+    """
+    if precision == "auto":
+        return program
+
+    def traced(function: Callable) -> Callable:
+        return partial(_computing_in, precision, function)
+
+    def apply(program: Program[ProgramStateT]) -> Program[ProgramStateT]:
+        init, step = staged_init(program.init), staged_step(program.step)
+        stages = {name: traced(getattr(step, name)) for name in ("begin", "advance", "finish")}
+        return program._replace(
+            init=replace(init, create=traced(init.create)),
+            step=replace(step, **stages),
+            evaluate=traced(program.evaluate),
+        )
+
+    return rebuild.changed(program, apply)
+
+
+def _computing_in(precision: Precision, function: Callable, *arguments: PyTree) -> PyTree:
+    with computing_in(precision):
+        return function(*arguments)
 
 
 def _create_changed(create: Callable, change: Callable, key: Key, bank: Bank) -> PyTree:

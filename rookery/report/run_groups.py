@@ -27,11 +27,12 @@ from rookery.storage.record import (
 from rookery.storage.run_dir import user_path
 from rookery.trees import flatten_mapping
 
-# Settings without an effect on the results, or (`devices` without `exact`, `precision`) only on their rounding.
+# Settings without an effect on the results, or (`devices` without `exact`) only on their rounding.
 _WITHOUT_EFFECT = {
     *("seed", "run.seed", "run.run_dir", "run.keep", "run.checkpoint_every", "run.quiet", "run.live", "run.overwrite"),
-    *("environment.devices", "environment.exact", "environment.precision"),
+    *("environment.devices", "environment.exact"),
 }
+_PRECISION = "environment.precision"
 _NO_SETTINGS = (DEFAULTS, DESCRIPTOR, INDEPENDENT, KEYS, SCALES)
 # What the fitness measures.
 _MEASURES = {
@@ -40,12 +41,13 @@ _MEASURES = {
     "learner.fitness",
     *(f"{name}.fitness" for name in SKILL_METHODS),
 }
-# Values that mean the same as the absence of the setting: older versions did not record it.
+# Values that mean the same as the absence of the setting: older versions did not record it, or it changes the rounding.
 _ABSENT = {
-    "environment.frame_stack": 1,
-    "islands.islands": 1,
-    "islands.migrate_every": 10,
-    "islands.migrate_fraction": 0.25,
+    _PRECISION: ("auto", "float32", "tf32"),
+    "environment.frame_stack": (1,),
+    "islands.islands": (1,),
+    "islands.migrate_every": (10,),
+    "islands.migrate_fraction": (0.25,),
 }
 
 
@@ -168,7 +170,7 @@ def _settings(config: Settings) -> dict[str, Any]:
         if are_independent(config):  # no other setting may distinguish it from a population
             settings[INDEPENDENT] = True
     flat = flatten_mapping(settings).items()
-    return {name: value for name, value in flat if value not in (None, [], _ABSENT.get(name))}
+    return {name: value for name, value in flat if value not in (None, [], *_ABSENT.get(name, ()))}
 
 
 def _group(
@@ -194,7 +196,7 @@ def _split(settings: Mapping[str, str], by_fitness: bool) -> tuple[str, str, dic
     which scores are not comparable; and all other settings."""
     environment, measure, others = {}, {}, {}
     for name, value in settings.items():
-        if name == "env" or name.startswith("environment."):
+        if name == "env" or (name.startswith("environment.") and name != _PRECISION):
             environment[name.removeprefix("environment.")] = value
         elif name not in _MEASURES or not by_fitness:
             others[name] = value

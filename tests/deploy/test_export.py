@@ -19,13 +19,14 @@ from tests.deploy.untrained_runs import OBSERVATIONS, SAC_RUN, best_actions, run
 
 @pytest.fixture(scope="module")
 def sac_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_run(SAC_RUN, tmp_path_factory.mktemp("export") / "sac_run", (1.0, 2.0), with_statistics)
+    spec = SAC_RUN.with_environment(precision="bfloat16")  # a policy is exported in float32
+    return save_run(spec, tmp_path_factory.mktemp("export") / "sac_run", (1.0, 2.0), with_statistics)
 
 
 def test_the_best_member_acts_equally_without_this_library(sac_run: Path, tmp_path: Path) -> None:
     exported = export(sac_run, tmp_path / "policy")
     assert (exported.member, exported.cell, exported.skill, exported.generation) == (1, None, None, 1)
-    assert exported.observations == 6
+    assert (exported.observations, exported.trained_in) == (6, "bfloat16")
     assert max(exported.differences.values()) <= TOLERANCE
     assert sorted(entry.name for entry in exported.path.iterdir()) == sorted(exported.files)
     np.testing.assert_allclose(run_script(exported.path, "act", OBSERVATIONS), best_actions(sac_run), atol=1e-6)
@@ -41,6 +42,7 @@ def test_description_of_the_policy(sac_run: Path) -> None:
     about = json.loads((exported.path / "policy.json").read_text())
     assert (about["format"], about["task"], about["kind"], about["generation"]) == (1, "point_room", "sac", 1)
     assert (about["cell"], about["member"], about["skill"], about["team"]) == (None, 0, None, None)
+    assert about["precision"] == {"run": "bfloat16", "export": "float32"}
     assert (about["fitness"], about["descriptor"], about["hidden_sizes"]) == (1.0, None, [4])
     assert (about["inputs"], about["outputs"]) == ({"observation": ["batch", 2]}, {"action": ["batch", 2]})
     assert about["action"] == {"kind": "continuous", "type": "float32", "size": 2, "low": -1.0, "high": 1.0}

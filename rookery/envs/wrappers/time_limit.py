@@ -1,5 +1,6 @@
 """Wrappers that end episodes: the time limit, and the termination of episodes with non-finite physics."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from rookery import trees
 from rookery.envs.base import Environment, EnvState, Step, announce_inside, parameterize_inside
 from rookery.envs.rendering import scene
 from rookery.factories import check_counts
-from rookery.types import Array, Key
+from rookery.types import Array, Key, PyTree
 
 
 class TimeLimitState(NamedTuple):
@@ -133,7 +134,9 @@ def _staggered(length: int, node: EnvState) -> EnvState:
 
 
 def guard_physics(environment: Environment) -> Environment:
-    """Terminate an episode in the step whose outputs, apart from its measures, are not finite.
+    """Compute in float32, and terminate an episode in the step whose outputs, apart from its measures, are not finite.
+
+    On a GPU JAX's own default for matrix products is TF32, in which a simulation drifts; networks keep their precision.
 
     That step has `broken` set, reward and measures 0, and its non-finite numbers replaced by 0. The environment's state
     keeps its non-finite numbers until the next reset. An environment that is guarded already, inside of this package's
@@ -146,6 +149,7 @@ def guard_physics(environment: Environment) -> Environment:
     if environment.host is not None or _is_guarded(environment):
         return environment
     return environment._replace(
+        reset=partial(_in_float32, environment.reset),
         step=partial(_guarded_step, environment),
         parameterize=parameterize_inside(environment, guard_physics),
     )
@@ -162,7 +166,7 @@ def _is_guarded(environment: Environment) -> bool:
 
 
 def _guarded_step(environment: Environment, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
-    state, step = environment.step(state, action, key)
+    state, step = _in_float32(environment.step, state, action, key)
     # Not its measures, which training need not compute: they only spoil what is computed from them.
     broken = step.broken | ~trees.all_finite((step.reward, step.final_observation, step.descriptor))
     clean = partial(jax.tree.map, _replace_nonfinite)
@@ -176,6 +180,11 @@ def _guarded_step(environment: Environment, state: EnvState, action: Array, key:
         broken=broken,
         measures=jax.tree.map(partial(jnp.where, broken, 0.0), step.measures),
     )
+
+
+def _in_float32(function: Callable[..., tuple[EnvState, Step]], *arguments: PyTree) -> tuple[EnvState, Step]:
+    with jax.default_matmul_precision("highest"):
+        return function(*arguments)
 
 
 def _replace_nonfinite(values: Array) -> Array:
