@@ -136,7 +136,7 @@ def user_path(path: str | os.PathLike[str]) -> Path:
 
 KEY_COLUMNS = ("generation", "member", "parent", "cell", "skill", "episode", "step", "opponent")
 """Columns of whole numbers, which say what the row of a table is about."""
-MEASURE, RETURN, BEST = "measure/", "return", "best/"
+MEASURE, RETURN, BEST, TRAIN_RETURN = "measure/", "return", "best/", "train_return"
 """Columns of what is reported of an evaluation beside its fitness: the sum of a measure over an episode and, with
 measures, the return; in `metrics.csv` their means, and after `best/` those of the member with the highest fitness."""
 AGENT_RETURN = "return/"
@@ -146,7 +146,7 @@ CALLBACK = "callback/"
 ROW_NAMES = (
     *("generation", "member", "env_steps", "best_fitness", "median_fitness", "worst_fitness", "mean_fitness"),
     *("replaced", "best_rating", "best_smoothed_rating"),
-    *("seconds", "steps_per_second", "seconds_tables", "seconds_checkpoint"),
+    *("seconds", "steps_per_second", "seconds_tables", "seconds_checkpoint", "seconds_evaluation"),
 )
 """Columns of `metrics.csv` that are computed for every program."""
 RESERVED_COLUMNS = (*(name for name in KEY_COLUMNS if name != "parent"), *ROW_NAMES, BEST)
@@ -156,7 +156,7 @@ METRIC_NAMES = (
     *("episode_length", "coverage", "qd_score", "normalized_qd_score", "max_fitness", "below_offset", "added"),
     *("improved", "rejected", "outside", "evaluation_steps", "revived"),
     *("broken_", "hyper/", "descriptor/", "best_fitness/", "member/", "members/", RETURN, AGENT_RETURN),
-    *(MEASURE, BEST),
+    *(MEASURE, BEST, TRAIN_RETURN, f"{TRAIN_RETURN}/", "train_episodes", "train_episode_length"),
 )
 """Metrics that a population method computes for any agent and any emitter, and beginnings of such names."""
 MEASURE_NAMES = ("fitness", RETURN)

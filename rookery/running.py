@@ -5,12 +5,14 @@ import contextlib
 import shlex
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from rookery import factories
+from rookery.deploy.evaluate import evaluate
 from rookery.distributed import layout
 from rookery.distributed.mesh import Mesh, describe
 from rookery.distributed.signals import Interrupted
@@ -28,6 +30,8 @@ from rookery.report.figures import curves
 from rookery.report.figures.repertoire import draw_repertoire
 from rookery.report.formatting import counted
 from rookery.report.page import write_report
+from rookery.report.sections.summary import evaluation_share
+from rookery.storage.csv_log import read_csv
 from rookery.storage.island_files import best_of, islands_of
 from rookery.storage.lineage import Schedule, check_agent, lineage, record_of
 from rookery.storage.record import PROGRAM, PYTHON, agent_of, method_of
@@ -37,7 +41,7 @@ from rookery.training.config import RunConfig
 from rookery.training.loop import Result, RunOptions
 from rookery.training.program_record import changes
 from rookery.training.start_point import has_checkpoint
-from rookery.training.terminal import terminal
+from rookery.training.terminal import Terminal, terminal
 
 
 class ProgramWarning(UserWarning):
@@ -275,16 +279,20 @@ def train(
 def _write_outputs(program: Program, config: RunConfig, result: Result) -> None:
     assert result.run_dir is not None
     run_dir, console = result.run_dir, terminal(quiet=config.quiet)
-    outputs: dict[str, Path | str | None] = {"run": run_dir, "curves": _attempt(curves.draw_curves, run_dir)}
-    outputs["report"] = _attempt(lambda path: write_report([path]), run_dir)
+    outputs: dict[str, Path | str | None] = {"run": run_dir}
+    if program.learner and program.learner.rate_training:
+        outputs["evaluation"] = _attempt(partial(_evaluate_at_end, program, config), run_dir, "evaluation.csv")
+    outputs["curves"] = _attempt(curves.draw_curves, run_dir, "curves.png")
+    outputs["report"] = _attempt(lambda path: write_report([path]), run_dir, "report.html")
     if program.table is not None:
-        outputs["repertoire"] = _attempt(draw_repertoire, run_dir)
+        outputs["repertoire"] = _attempt(draw_repertoire, run_dir, "repertoire.png")
         console.print(tables.repertoire_summary(run_dir))
     outputs["evaluate"] = f"rookery evaluate {shlex.quote(str(run_dir))}"
     if open_existing(run_dir).config.get("kind") == PYTHON:  # which no command can build again
         outputs["evaluate"] = f"rookery.load({str(run_dir)!r}, program).evaluate()"
     if (run_dir / "lineage.csv").exists():
         console.print(tables.summary(run_dir))
+        _note_share(program, run_dir, console)
     if result.memory is not None:
         outputs["memory"] = str(result.memory)
     for name, value in outputs.items():
@@ -292,12 +300,32 @@ def _write_outputs(program: Program, config: RunConfig, result: Result) -> None:
             console.print_line(f"{name:10} {value}")
 
 
-def _attempt(write: Callable[[Path], Path], run_dir: Path) -> Path | None:
-    """Write a picture or the page of a finished run; a failure is only a warning, since the run itself is saved."""
+def _note_share(program: Program, run_dir: Path, console: Terminal) -> None:
+    """Print what to do where evaluations took more time than training."""
+    share = evaluation_share(read_csv(open_existing(run_dir).metrics_file))
+    learner = program.learner
+    if share > 0.5 and program.table is None and learner and not learner.rate_training:
+        longer = "longer generations (--evaluate-every, or --steps-per-generation)"
+        is_own = learner.evaluator is not None and learner.evaluator.intrinsic_reward is not None
+        remedy = longer if is_own else f"{longer} or --fitness-from training"
+        console.print_line(f"note: evaluation took {share:.0%} of the time; give {remedy}.")
+
+
+def _evaluate_at_end(program: Program, config: RunConfig, run_dir: Path) -> Path:
+    """Evaluate the members of a run whose fitness comes from training episodes; returns the table of the best one."""
+    assert program.learner is not None
+    assert program.learner.evaluator is not None
+    checkpoint = "last" if config.best_by is None else "best"
+    is_python = open_existing(run_dir).config.get("kind") == PYTHON
+    evaluate(run_dir, program.learner.evaluator.episodes, 0, checkpoint, program if is_python else None)
+    return open_existing(run_dir).evaluation_file
+
+
+def _attempt(write: Callable[[Path], Path], run_dir: Path, what: str) -> Path | None:
+    """Write a table, picture or page of a finished run; a failure is only a warning, since the run itself is saved."""
     try:
         return write(run_dir)
     except Exception as error:
-        what = "report.html" if write.__name__ == "<lambda>" else write.__name__.removeprefix("draw_") + ".png"
         warnings.warn(f"no {what} was written ({type(error).__name__}: {error})", OutputWarning, stacklevel=2)
         return None
 

@@ -19,6 +19,7 @@ from rookery.learners.base import genotype
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.config import rounded
 from rookery.populations.inheritance import Perturbation, load_where, perturb, resize
+from rookery.populations.pbt import still_unproven
 from rookery.populations.rebuild import recipe_of
 from rookery.populations.sharding import Placement
 from rookery.qd import repertoire as repertoires
@@ -244,9 +245,11 @@ def _load(
     members = members._replace(hyper=perturb(perturbation, program.space, members.hyper, perturb_key, takes))
     if has_widths:
         members = resize(program.learner, placement, members, resize_key)
-    parents = jnp.where(takes, FROM_REPERTOIRE, state.shared.parents)
-    recent = jnp.where(takes[:, None], fitness[:, None], state.shared.recent)
-    return state._replace(members=members, shared=state.shared._replace(parents=parents, recent=recent))
+    shared = state.shared
+    parents = jnp.where(takes, FROM_REPERTOIRE, shared.parents)
+    recent = jnp.where(takes[:, None], fitness[:, None], shared.recent)
+    unproven = still_unproven(shared.unproven, jnp.zeros_like(takes), takes)
+    return state._replace(members=members, shared=shared._replace(parents=parents, recent=recent, unproven=unproven))
 
 
 def _load_elites(merged: Callable, state: ProgramState, chosen: Mapping[int, Published], key: Key) -> ProgramState:

@@ -129,6 +129,17 @@ class EvaluateFn(Protocol[GenotypeT]):
     def __call__(self, genotype: GenotypeT, bank: Bank, key: Key) -> Evaluation: ...
 
 
+class RateTrainingFn(Protocol):
+    """Compute the fitness of a member from the training episodes in the log of a generation, see `Training`.
+
+    Returns:
+      An evaluation of one row, `[1]`, without a descriptor; its fitness is NaN if the physics broke, or no episode
+      ended (`train_episodes` in the metrics of the generation).
+    """
+
+    def __call__(self, log: PyTree) -> Evaluation: ...
+
+
 class TraceFn(Protocol[GenotypeT]):
     """Record the descriptors of the states that the evaluation's episodes visit.
 
@@ -164,6 +175,21 @@ class EvaluationConfig:
         """Check the ranges."""
         check_fields(self)
         check_evaluation(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitnessConfig(EvaluationConfig):
+    """What the fitness of a member that learns is computed from."""
+
+    fitness_from: Literal["evaluation", "training"] = "evaluation"
+    """evaluation: deterministic episodes after each generation; training: the training episodes that ended in the
+    generation, so that no evaluation takes time; their actions are exploratory, and they may have begun under earlier
+    parameters. A member in whose generation none ended keeps its fitness, and is not replaced before one has."""
+
+    @property
+    def trained_objective(self) -> str | None:
+        """The measure that is summed over training episodes; None: no measure."""
+        return self.objective if self.fitness_from == "training" else None
 
 
 def check_evaluation(config: EvaluationConfig) -> None:
@@ -224,6 +250,8 @@ class Learner(NamedTuple, Generic[StateT, HyperT]):
     """How the agents of a team share parameters, see `agents.base.OnPolicyAgent`."""
     untrained_generations: int = 0
     """Initial generations of a run without any update, after which selection would be meaningless."""
+    rate_training: RateTrainingFn | None = None
+    """Where the fitness comes from training episodes; None: from `evaluate`."""
     resize: ResizeFn[StateT, HyperT] | None = None
     """None if the width of the networks cannot be chosen."""
     settings: Settings = NO_SETTINGS

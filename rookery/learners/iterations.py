@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery.agents import backend
-from rookery.factories import METRIC_NAMES, check_names
+from rookery.factories import METRIC_NAMES, TRAIN_RETURN, check_names
 from rookery.learners.base import Bank, Member, StepFn
 from rookery.types import Array, Key, Metrics, PyTree
 
@@ -162,7 +162,7 @@ def _start_whole(step: StepFn, member: Member, bank: Bank) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), metrics)
 
 
-_OF_LEARNERS = ("reward", "broken_")
+_OF_LEARNERS = ("reward", "broken_", TRAIN_RETURN, f"{TRAIN_RETURN}/", "train_episodes", "train_episode_length")
 """Metrics that a learner computes itself."""
 
 

@@ -26,9 +26,9 @@ from rookery.factories import (
     config_from,
 )
 from rookery.learners import evaluation, grouped_updates, rollout
-from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
+from rookery.learners.base import Bank, FitnessConfig, Learner, Member, check_evaluation
 from rookery.learners.iterations import Phases, training
-from rookery.types import Array, HyperT, Key, Metrics, PyTree, StateT, Transition, named
+from rookery.types import Array, Evaluation, HyperT, Key, Metrics, PyTree, StateT, Transition, named
 
 BUFFER_SIZE = 1_000_000
 """Default number of transitions in a replay buffer: Haarnoja 2018 and Fujimoto 2018."""
@@ -37,7 +37,7 @@ DISCOUNT = 0.99
 
 
 @dataclass(frozen=True)
-class OffPolicyConfig(EvaluationConfig):
+class OffPolicyConfig(FitnessConfig):
     """Trip counts and sizes of one member's training loop.
 
     Raises:
@@ -125,14 +125,20 @@ def init(bindings: OffPolicyBindings, key: Key, hyper: HyperT, bank: Bank) -> Me
         state=bindings.agent.start(bindings.agent.init(agent_key)),
         hyper=hyper,
         normalizer=normalize.init(spec.observation_size) if bindings.config.normalize_observations else None,
-        env_state=rollout.start_environments(bindings.environment, bank, begin_key, bindings.config.num_envs),
+        env_state=begin(bindings, bank, begin_key),
         buffer=bindings.buffer.init(rollout.transition_row(bindings.environment, bank, bindings.keep)),
     )
 
 
+def begin(bindings: OffPolicyBindings, bank: Bank, key: Key) -> rollout.EnvBatchState:
+    """Start episodes from the bank; the key is consumed."""
+    env_batch = rollout.start_environments(bindings.environment, bank, key, bindings.config.num_envs)
+    return rollout.with_sums(env_batch, bindings.environment.spec, bank, bindings.config.trained_objective)
+
+
 def restart(bindings: OffPolicyBindings, member: Member, bank: Bank, key: Key, needed: Array) -> Member:
     """Reset the environments and empty the buffer where `needed`, without rewriting stored rows."""
-    fresh = rollout.start_environments(bindings.environment, bank, key, bindings.config.num_envs)
+    fresh = begin(bindings, bank, key)
     return member._replace(
         env_state=trees.where(needed, fresh, member.env_state), buffer=buffers.clear(member.buffer, needed)
     )
@@ -151,7 +157,8 @@ def iterate(
     `learning` is False in the warm-up; by default it is computed from `count`.
 
     Logs, `[]` each, whether it updated the agent (1 or 0), the agent's metrics averaged over the updates, the sum of
-    the rewards, and the numbers of steps in which the simulation produced finite and non-finite numbers.
+    the rewards, the numbers of steps in which the simulation produced finite and non-finite numbers, and
+    `rollout.Finished`.
     """
     hyper = member.hyper
     bindings, member = rollout.parameterized(bindings, member)
@@ -183,9 +190,10 @@ def iterate(
         env_batch, rows, steps = advance(member.env_state._replace(state=announced))
         member = _store(bindings, member._replace(state=state), env_batch, rows, steps)
     check_names("metric of the agent", metrics, METRIC_NAMES)
-    member = member._replace(hyper=hyper)
+    sums, finished = rollout.count_episodes(env_batch.sums, steps)
+    member = member._replace(hyper=hyper, env_state=env_batch._replace(sums=sums))
     counts = jnp.sum(~steps.broken, dtype=jnp.float32), jnp.sum(steps.broken)
-    return member, (jnp.asarray(learns, jnp.float32), metrics, jnp.sum(steps.reward), *counts)
+    return member, (jnp.asarray(learns, jnp.float32), metrics, jnp.sum(steps.reward), *counts, finished)
 
 
 def _store(
@@ -235,19 +243,26 @@ def _maybe_learn(
     return skip() if learning is False else jax.lax.cond(learning, run_updates, skip)
 
 
-def summarize(log: tuple) -> Metrics:
+def summarize(spec: envs.EnvSpec, log: tuple) -> Metrics:
     """Compute the metrics `[]` of a generation from its log.
 
     Returns:
       The agent's metrics, averaged over the updates, NaN without any, or 0 under `jax_debug_nans`; `reward`, the mean
       reward of an environment step; `broken_steps`, the number of steps in which the simulation produced non-finite
-      numbers, which count nowhere else.
+      numbers, which count nowhere else; those of `rollout.training_returns`.
     """
-    updated, metrics, reward, finite, broken = log
+    updated, metrics, reward, finite, broken, finished = log
     count = jnp.sum(updated.astype(jnp.int32)).astype(jnp.float32)  # 0 in the warm-up
     nothing = 0.0 if backend.switch("jax_debug_nans") else jnp.nan  # the flag takes every NaN in a result for an error
     averages = jax.tree.map(lambda values: jnp.where(count > 0, jnp.sum(values) / count, nothing), metrics)
-    return {**averages, "reward": jnp.sum(reward) / jnp.maximum(jnp.sum(finite), 1.0), "broken_steps": jnp.sum(broken)}
+    steps = {"reward": jnp.sum(reward) / jnp.maximum(jnp.sum(finite), 1.0), "broken_steps": jnp.sum(broken)}
+    return {**averages, **steps, **rollout.training_returns(finished, spec)}
+
+
+def rate_training(bindings: OffPolicyBindings, log: tuple) -> Evaluation:
+    """See `rollout.rate_training`."""
+    *_, broken, finished = log
+    return rollout.rate_training(finished, broken, bindings.environment.spec, bindings.config.trained_objective)
 
 
 def _skip(state: PyTree, metrics: PyTree) -> tuple[PyTree, PyTree]:
@@ -344,6 +359,9 @@ def off_policy(
     if not isinstance(agent, OffPolicyAgent):
         raise ValueError("this agent learns on-policy, from its latest rollout; use on_policy instead.")
     rollout.check_sizes(agent, spec)
+    if agent.intrinsic_reward and config.fitness_from == "training":
+        problem = "has no effect on an agent with a reward of its own, whose fitness needs evaluations"
+        raise SettingError("fitness_from", config.fitness_from, problem, "leave it out")
     keep = agent.intrinsic_reward.keep if agent.intrinsic_reward else None
     bindings = OffPolicyBindings(agent, environment, buffers.ring(config.buffer_size or BUFFER_SIZE), config, keep)
     return evaluation.bind_learner(
@@ -351,9 +369,10 @@ def off_policy(
         evaluation.evaluator(agent.act, environment, config, agent.intrinsic_reward),
         init=partial(init, bindings),
         restart=partial(restart, bindings),
-        step=training(partial(iterate, bindings), summarize, config.iterations, _phases(bindings)),
+        step=training(partial(iterate, bindings), partial(summarize, spec), config.iterations, _phases(bindings)),
         steps_per_generation=config.steps_per_generation,
     )._replace(
         untrained_generations=config.untrained_generations,
+        rate_training=partial(rate_training, bindings) if config.fitness_from == "training" else None,
         settings={**environment.settings, **agent.settings, "learner": named("off_policy", config)},
     )

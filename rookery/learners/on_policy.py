@@ -29,13 +29,25 @@ from rookery.factories import (
     unknown_name,
 )
 from rookery.learners import evaluation, rollout
-from rookery.learners.base import Bank, EvaluationConfig, Learner, Member, check_evaluation
+from rookery.learners.base import Bank, FitnessConfig, Learner, Member, check_evaluation
 from rookery.learners.iterations import training
-from rookery.types import Array, HyperT, Key, Metrics, Observation, PyTree, Scalar, StateT, Transition, named
+from rookery.types import (
+    Array,
+    Evaluation,
+    HyperT,
+    Key,
+    Metrics,
+    Observation,
+    PyTree,
+    Scalar,
+    StateT,
+    Transition,
+    named,
+)
 
 
 @dataclass(frozen=True)
-class OnPolicyConfig(EvaluationConfig):
+class OnPolicyConfig(FitnessConfig):
     """Trip counts and sizes of one member's training loop.
 
     Raises:
@@ -91,11 +103,13 @@ class Actors(NamedTuple):
 
 def begin(bindings: OnPolicyBindings, bank: Bank, key: Key) -> Actors:
     """Start episodes from the bank; the key is consumed."""
-    env_batch = rollout.start_environments(bindings.environment, bank, key, bindings.config.num_envs)
-    if bindings.config.stagger_episodes:
-        length = bindings.environment.spec.episode_length
-        env_batch = env_batch._replace(state=time_limit.stagger(env_batch.state, length))
-    return start_actors(env_batch, bindings.environment.spec)
+    config, environment = bindings.config, bindings.environment
+    env_batch = rollout.start_environments(environment, bank, key, config.num_envs)
+    spec, whole = environment.spec, True
+    if config.stagger_episodes:
+        state, whole = time_limit.stagger(env_batch.state, spec.episode_length)
+        env_batch = env_batch._replace(state=state)
+    return start_actors(rollout.with_sums(env_batch, spec, bank, config.trained_objective, whole), spec)
 
 
 def start_actors(env_batch: rollout.EnvBatchState, spec: envs.EnvSpec) -> Actors:
@@ -139,8 +153,8 @@ def restart(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, ne
 def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, count: Array) -> tuple[Member, tuple]:
     """Run one rollout, then one update; the rollout's observations are normalised by the statistics from before it.
 
-    See `iterations.IterateFn`. Logs the agent's metrics, the mean reward of an agent's step, and the number of steps in
-    which the simulation produced non-finite numbers, which have no part in the mean, `[]` each.
+    See `iterations.IterateFn`. Logs the agent's metrics, the mean reward of an agent's step, the number of steps in
+    which the simulation produced non-finite numbers, which have no part in the mean, `[]` each, and `rollout.Finished`.
     """
     hyper = member.hyper
     bindings, member = rollout.parameterized(bindings, member)
@@ -149,7 +163,7 @@ def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, co
     keys = jax.random.split(act_key, bindings.config.rollout_length)
     explore = partial(_explore, bindings, member)
     discount, actors = member.hyper.discount, member.env_state
-    actors, rows = collect(explore, bindings.environment, bank, discount, actors, keys)
+    actors, rows, finished = collect(explore, bindings.environment, bank, discount, actors, keys)
     # Learn, normalised as the policy acted.
     batch = rows._replace(
         observation=rollout.normalize_features(member.normalizer, rows.observation),
@@ -167,19 +181,26 @@ def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, co
     )
     broken = rows.extras.broken
     reward = normalize.mean_of(counts & ~broken, rows.reward)
-    return member, (metrics, reward, jnp.sum(broken.reshape(*broken.shape[:2], -1)[..., 0]))
+    return member, (metrics, reward, jnp.sum(broken.reshape(*broken.shape[:2], -1)[..., 0]), finished)
 
 
-def summarize(log: tuple) -> Metrics:
+def summarize(spec: envs.EnvSpec, log: tuple) -> Metrics:
     """Compute the metrics `[]` of a generation from its log.
 
     Returns:
       The agent's metrics, averaged over the updates; `reward`, the mean reward of an agent's step; `broken_steps`, the
-      number of steps in which the simulation produced non-finite numbers.
+      number of steps in which the simulation produced non-finite numbers; those of `rollout.training_returns`.
     """
-    metrics, reward, broken = log
+    metrics, reward, broken, finished = log
     averages = jax.tree.map(jnp.mean, metrics)
-    return {**averages, "reward": jnp.mean(reward), "broken_steps": jnp.sum(broken)}
+    steps = {"reward": jnp.mean(reward), "broken_steps": jnp.sum(broken)}
+    return {**averages, **steps, **rollout.training_returns(finished, spec)}
+
+
+def rate_training(bindings: OnPolicyBindings, role: int | None, log: tuple) -> Evaluation:
+    """See `rollout.rate_training`."""
+    *_, broken, finished = log
+    return rollout.rate_training(finished, broken, bindings.environment.spec, bindings.config.trained_objective, role)
 
 
 def _explore(bindings: OnPolicyBindings, member: Member, observation: Observation, keys: Key) -> tuple[PyTree, Array]:
@@ -195,7 +216,7 @@ ExploreBatchFn = Callable[[Observation, Key], tuple[PyTree, Array]]
 
 def collect(
     explore: ExploreBatchFn, environment: envs.Environment, bank: Bank, discount: Scalar, actors: Actors, keys: Array
-) -> tuple[Actors, Transition]:
+) -> tuple[Actors, Transition, rollout.Finished | None]:
     """Collect one rollout, with automatic resets.
 
     Args:
@@ -207,16 +228,17 @@ def collect(
       keys: `[T]`, one for each step; consumed.
 
     Returns:
-      The environments after the rollout, and the transitions `[T, E, ...]` with extras `RolloutExtras`. The reward of a
-      broken step is the worst value of the rollout (`returns.worst_value`).
+      The environments after the rollout; the transitions `[T, E, ...]` with extras `RolloutExtras`, where the reward of
+      a broken step is the worst value of the rollout (`returns.worst_value`); and the episodes that ended.
     """
     draws = jax.vmap(partial(_draw, bank, actors.env_batch.num_envs))(keys)
-    actors, rows = jax.lax.scan(partial(_act, explore, environment, bank, discount), actors, draws)
+    actors, (rows, finished) = jax.lax.scan(partial(_act, explore, environment, bank, discount), actors, draws)
     broken = rows.extras.broken
     known = rows.reward, rows.terminated, rows.extras.counts & ~broken
     flat = (leaf.reshape(-1, *environment.spec.agents) for leaf in known)
     worst = returns.worst_value(*flat, discount=discount)
-    return actors, rows._replace(reward=jnp.where(broken, jnp.broadcast_to(worst, rows.reward.shape), rows.reward))
+    rows = rows._replace(reward=jnp.where(broken, jnp.broadcast_to(worst, rows.reward.shape), rows.reward))
+    return actors, rows, jax.tree.map(partial(jnp.sum, axis=0), finished)
 
 
 def _draw(bank: Bank, num_envs: int, key: Key) -> tuple[Array, auto_reset.Draws]:
@@ -233,19 +255,21 @@ def _act(
     discount: Scalar,
     actors: Actors,
     draws: tuple[Array, auto_reset.Draws],
-) -> tuple[Actors, Transition]:
+) -> tuple[Actors, tuple[Transition, rollout.Finished | None]]:
     """Step every environment once."""
     action, log_prob = explore(actors.env_batch.observation, draws[0])
     clipped = action if environment.spec.unbounded else _clip_action(action)
     stepped = jax.vmap(partial(auto_reset.step, environment, bank))(actors.env_batch.state, clipped, draws[1])
     env_batch, rows, steps = rollout.record(actors.env_batch, action, stepped)
+    sums, finished = rollout.count_episodes(env_batch.sums, steps, actors.counts if environment.spec.team else None)
     accumulated = steps.reward + jnp.broadcast_to(discount, steps.reward.shape) * actors.accumulated
     ended = steps.ended | ~actors.counts
     broken = jnp.broadcast_to(steps.broken.reshape(-1, *[1] * len(environment.spec.agents)), ended.shape)
     extras = RolloutExtras(log_prob, ended, actors.counts, accumulated, broken)
     episode_over = jax.vmap(jnp.all)(steps.ended)
+    env_batch = env_batch._replace(sums=sums)
     next_actors = Actors(env_batch, trees.where(episode_over, True, ~ended), jnp.where(ended, 0.0, accumulated))
-    return next_actors, rows._replace(extras=extras)
+    return next_actors, (rows._replace(extras=extras), finished)
 
 
 def _clip_action(action: PyTree) -> PyTree:
@@ -307,10 +331,11 @@ def on_policy(
         evaluator,
         init=partial(init, bindings),
         restart=partial(restart, bindings),
-        step=training(partial(iterate, bindings), summarize, config.evaluate_every),
+        step=training(partial(iterate, bindings), partial(summarize, spec), config.evaluate_every),
         steps_per_generation=config.steps_per_generation,
     )._replace(
         team=agent.team,
+        rate_training=partial(rate_training, bindings, role) if config.fitness_from == "training" else None,
         settings={**environment.settings, **agent.settings, "learner": named("on_policy", config)},
     )
 

@@ -1,23 +1,60 @@
 """Acting in environments: steps for training, and the checks that every learner makes of its parts."""
 
 import collections
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from rookery import hyperparams, normalize, trees
+from rookery.agents import backend
 from rookery.agents.base import ActFn, Agent, KeepFn, OffPolicyAgent, OnPolicyAgent
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
 from rookery.envs.check import check_interface
 from rookery.envs.wrappers import auto_reset
-from rookery.factories import check_names
+from rookery.factories import RETURN, TRAIN_RETURN, check_names
 from rookery.hyperparams import Space
 from rookery.learners.base import (
     Bank,
     Member,
 )
-from rookery.types import Array, Genotype, HyperT, Key, Observation, ParamsT, PyTree, StateT, Transition
+from rookery.types import (
+    Array,
+    Evaluation,
+    Genotype,
+    HyperT,
+    Key,
+    Metrics,
+    Observation,
+    ParamsT,
+    PyTree,
+    StateT,
+    Transition,
+)
+
+
+class EpisodeSums(NamedTuple):
+    """Sums over the running episodes of a member's environments, from which its training returns are computed."""
+
+    scores: Mapping[str, Array]
+    """`return`, and the objective by its name -> `[E]`, or `[E, I]` of the agents of a team."""
+    length: Array
+    """`[E]` int32, steps."""
+    whole: Array
+    """`[E]` bool: the sums began with the episode, which did not begin later, as `stagger_episodes` lets it."""
+
+
+class Finished(NamedTuple):
+    """Sums over the episodes that ended in a step, or in several; those in which the physics broke are left out."""
+
+    ended_episodes: Array
+    """`[]` int32, number of episodes."""
+    ended_scores: Mapping[str, Array]
+    """Name -> `[]`, or `[I]`."""
+    ended_length: Array
+    """`[]`, steps."""
 
 
 class EnvBatchState(NamedTuple):
@@ -27,6 +64,8 @@ class EnvBatchState(NamedTuple):
     """`[E, ...]`."""
     observation: Observation
     """`[E, ...]`."""
+    sums: EpisodeSums | None = None
+    """Of the running episodes; None: no training returns are computed."""
 
     @property
     def num_envs(self) -> int:
@@ -38,6 +77,108 @@ def start_environments(environment: Environment, bank: Bank, key: Key, num_envs:
     """Start `num_envs` episodes from states drawn from the bank; the key is consumed."""
     state, step = auto_reset.start_environments(environment, bank, key, num_envs)
     return EnvBatchState(state, step.observation)
+
+
+def with_sums(
+    env_batch: EnvBatchState, spec: EnvSpec, bank: Bank, objective: str | None, whole: Array | bool = True
+) -> EnvBatchState:
+    """Environments whose episodes have just begun, with the sums of training returns; see `EpisodeSums`."""
+    count = env_batch.num_envs
+    scores = {RETURN: jnp.zeros((count, *spec.agents))}
+    if objective is not None:
+        scores[objective] = jnp.zeros((count, *bank[1].measures[objective].shape[1:]))
+    return env_batch._replace(sums=EpisodeSums(scores, jnp.zeros(count, jnp.int32), jnp.full(count, whole)))
+
+
+def count_episodes(
+    sums: EpisodeSums | None, steps: Step, counts: Array | None = None
+) -> tuple[EpisodeSums | None, Finished | None]:
+    """Add a step of every environment to the sums, which begin again where an episode ended.
+
+    Args:
+      sums: before the step; None: nothing is counted.
+      steps: `[E, ...]`.
+      counts: `[E, I]` bool, the agents of a team whose tasks had not ended before the step; None: all.
+
+    Returns:
+      The sums after the step, and those of the episodes that ended in it.
+    """
+    if sums is None:
+        return None, None
+    scores = {}
+    for name, total in sums.scores.items():
+        added = steps.reward if name == RETURN else (steps.measures or {})[name]
+        if counts is not None:
+            added = jnp.where(counts if added.ndim == counts.ndim else counts.any(axis=-1), added, 0.0)
+        scores[name] = total + added
+    after, over = EpisodeSums(scores, sums.length + 1, sums.whole), jax.vmap(jnp.all)(steps.ended)
+    known = over & sums.whole & ~steps.broken
+    sums_of_episodes = scores, after.length.astype(jnp.float32)
+    ended = trees.where(known, sums_of_episodes, _zeros(sums_of_episodes))
+    finished = Finished(jnp.sum(known, dtype=jnp.int32), *jax.tree.map(partial(jnp.sum, axis=0), ended))
+    return trees.where(over, _zeros(after)._replace(whole=jnp.ones_like(over)), after), finished
+
+
+_zeros = partial(jax.tree.map, jnp.zeros_like)
+
+
+def training_returns(finished: Finished | None, spec: EnvSpec) -> Metrics:
+    """The metrics of the training episodes of a generation, `[]` each.
+
+    Args:
+      finished: leaves `[T, ...]`, of all steps or iterations.
+      spec: of the environment.
+
+    Returns:
+      `train_episodes`, the number of episodes that ended in the generation; their mean return, `train_return`, and
+      length in steps, `train_episode_length`, NaN if there are none (0 under `jax_debug_nans`); of a team
+      `train_return/<agent>` as well. {} if nothing was counted.
+    """
+    if finished is None:
+        return {}
+    episodes, scores, length = mean_episode(finished)
+    names = spec.team.names if spec.team else ()
+    agents = {f"{TRAIN_RETURN}/{name}": scores[RETURN][i] for i, name in enumerate(names)}
+    lengths = {"train_episodes": episodes, "train_episode_length": length}
+    return {TRAIN_RETURN: jnp.mean(scores[RETURN]), **agents, **lengths}
+
+
+def rate_training(
+    finished: Finished, broken: Array, spec: EnvSpec, objective: str | None, role: int | None = None
+) -> Evaluation:
+    """The fitness of the training episodes of a generation; see `learners.base.RateTrainingFn`.
+
+    Args:
+      finished: leaves `[T, ...]`, of all iterations.
+      broken: `[T]`, steps in which the physics broke.
+      spec: of the environment.
+      objective: the measure whose sum over an episode is the fitness; None: the return.
+      role: index of the agent of a team whose score is the fitness; None: the mean of all agents.
+    """
+    episodes, scores, length = mean_episode(finished)
+    count = jnp.sum(broken)
+    is_known = (episodes > 0) & (count == 0)
+    score = jnp.where(is_known, jnp.broadcast_to(scores[objective or RETURN], spec.agents), jnp.nan)
+    return Evaluation(
+        fitness=jnp.mean(score) if role is None else score[role],
+        descriptor=jnp.zeros((0,)),
+        returns=jnp.mean(scores[RETURN])[None],
+        lengths=length[None],
+        broken=count,
+        roles=score if spec.team else (),
+    )
+
+
+def mean_episode(finished: Finished) -> tuple[Array, Mapping[str, Array], Array]:
+    """The number of episodes `[]` int32, and the means of their scores, name -> `[]` or `[I]`, and lengths `[]`."""
+    total = jax.tree.map(partial(jnp.sum, axis=0), finished)
+    nothing = 0.0 if backend.switch("jax_debug_nans") else jnp.nan  # the flag takes every NaN in a result for an error
+    count = total.ended_episodes.astype(jnp.float32)
+
+    def mean(values: Array) -> Array:
+        return jnp.where(count > 0, values / jnp.maximum(count, 1.0), nothing)
+
+    return total.ended_episodes, jax.tree.map(mean, total.ended_scores), mean(total.ended_length)
 
 
 def load_genotype(agent: Agent, member: Member[Any, HyperT], genotype: Genotype[Any, HyperT]) -> Member[Any, HyperT]:
@@ -170,7 +311,7 @@ def record(
     state, step = stepped
     extras = jax.vmap(keep)(step) if keep else ()
     transition = Transition(env_batch.observation, action, step.reward, step.final_observation, step.terminated, extras)
-    return EnvBatchState(state, step.observation), transition, step
+    return env_batch._replace(state=state, observation=step.observation), transition, step
 
 
 def after(state: EnvState, results: PyTree) -> EnvState:

@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 
 from rookery import hyperparams, trees
-from rookery.factories import AGENT_RETURN, METRIC_NAMES, check_names, config_from
+from rookery.factories import AGENT_RETURN, METRIC_NAMES, SettingError, check_names, config_from
 from rookery.hyperparams import Space
 from rookery.learners import widths
 from rookery.learners.base import Bank, Learner, Member, check_learner, genotype
 from rookery.learners.iterations import divisible
+from rookery.learners.rollout import PREFIX
 from rookery.populations import base, pb2, ratings, rebuild, selection
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.config import PbtConfig, Timing, check_population, counts, timing
@@ -48,9 +49,11 @@ class PbtShared(NamedTuple):
     """`[P]` int32, the member of the last generation that each member was copied from."""
     recent: Array
     """`[P, smooth]`, the latest values of each member's lineage that it was selected by (fitness or rating), newest
-    first; 0 before the first ones."""
+    first; 0 before the first ones, or NaN if training episodes give the fitness."""
     history: PyTree
     """The observations of the PB2 bandit; () without one."""
+    unproven: PyTree = ()
+    """`[P]` bool, members in whose slots no training episode has ended yet, where these give the fitness; else ()."""
 
 
 PbtState = ProgramState[Member[StateT, HyperT], PbtShared]
@@ -70,11 +73,17 @@ def create(bindings: PbtBindings, keys: Key, bank: Bank) -> PbtState:
     """Create members with initial parameters, and hyper-parameters sampled from the space."""
     size = bindings.population_size
     members = init_members(bindings.learner, bindings.space, size, bindings.placement, keys, bank)
-    recent = jnp.zeros((size, bindings.config.smooth))
     history = pb2.empty(bindings.space, size) if bindings.config.perturb == "pb2" else ()
-    return ProgramState(
-        members, PbtShared(jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), recent, history)
-    )
+    recent, unproven = no_fitness(bindings, size)
+    shared = PbtShared(jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), recent, history, unproven)
+    return ProgramState(members, shared)
+
+
+def no_fitness(bindings: PbtBindings, *shape: int) -> tuple[Array, PyTree]:
+    """The fields `recent` and `unproven` of new members, `[*shape, smooth]` and `[*shape]`."""
+    if bindings.learner.rate_training is None:
+        return jnp.zeros((*shape, bindings.config.smooth)), ()
+    return jnp.full((*shape, bindings.config.smooth), jnp.nan), jnp.ones(shape, bool)
 
 
 def init_members(
@@ -116,14 +125,46 @@ def train_member(
     return divisible(learner.step).advance(member, log, bank, key, *when)
 
 
-def evaluate_member(learner: Learner, member: Member, work: WorkOfMember, bank: Bank) -> tuple[Evaluation, Metrics]:
-    """Evaluate a trained member and summarize its training. If what it learned is not finite, fitness is NaN,
-    and not for broken physics."""
-    evaluation = learner.evaluate(genotype(member), bank, work.evaluate_key)
+def evaluate_member(
+    learner: Learner, member: Member, work: WorkOfMember, bank: Bank
+) -> tuple[Evaluation, Array, Metrics]:
+    """Evaluate a trained member, or rate its training; whether what it learned is finite, `[]`; and the metrics of its
+    training. If it is not, fitness is NaN, and not for broken physics."""
+    if learner.rate_training is None:
+        evaluation = learner.evaluate(genotype(member), bank, work.evaluate_key)
+    else:
+        evaluation = learner.rate_training(work.log)
     is_finite = trees.all_finite((member.state, member.normalizer))
     fitness, broken = jnp.where(is_finite, evaluation.fitness, jnp.nan), jnp.where(is_finite, evaluation.broken, 0)
     evaluation = evaluation._replace(fitness=fitness, broken=broken)
-    return evaluation, divisible(learner.step).summarize(work.log)
+    return evaluation, is_finite, divisible(learner.step).summarize(work.log)
+
+
+def has_diverged(learner: Learner, fitness: Array, is_finite: Array, broken: Array) -> Array:
+    """Whether the parameters of members are why their fitness is missing, `[P]` bool, not broken physics or the lack of
+    a training episode."""
+    return ~jnp.isfinite(fitness) & (broken == 0) if learner.rate_training is None else ~is_finite
+
+
+def keep_last(shared: PbtShared, fitness: Array, is_known: Array) -> tuple[PbtShared, Array]:
+    """The fitness with the last one of members in whose generation no training episode ended.
+
+    Args:
+      shared: before the generation.
+      fitness: `[P]`, or `[I, P]` of the roles of a team.
+      is_known: of the same shape, bool: the fitness is that of this generation.
+    """
+    if isinstance(shared.unproven, tuple):
+        return shared, fitness
+    fitness = jnp.where(is_known, fitness, shared.recent[..., 0])
+    return shared._replace(unproven=shared.unproven & ~is_known), fitness
+
+
+def is_rated(learner: Learner, learned: Metrics, is_finite: Array, broken: Array) -> Array:
+    """Whether a generation gives members a fitness, or a reason why they have none; `[P]` bool."""
+    if learner.rate_training is None:
+        return jnp.ones_like(is_finite)
+    return (learned["train_episodes"] > 0) | (broken > 0) | ~is_finite
 
 
 def finish(bindings: PbtBindings, state: PbtState, work: Work) -> tuple[PbtState, Metrics]:
@@ -138,12 +179,14 @@ def finish(bindings: PbtBindings, state: PbtState, work: Work) -> tuple[PbtState
     size, members = bindings.population_size, state.members
     bank, (exploit_key, perturb_key, restart_key) = work.shared
     # Evaluate, each member on the device that has it.
-    evaluation, learned = bindings.placement.map(
+    evaluation, is_finite, learned = bindings.placement.map(
         partial(evaluate_member, bindings.learner), (members, work.members), (bank,)
     )
-    diverged = ~jnp.isfinite(evaluation.fitness) & (evaluation.broken == 0)
+    diverged = has_diverged(bindings.learner, evaluation.fitness, is_finite, evaluation.broken)
+    is_known = is_rated(bindings.learner, learned, is_finite, evaluation.broken)
+    shared, selected_by = keep_last(state.shared, evaluation.fitness, is_known)
+    evaluation = evaluation._replace(fitness=selected_by)
     metrics = metrics_of(members.hyper, state.shared.parents, evaluation, learned, diverged)
-    selected_by = evaluation.fitness
     if bindings.rating_opponents is not None:
         exploit_key, rating_key = jax.random.split(exploit_key)
         by_role = ratings.rate(
@@ -152,7 +195,7 @@ def finish(bindings: PbtBindings, state: PbtState, work: Work) -> tuple[PbtState
         metrics["rating"] = selected_by = bindings.placement.everywhere(partial(jnp.mean, axis=0), by_role)
 
     # Select, by fitness smoothed along the lineage; then inherit and perturb.
-    shared, fitness = record_fitness(bindings, state.shared, members.hyper, selected_by)
+    shared, fitness = record_fitness(bindings, shared, members.hyper, selected_by, is_known)
     if bindings.config.smooth > 1:
         metrics[smoothed(bindings)] = fitness
     if bindings.config.exploit == "none":
@@ -163,8 +206,14 @@ def finish(bindings: PbtBindings, state: PbtState, work: Work) -> tuple[PbtState
         needed = (parents != jnp.arange(size)) & diverged
         members = bindings.placement.map(clear, (members, base.member_keys(restart_key, size), needed), (bank,))
     recent = bindings.placement.everywhere(trees.take, shared.recent, parents)
-    shared = shared._replace(generation=shared.generation + 1, parents=parents, recent=recent)
+    unproven = still_unproven(shared.unproven, evaluation.broken > 0, parents != jnp.arange(size))
+    shared = shared._replace(generation=shared.generation + 1, parents=parents, recent=recent, unproven=unproven)
     return ProgramState(members, shared), metrics
+
+
+def still_unproven(unproven: PyTree, broken: Array, is_child: Array) -> PyTree:
+    """`PbtShared.unproven` of the next generation: also children, and members in whose training the physics broke."""
+    return () if isinstance(unproven, tuple) else unproven | broken | is_child
 
 
 def smoothed(bindings: PbtBindings) -> str:
@@ -172,14 +221,16 @@ def smoothed(bindings: PbtBindings) -> str:
     return "smoothed_fitness" if bindings.rating_opponents is None else "smoothed_rating"
 
 
-def record_fitness(bindings: PbtBindings, shared: PbtShared, hyper: Hyper, fitness: Array) -> tuple[PbtShared, Array]:
+def record_fitness(
+    bindings: PbtBindings, shared: PbtShared, hyper: Hyper, fitness: Array, is_known: Array | bool = True
+) -> tuple[PbtShared, Array]:
     """Record the fitness, or the rating, `[P]` of this generation; returns also its smoothed value `[P]`, which is used
-    for selection."""
+    for selection. A bandit learns nothing from an earlier one, where `is_known` `[P]` is False."""
     history = shared.history
     if bindings.config.perturb == "pb2":
         # Nothing is known before the first evaluation, and without updates no hyper-parameter has an effect.
         first = max(1, bindings.learner.untrained_generations)
-        before = jnp.where(shared.generation >= first, shared.recent[:, 0], jnp.nan)
+        before = jnp.where((shared.generation >= first) & is_known, shared.recent[:, 0], jnp.nan)
         history = pb2.record(history, bindings.space, shared.generation, hyper, before, fitness)
     recent = jnp.concatenate([fitness[:, None], shared.recent[:, :-1]], axis=1)
     known = (jnp.arange(bindings.config.smooth) <= shared.generation)[None] & jnp.isfinite(recent)
@@ -203,10 +254,14 @@ def exploit(
     Returns:
       The parents `[P]` int32, and the members after inheritance and perturbation.
     """
-    config = bindings.config
+    config, has_unproven = bindings.config, not isinstance(shared.unproven, tuple)
+    if has_unproven:  # neither a parent nor replaced
+        fitness = jnp.where(shared.unproven, jnp.nan, fitness)
     parents = bindings.placement.everywhere(
         partial(select, config, timing_of(bindings)), fitness, shared.generation, keys[0]
     )
+    if has_unproven:
+        parents = jnp.where(shared.unproven, jnp.arange(bindings.population_size), parents)
     donors, is_new = None, parents != jnp.arange(bindings.population_size)
     if config.exploit == "multi-frequency":
         donors = selection.donors(fitness, parents, config.frequencies)
@@ -367,9 +422,22 @@ def bind(
     check_learner(learner, space)
     config = config_from(PbtConfig, config, options, ("population_size", "rating_opponents"))
     check_population(config, population_size)
+    if learner.rate_training is not None:
+        _check_rates_training(learner, space or learner.space, rating_opponents)
     if rating_opponents is not None:
         ratings.check_opponents(learner, population_size, rating_opponents)
     return PbtBindings(learner, space or learner.space, config, population_size, placement, rating_opponents)
+
+
+def _check_rates_training(learner: Learner, space: Space, rating_opponents: int | None) -> None:
+    """Check that training episodes can give the fitness of members."""
+    if rating_opponents is not None:
+        problem = "has no effect on members that are selected by ratings"
+        raise SettingError("fitness_from", "training", problem, "leave it out, or give {select_by} fitness")
+    own = [name for name in space.defaults._fields if name.startswith(PREFIX)]
+    if own and learner.evaluator and learner.evaluator.config.objective is None:
+        problem = f"compares returns in different environments, since members differ in {{{own[0]}}}"
+        raise SettingError("fitness_from", "training", problem, "give {objective}, or leave it out")
 
 
 def as_program(

@@ -27,12 +27,17 @@ from rookery.populations.pbt import (
     as_program,
     bind,
     exploit,
+    has_diverged,
+    is_rated,
+    keep_last,
     metrics_of,
+    no_fitness,
     prepare,
     record_fitness,
     restart,
     settings_of,
     smoothed,
+    still_unproven,
 )
 from rookery.populations.pbt import advance as pbt_advance
 from rookery.populations.pbt import evaluate_member as pbt_evaluate_member
@@ -64,11 +69,11 @@ def create(bindings: RolePbtBindings, keys: Key, bank: Bank) -> ProgramState:
     members = bindings.role.placement.map(
         bindings.role.learner.init, (base.member_keys(member_key, size), hyper), (bank,)
     )
-    recent = jnp.zeros((bindings.role_count, size, bindings.role.config.smooth))
+    recent, unproven = no_fitness(bindings.role, bindings.role_count, size)
     history = pb2.empty(space, size) if bindings.role.config.perturb == "pb2" else ()
     history = trees.stack([history] * bindings.role_count)
     parents = jnp.arange(size * bindings.role_count, dtype=jnp.int32)
-    return ProgramState(members, PbtShared(jnp.zeros((), jnp.int32), parents, recent, history))
+    return ProgramState(members, PbtShared(jnp.zeros((), jnp.int32), parents, recent, history, unproven))
 
 
 def match(key: Key, size: int, count: int) -> Array:
@@ -117,11 +122,13 @@ def advance(
     return state, work._replace(shared=(*work.shared, places))
 
 
-def evaluate_member(learner: Learner, member: Member, work: WorkOfMember, bank: Bank) -> tuple[Evaluation, Metrics]:
-    """Evaluate a team; the fitness of a role is NaN if what it learned is not finite."""
-    evaluation, metrics = pbt_evaluate_member(learner, member, work, bank)
+def evaluate_member(
+    learner: Learner, member: Member, work: WorkOfMember, bank: Bank
+) -> tuple[Evaluation, Array, Metrics]:
+    """Evaluate a team, `is_finite` is `[I]`; the fitness of a role is NaN if what it learned is not finite."""
+    evaluation, _, metrics = pbt_evaluate_member(learner, member, work, bank)
     is_finite = jax.vmap(trees.all_finite)((member.state, member.normalizer))
-    return evaluation._replace(roles=jnp.where(is_finite, evaluation.roles, jnp.nan)), metrics
+    return evaluation._replace(roles=jnp.where(is_finite, evaluation.roles, jnp.nan)), is_finite, metrics
 
 
 def finish(bindings: RolePbtBindings, state: ProgramState, work: Work) -> tuple[ProgramState, Metrics]:
@@ -135,15 +142,19 @@ def finish(bindings: RolePbtBindings, state: ProgramState, work: Work) -> tuple[
     one_role, size = bindings.role, bindings.role.population_size
     bank, (exploit_key, restart_key), places = work.shared
     # Evaluate the teams in which the members have trained.
-    evaluation, learned = one_role.placement.map(
+    evaluation, is_finite, learned = one_role.placement.map(
         partial(evaluate_member, one_role.learner), (state.members, work.members), (bank,)
     )
     inverse = jnp.argsort(places, axis=0)  # from the slots of the teams back to the slots of the roles
     # Undo the draw of teams: selection compares the members of a role.
     members = permute_roles(state.members, inverse, one_role.placement.move)
-    of_teams = ~jnp.isfinite(evaluation.roles) & (evaluation.broken == 0)[:, None]
+    broken, learner = jnp.broadcast_to(evaluation.broken[:, None], inverse.shape), one_role.learner
+    of_teams = has_diverged(learner, evaluation.roles, is_finite, broken)
     take = partial(one_role.placement.everywhere, partial(jnp.take_along_axis, axis=0))
     fitness, diverged = take(evaluation.roles, inverse), take(of_teams, inverse)
+    is_known = take(is_rated(learner, jax.tree.map(lambda leaf: leaf[:, None], learned), is_finite, broken), inverse).T
+    shared, fitness = keep_last(state.shared, fitness.T, is_known)
+    fitness = fitness.T
     metrics = _metrics(members, state.shared.parents, evaluation, learned, (fitness, diverged))
     metrics |= {f"best_fitness/{name}": _best(fitness[:, i]) for i, name in enumerate(bindings.names)}
 
@@ -154,15 +165,17 @@ def finish(bindings: RolePbtBindings, state: ProgramState, work: Work) -> tuple[
         metrics["rating"] = fitness.reshape(-1)
 
     # Exploit within each role, then clear what does not belong to a copy.
-    shared, members, parents, means = _exploit(bindings, state.shared, members, fitness, exploit_key)
+    shared, members, parents, means = _exploit(bindings, shared, members, fitness, is_known, exploit_key)
     if one_role.config.smooth > 1:
         metrics[smoothed(one_role)] = means.reshape(-1)
     if one_role.config.exploit != "none":
         clear = partial(restart, one_role.learner, False)
         needed = base.member_keys(restart_key, size), of_teams.any(axis=1)
         members = one_role.placement.map(clear, (members, *needed), (bank,))
+    is_child = parents != jnp.arange(size)[:, None]
+    unproven = still_unproven(shared.unproven, take(broken > 0, inverse).T, is_child.T)
     parents = (parents * bindings.role_count + jnp.arange(bindings.role_count)[None]).astype(jnp.int32).reshape(-1)
-    shared = shared._replace(generation=shared.generation + 1, parents=parents)
+    shared = shared._replace(generation=shared.generation + 1, parents=parents, unproven=unproven)
     return ProgramState(members, shared), metrics
 
 
@@ -173,16 +186,18 @@ def _best(fitness: Array) -> Array:
 
 
 def _exploit(
-    bindings: RolePbtBindings, shared: PbtShared, members: Member, fitness: Array, key: Key
+    bindings: RolePbtBindings, shared: PbtShared, members: Member, fitness: Array, is_known: Array, key: Key
 ) -> tuple[PbtShared, Member, Array, Array]:
-    """Select within every role, each with a separate key, by the fitness or the ratings `[P, I]`.
+    """Select within every role, each with a separate key, by the fitness or the ratings `[P, I]`; for `is_known`,
+    `[I, P]`, see `record_fitness`.
 
     Returns:
       The shared state; the members; the parents `[P, I]`, as slots within the role; and the smoothed values used for
       selection, `[P, I]`.
     """
     inherited = _swap_axes((members.state, members.hyper, members.normalizer))
-    roles = shared.recent, shared.history, inherited, fitness.T, base.member_keys(key, bindings.role_count)
+    recorded = shared.recent, shared.history, shared.unproven
+    roles = recorded, inherited, (fitness.T, is_known), base.member_keys(key, bindings.role_count)
     # `lax.map` and not `vmap`: under `vmap` the branch of the bandit would become a select.
     selected = jax.lax.map(partial(_exploit_role, bindings.role, shared.generation), roles)
     recent, history, inherited, parents, means = selected
@@ -192,11 +207,11 @@ def _exploit(
 
 
 def _exploit_role(bindings: PbtBindings, generation: Array, role: tuple) -> tuple:
-    recent, history, inherited, fitness, key = role
+    (recent, history, unproven), inherited, (fitness, is_known), key = role
     survivors = jnp.arange(fitness.shape[0], dtype=jnp.int32)
     members = Member(*inherited, env_state=(), buffer=())
-    before = PbtShared(generation, survivors, recent, history)
-    shared, means = record_fitness(bindings, before, members.hyper, fitness)
+    before = PbtShared(generation, survivors, recent, history, unproven)
+    shared, means = record_fitness(bindings, before, members.hyper, fitness, is_known)
     parents = survivors
     if bindings.config.exploit != "none":
         parents, members = exploit(bindings, shared, members, means, tuple(jax.random.split(key)))

@@ -20,7 +20,7 @@ from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.check import check_interface
 from rookery.envs.tasks.functions import Function
 from rookery.envs.wrappers.teams import check_alone
-from rookery.factories import Within, check_fields
+from rookery.factories import SettingError, Within, check_fields
 from rookery.hyperparams import Space
 from rookery.learners import widths
 from rookery.learners.base import EvaluationConfig, Learner, genotype
@@ -345,6 +345,9 @@ def learner_scoring(
         raise ValueError(
             f"{widths.NAME} cannot be chosen with a repertoire, whose variations mix the parameters of two elites."
         )
+    if learner.rate_training is not None:
+        problem = "has no effect with a repertoire, which needs the descriptors of evaluations"
+        raise SettingError("fitness_from", "training", problem, "leave it out")
     return Scoring(
         name=learner.spec.name,
         init_genotype=partial(_init_agent, learner, space or learner.space),

@@ -243,15 +243,16 @@ class Checkpointer:
     def _restore(self, template: StateT, generation: int | None, partial: bool) -> tuple[StateT, dict[str, Any], int]:
         body, wanted = self._find(generation), leaf_specs.specs(template)
         saved = body["leaves"]
-        found = leaf_specs.numbers(saved, wanted) if partial else list(range(len(saved)))
-        if differences := leaf_specs.differences([saved[number] for number in found], wanted):
+        found = leaf_specs.numbers(saved, wanted)
+        there = [saved[number] for number in found if number is not None] if partial else saved
+        if differences := leaf_specs.differences(there, wanted):
             raise CheckpointError(
                 f"The checkpoint of generation {body['generation']} in {self.directory} does not fit this run: "
                 f"{'; '.join(differences[:3])}{'; ...' if len(differences) > 3 else ''}. "
                 "Resume it with the program or configuration, and the version of rookery, that wrote it."
             )
         targets = leaf_specs.restore_targets(template, found)
-        arrays = self._read(body, targets, _read_part if len(found) < len(saved) else _read_all)
+        arrays = self._read(body, targets, _read_part if len(there) < len(saved) else _read_all)
         return leaf_specs.restored(template, saved, found, arrays), body["metadata"], body["generation"]
 
     def _read(

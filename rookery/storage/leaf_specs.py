@@ -61,14 +61,23 @@ def specs(tree: PyTree) -> list[LeafSpec]:
 
 
 def differences(saved: Sequence[LeafSpec], wanted: Sequence[LeafSpec]) -> list[str]:
-    """The differences between the leaf specs of a checkpoint and of a template, as text; empty if they match."""
+    """The differences between the leaf specs of a checkpoint and of a template, as text; empty if they match.
+
+    The checkpoint may lack what older versions did not have.
+    """
     there, here = ({spec["path"]: f"{spec['dtype']} {spec['shape']}" for spec in side} for side in (saved, wanted))
     found = [
         f"{path} is {there.get(path, 'absent')} in the checkpoint and {here.get(path, 'absent')} in the run"
         for path in dict.fromkeys([*here, *there])
-        if here.get(path) != there.get(path)
+        if here.get(path) != there.get(path) and not (path not in there and _begins_at_zero(path))
     ]
-    return found or (["the leaves are in another order"] if list(here) != list(there) else [])
+    common = [path for path in here if path in there]
+    return found or (["the leaves are in another order"] if common != list(there) else [])
+
+
+def _begins_at_zero(path: str) -> bool:
+    """Whether older versions did not have a leaf, which is 0 in their runs: the sums of training returns."""
+    return ".sums." in path or ".ended_" in path
 
 
 def stored(tree: PyTree) -> dict[str, Stored]:
@@ -76,32 +85,33 @@ def stored(tree: PyTree) -> dict[str, Stored]:
     return {str(i): leaf for i, leaf in enumerate(jax.tree.leaves(tree)) if _is_stored(leaf)}
 
 
-def numbers(saved: Sequence[LeafSpec], wanted: Sequence[LeafSpec]) -> list[int]:
-    """The numbers of the saved leaves whose paths are among the wanted ones."""
-    paths = {spec["path"] for spec in wanted}
-    return [number for number, spec in enumerate(saved) if spec["path"] in paths]
+def numbers(saved: Sequence[LeafSpec], wanted: Sequence[LeafSpec]) -> list[int | None]:
+    """The number of the saved leaf with the path of each wanted one; None without one."""
+    found = {spec["path"]: number for number, spec in enumerate(saved)}
+    return [found.get(spec["path"]) for spec in wanted]
 
 
-def restore_targets(template: PyTree, found: Sequence[int]) -> dict[str, Target]:
+def restore_targets(template: PyTree, found: Sequence[int | None]) -> dict[str, Target]:
     """The targets from which orbax restores the template's leaves, by their numbers `found` in the checkpoint."""
     leaves = zip(found, jax.tree.leaves(template), strict=True)
-    return {str(number): _target(leaf) for number, leaf in leaves if _is_stored(leaf)}
+    return {str(number): _target(leaf) for number, leaf in leaves if number is not None and _is_stored(leaf)}
 
 
 def restored(
-    template: Tree, saved: Sequence[LeafSpec], found: Sequence[int], arrays: Mapping[str, jax.Array | np.ndarray]
+    template: Tree, saved: Sequence[LeafSpec], found: Sequence[int | None], arrays: Mapping[str, jax.Array | np.ndarray]
 ) -> Tree:
     """The state in the containers of the template.
 
     Args:
       template: the structure and the shardings.
       saved: the specs of all saved leaves.
-      found: the numbers of the template's leaves among them.
+      found: the numbers of the template's leaves among them; None for those that begin at 0.
       arrays: what orbax restored, by the leaf's number.
     """
     leaves, structure = jax.tree.flatten(template)
     values = [
-        _restored(leaf, saved[number], arrays.get(str(number))) for number, leaf in zip(found, leaves, strict=True)
+        _zeros(leaf) if number is None else _restored(leaf, saved[number], arrays.get(str(number)))
+        for number, leaf in zip(found, leaves, strict=True)
     ]
     return jax.tree.unflatten(structure, values)
 
@@ -132,6 +142,11 @@ def _target(leaf: Stored | jax.ShapeDtypeStruct) -> Target:
         return np.asarray(leaf)
     sharding = leaf.sharding if _is_placed(leaf) else jax.sharding.SingleDeviceSharding(jax.devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _zeros(leaf: Leaf) -> Leaf:
+    assert isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)
+    return jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding if _is_placed(leaf) else None)
 
 
 def _restored(leaf: Leaf, spec: LeafSpec, array: jax.Array | np.ndarray | None) -> Leaf:

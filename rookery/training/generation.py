@@ -67,7 +67,12 @@ class Generations:
         self._stages = stages
         self._signum, self._show, self._failed = signum, show, failed
         self._count = 1  # iterations in the next call
-        self._finish_seconds = 0.0  # duration of the `finish` stage in the previous generation
+        self._finish_seconds = 0.0
+
+    @property
+    def finish_seconds(self) -> float:
+        """Duration of the stage `finish` in the previous generation: evaluation and selection, if members train."""
+        return self._finish_seconds
 
     @property
     def stages(self) -> Stages:

@@ -79,6 +79,16 @@ def _equal_fitness(program: Program, first: int, history: Sequence[Mapping[str, 
 _EQUAL_GENERATIONS = 5
 
 
+def _no_episode(program: Program, metrics: Mapping[str, np.ndarray]) -> str:
+    """A note on a generation in which no training episode ended, from which the fitness would come; "" for others."""
+    if program.learner is None or program.learner.rate_training is None or np.any(metrics["train_episodes"]):
+        return ""
+    return (
+        "no training episode ended in this generation, so that no member has a fitness of it, and none is replaced: "
+        "give longer generations (--evaluate-every, or --steps-per-generation), or shorter episodes (--episode-length)"
+    )
+
+
 class Loop(NamedTuple):
     """The loop over generations, with all objects that it uses."""
 
@@ -118,11 +128,13 @@ class Loop(NamedTuple):
             work, done = None, 0
             history.append(metrics)
             seconds = time.monotonic() - started
-            row = summarize(self.program, generation, metrics, WallTimes(seconds, tables, checkpoint))
+            times = WallTimes(seconds, tables, checkpoint, self.generations.finish_seconds)
+            row = summarize(self.program, generation, metrics, times)
             self.writers.write(generation, row, metrics)
             seeds = metrics["fitness"] if self.program.independent and self.program.population_size > 1 else None
             self.reporter.update(generation + 1, row, seeds)
-            if note := _equal_fitness(self.program, first, history):
+            nothing = "" if generation > first else _no_episode(self.program, metrics)
+            if note := nothing or _equal_fitness(self.program, first, history):
                 self.reporter.message(f"note: {note}")
                 self.writers.journal.noted(note)
             returned = self.callbacks(generation + 1, self.config.generations, row, metrics, self.writers.run_dir)

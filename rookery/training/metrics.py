@@ -7,6 +7,7 @@ import numpy as np
 
 from rookery.factories import BEST, MEASURE, RETURN
 from rookery.populations.base import Program
+from rookery.populations.stages import staged_step
 
 
 class WallTimes(NamedTuple):
@@ -16,11 +17,13 @@ class WallTimes(NamedTuple):
     """
 
     generation: float
-    """The generation itself; training, evaluation and selection are one program and are not measured separately."""
+    """The generation itself."""
     tables: float = 0.0
     """Work after the previous generation apart from checkpoints: tables, event files, progress display."""
     checkpoint: float = 0.0
     """Checkpoint after the previous generation: starting it, and waiting for the one before it."""
+    evaluation: float = 0.0
+    """The part of the generation after the training: evaluation and selection."""
 
 
 def summarize(
@@ -67,6 +70,8 @@ def summarize(
                 row[BEST + name] = values[best] if is_finite[best] else np.nan
     row |= {"seconds": times.generation, "steps_per_second": program.steps_per_generation / times.generation}
     row |= {"seconds_tables": times.tables, "seconds_checkpoint": times.checkpoint}
+    if staged_step(program.step).iterations:  # otherwise a generation is nothing but an evaluation
+        row[EVALUATION] = times.evaluation
     return {name: float(value) for name, value in row.items()}
 
 
@@ -82,6 +87,8 @@ def mean_over_members(values: np.ndarray, fitness: np.ndarray) -> float:
     return float(np.mean(included)) if np.size(included) else np.nan
 
 
+EVALUATION = "seconds_evaluation"
+"""Column with the part of `seconds` after the training of members."""
 _COUNTED = "broken_"
 """Prefix of the metrics that are counts per member; they are summed over all members, diverged ones included."""
 _RELATIVE = ("rating", "smoothed_rating")

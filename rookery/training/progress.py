@@ -17,6 +17,7 @@ from rich.progress import (
 )
 
 from rookery.factories import AGENT_RETURN
+from rookery.training.metrics import EVALUATION
 from rookery.training.terminal import Terminal, terminal
 
 _SHOWN = {"best_fitness": "best {:z.4g}", "median_fitness": "median {:z.4g}"}
@@ -25,6 +26,8 @@ _MOST_AGENTS = 4
 """Largest team whose individual returns are shown."""
 _PLAIN_INTERVAL = 20.0
 """Seconds without a plain line after which the progress within a long generation is printed."""
+_LARGE_SHARE = 0.1
+"""Share of a generation from which the time of its evaluation is shown."""
 _SHOWN_OF_A_REPERTOIRE = {
     "max_fitness": "best {:z.4g}",
     "qd_score": "QD score {:z.4g}",
@@ -128,6 +131,8 @@ class Reporter:
         }
         if 1 < len(agents) <= _MOST_AGENTS:  # the common fitness of opposing agents carries little information
             parts += [f"{name} {value:z,.4g}" for name, value in agents.items()]
+        if (share := row.get(EVALUATION, 0.0) / seconds) >= _LARGE_SHARE:
+            parts.append(f"evaluation {share:.0%} of the time")
         if row.get("diverged"):
             parts.append(f"diverged {row['diverged']:.0f}")
         if row.get("broken_episodes"):

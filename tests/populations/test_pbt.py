@@ -198,7 +198,7 @@ class TestProgram:
         )
         for given, finite in ((member, True), (infinite, False)):
             assert jnp.isfinite(learner.evaluate(genotype(given), bank, jax.random.key(3)).fitness)
-            evaluation, _ = pbt_module.evaluate_member(learner, given, work, bank)
+            evaluation, *_ = pbt_module.evaluate_member(learner, given, work, bank)
             assert bool(jnp.isfinite(evaluation.fitness)) == finite
 
     def test_a_completely_diverged_population_replaces_no_member_and_the_callers_arrays_survive(self, step, start):

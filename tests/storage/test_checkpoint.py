@@ -18,9 +18,11 @@ import orbax.checkpoint
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from rookery.learners.rollout import EnvBatchState, EpisodeSums
 from rookery.storage import checkpoint as checkpoints
 from rookery.storage import leaf_specs, manifest
 from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
+from rookery.types import Observation
 from tests.storage.saved_states import assert_same, make_state, save_all
 
 
@@ -62,6 +64,20 @@ def test_shardings_follow_the_template(tmp_path):
         assert restored[name].committed == leaf.committed, name
     # An uncommitted leaf is restored uncommitted: no "incompatible devices".
     jax.jit(lambda a, b: a.sum() + b.sum())(restored["uncommitted"], restored["split"])
+
+
+def test_sums_of_training_returns_begin_at_zero_in_runs_of_older_versions(tmp_path):
+    before = EnvBatchState(jnp.ones(2), Observation(jnp.ones((2, 3))))
+    sums = EpisodeSums({"return": jnp.ones(2)}, jnp.ones(2, jnp.int32), jnp.ones(2, bool))
+    saved, template = {"envs": before, "last": jnp.ones(1)}, {"envs": before._replace(sums=sums), "last": jnp.zeros(1)}
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(1, saved, {})
+        zeros = jax.tree.map(jnp.zeros_like, sums)
+        assert_same(checkpointer.restore(template)[0], {**saved, "envs": before._replace(sums=zeros)})
+        part = {"envs": template["envs"]}
+        assert_same(checkpointer.restore(part, partial=True)[0], {"envs": before._replace(sums=zeros)})
+        with pytest.raises(CheckpointError, match=r"\['other'\] is absent in the checkpoint"):
+            checkpointer.restore({**template, "other": jnp.zeros(1)})
 
 
 def test_a_template_without_sharding_gives_uncommitted_arrays(two):

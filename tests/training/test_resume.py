@@ -49,7 +49,7 @@ IN_PROCESS = {
     "cma-mae": "--env sphere --dimensions 4 --emitters 2 --batch-size 8 --grid 4 4",
 }
 EVERY = "--generations 4 --checkpoint-every 1 --keep 9".split()
-TIMING = {"seconds", "steps_per_second", "seconds_tables", "seconds_checkpoint"}
+TIMING = {"seconds", "steps_per_second", "seconds_tables", "seconds_checkpoint", "seconds_evaluation"}
 
 
 def environment() -> dict[str, str]:

@@ -282,7 +282,7 @@ class Hooks(ABC):
         actors = start_actors(rollout.EnvBatchState(runner.envstate, Observation(features)), environment.spec)
         keys = jax.random.split(rollout_key, self.config.rollout_length)
         explore = partial(self._explore, runner.actor_training)
-        actors, rows = collect(explore, environment, bank, runner.hyperparams.gamma, actors, keys)
+        actors, rows, _ = collect(explore, environment, bank, runner.hyperparams.gamma, actors, keys)
         obs = joint_observation(self._observation.shape, actors.env_batch.observation)
         return runner.replace(envstate=actors.env_batch.state, obs=obs), self._transitions(runner, rows)
 

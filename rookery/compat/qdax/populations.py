@@ -192,7 +192,7 @@ def _train(
     states = states.of_member(members, key=next_keys, steps=steps, hyper=states.hyper)
     env_states = env_states.moved_to(members.env_state.state, members.env_state.observation.features)
     trained = states, env_states, replay_buffers.replace(state=members.buffer)
-    return trained, jax.vmap(jax.vmap(summarize))(log)
+    return trained, jax.vmap(jax.vmap(partial(summarize, env.environment.spec)))(log)
 
 
 def check_population(*arrays: Array) -> None:

@@ -107,7 +107,7 @@ def count_step(time: Array, terminated: Array, length: int) -> tuple[Array, Arra
     return time, (time >= length) & ~terminated
 
 
-def stagger(state: EnvState, length: int) -> EnvState:
+def stagger(state: EnvState, length: int) -> tuple[EnvState, Array]:
     """Spread the ends of the first episodes of E environments evenly over the time limit.
 
     Environment e starts as if `e length / E` steps had passed, rounded down, so its first episode is truncated earlier.
@@ -117,20 +117,24 @@ def stagger(state: EnvState, length: int) -> EnvState:
     Args:
       state: `[E, ...]`, at the start of an episode; it is unchanged where no `limit_episode` counts the steps.
       length: steps until truncation.
+
+    Returns:
+      The states, and `[E]` bool: whether the episode starts at its beginning.
     """
-    return jax.tree.map(partial(_staggered, length), state, is_leaf=_is_timed)
+    count, is_timed = jax.tree.leaves(state)[0].shape[0], False
+    passed = jnp.asarray(np.arange(count, dtype=np.int64) * length // count, jnp.int32)
+
+    def staggered(node: EnvState) -> EnvState:
+        nonlocal is_timed
+        is_timed |= _is_timed(node)
+        return node._replace(time=node.time + passed) if _is_timed(node) else node
+
+    state = jax.tree.map(staggered, state, is_leaf=_is_timed)
+    return state, (passed == 0) | (not is_timed)
 
 
 def _is_timed(node: EnvState) -> bool:
     return isinstance(node, TimeLimitState)
-
-
-def _staggered(length: int, node: EnvState) -> EnvState:
-    if not _is_timed(node):
-        return node
-    count = node.time.shape[0]
-    offsets = np.arange(count, dtype=np.int64) * length // count
-    return node._replace(time=node.time + jnp.asarray(offsets, jnp.int32))
 
 
 def guard_physics(environment: Environment) -> Environment:

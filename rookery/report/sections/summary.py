@@ -227,6 +227,7 @@ def facts(
         ["seed", str(part(config, "run").get("seed", ""))],
         ["environment steps", f"{steps:,.0f}{f', {steps / seeds:,.0f} each' if seeds else ''}"],
         ["time without compilation", duration(float(seconds(metrics).sum()))],
+        ["of it evaluation and selection", f"{share:.0%}" if (share := evaluation_share(metrics)) else ""],
         ["compilation", duration(compiled) if (compiled := compile_seconds(journal)) else ""],
         ["devices", hardware.get("devices", "")],
         ["processor", _processor(hardware)],
@@ -257,6 +258,13 @@ def evaluated(config: Settings, episodes: Table) -> list[list[str]]:
 def seconds(metrics: Table) -> np.ndarray:
     """Wall time of each generation `[G]`; 0 where its row is lost."""
     return np.nan_to_num(np.sum([metrics[name] for name in PHASES if name in metrics], axis=0))
+
+
+def evaluation_share(metrics: Table) -> float:
+    """Share of the time of the generations that follows the training of members; 0 where it was not measured."""
+    if "seconds_evaluation" not in metrics:
+        return 0.0
+    return float(np.nansum(metrics["seconds_evaluation"]) / max(np.nansum(metrics["seconds"]), 1e-9))
 
 
 def compile_seconds(journal: Sequence[Event]) -> float:

@@ -1,6 +1,6 @@
 // System: speed, time per phase of a generation, memory, and problems.
 
-const PHASES = { seconds: "computation: training, evaluation, selection", seconds_tables: "tables and live report", seconds_checkpoint: "checkpoint" };
+const PHASES = { seconds: "training", seconds_evaluation: "evaluation and selection", seconds_tables: "tables and live report", seconds_checkpoint: "checkpoint" };
 
 function systemSection(run) {
   const figures = [speedChart(run), phaseChart(run), wrongsFigure(run), machineFigure(run)];
@@ -38,17 +38,20 @@ function withoutUpdates({ metrics }) {
 function phaseChart(run) {
   const xs = generations(run);
   const phases = Object.entries(PHASES).filter(([column]) => column in run.metrics);
+  const evaluation = run.metrics.seconds_evaluation?.data; // a part of the computation
+  if (!evaluation) phases[0][1] = "computation: training, evaluation, selection";
+  const timed = (column) => (column === "seconds" && evaluation ? run.metrics.seconds.data.map((all, index) => all - evaluation[index]) : run.metrics[column].data);
   const option = (colours) => ({
     xAxis: baseAxis(colours, "generation", { scale: false, min: 1, max: Math.max(2, xs.length), minInterval: 1, format: steps }),
     yAxis: sideAxis(colours, "", { min: 0, scale: false, format: clock }),
-    series: phases.map(([column, name], index) => line(name, xs, run.metrics[column].data, colours.series[index], { stack: "time", areaStyle: { opacity: 0.35 }, lineStyle: { width: 1 }, sampling: undefined })),
+    series: phases.map(([column, name], index) => line(name, xs, timed(column), colours.series[index], { stack: "time", areaStyle: { opacity: 0.35 }, lineStyle: { width: 1 }, sampling: undefined })),
     legend: { ...legend(colours, phases.map(([, name]) => name)), left: 8, right: undefined },
     tooltip: { ...basics(colours).tooltip, formatter: axisTooltip((value) => `generation ${value}, seconds`) },
     grid: { ...basics(colours).grid, top: 48, bottom: 30 },
   });
   const compiled = run.compiled ? ` Compilation took ${clock(run.compiled)} in addition, before the first generation and after each resume.` : "";
-  const note = `Training, evaluation and selection are compiled together, and their parts cannot be timed separately.${compiled}`;
-  const csv = () => ({ generation: xs, ...Object.fromEntries(phases.map(([column]) => [column, run.metrics[column].data])) });
+  const note = compiled.trim() || null;
+  const csv = () => ({ generation: xs, ...Object.fromEntries(phases.map(([column]) => [column, timed(column)])) });
   return chart({ title: "Time of a generation", name: "phases", note, height: 260, option, csv });
 }
 
