@@ -218,11 +218,15 @@ def write(name: str, options: argparse.Namespace, rows: Sequence[Mapping[str, An
         "load": {"at_start": started_load, "at_end": load()},
         "rows": list(rows),
     }
-    quick = "-quick" if options.quick else ""
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}{quick}-{datetime.date.today().isoformat()}.json"
-    path.write_text(json.dumps(record, indent=2) + "\n")
+    path = path_of(name, options.quick)
+    path.write_text(json.dumps(record, indent=2, default=sorted) + "\n")
     return path
+
+
+def path_of(name: str, quick: bool) -> Path:
+    """The file that `write` writes today."""
+    return RESULTS / f"{name}{'-quick' if quick else ''}-{datetime.date.today().isoformat()}.json"
 
 
 def show(rows: Sequence[Mapping[str, Any]]) -> None:

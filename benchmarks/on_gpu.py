@@ -4,10 +4,15 @@
 
 The parts, each with SAC networks of two layers of 256 and batches of 256 unless said otherwise:
 - limits: the GPU's own limits, measured here: bytes per second of a copy, and FLOP per second of a large matrix
-  product. All parts have the precision of the command line's runs, float32.
-- updates: blocks of 50 updates of P members (17 observations, 6 actions), SAC and TD3; time beside one member's, and
-  the fractions of both limits. The FLOP are those of the matrix products; the bytes are those that an update cannot
-  avoid, its state read and written once and its batch read once.
+  product in JAX's default precision.
+- updates: blocks of 50 updates of P members (17 observations, 6 actions): Rookery in three precisions (`--precision`),
+  QDax in its default, which is `auto`, and the matrix products alone (`population_update.ceiling`); and the fractions
+  of both limits. The FLOP are those of the matrix products; the bytes are those that an update cannot avoid, its state
+  read and written once and its batch read once.
+- ppo: environment steps per second on Brax's hopper, layers of 64, rollouts of 32, 4 epochs of 8 minibatches, 4,096
+  environments in all: training alone, generations of 4 updates with one evaluation episode a member, the same with
+  fitness from training, and Brax's own trainer.
+- cartpole: `benchmarks.ppo` beside rejax.
 - generations: whole generations of `pbt-sac` on point_maze, 10 environments and 1,000 steps of each member; memory; P
   doubles after the listed sizes until a population does not fit.
 - brax: environment steps per second of `pbt-sac` and `ppo` on hopper and ant, built as the command line does.
@@ -20,23 +25,31 @@ JAX_COMPILATION_CACHE_DIR a second start finds what is compiled, and measures wh
 
 import argparse
 import dataclasses
+import importlib.util
 import itertools
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import harness, population, population_update, work
+import rookery
+from benchmarks import harness, peers_brax, population, population_update, work
+from benchmarks import ppo as seeds_ppo
 from rookery.agents.sac import SacConfig, sac
 from rookery.distributed import mesh, programs
 from rookery.envs import registry
 from rookery.experiments import build, kinds
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
+from rookery.learners.on_policy import OnPolicyConfig, on_policy
+from rookery.networks import Precision, computing_in
 
-POPULATIONS = [1, 80, 512, 2_048]
+POPULATIONS = [1, 16, 80, 512, 2_048]
 UPDATES = 50
 ROBOTS = {
     "pbt-sac": {"num_envs": 64, "updates_per_step": 0.25, "steps_per_generation": 6_400, "buffer_size": 20_000},
@@ -52,24 +65,41 @@ def main() -> None:
     made.add_argument("--minutes", type=float, default=8.0, help="no measurement begins after this time (%(default)s)")
     made.add_argument("--parts", choices=PARTS, nargs="+", default=list(PARTS), help="(%(default)s)")
     made.add_argument("--populations", type=int, nargs="+", default=POPULATIONS, help="(%(default)s)")
+    made.add_argument("--threads", type=int, default=8, help="programs compiled at once (%(default)s)")
     made.add_argument("--output", default="on_gpu", help="name of the results (%(default)s)")
     options = harness.parse(made)
     if jax.default_backend() != "gpu" and not options.quick:
         raise SystemExit("JAX sees no GPU; install the extra cuda12 or cuda13, or try the command with --quick")
     if options.quick:
         options.populations = [1, 4]
-    begun, load, rows = time.monotonic(), harness.load(), []
+    begun, load = time.monotonic(), harness.load()
+    rows = measured_before(options)
+    options.known = {(row["part"], row["name"]) for row in rows}
     for turn, part in enumerate(options.parts):
+        options.part = part
         options.ends = begun + 60 * options.minutes * (turn + 1) / len(options.parts)
         for row in PARTS[part](options):
+            if (part, row["name"]) in options.known:
+                continue
             rows.append({"part": part, **row})
             harness.show(rows[-1:])
             harness.write(options.output, options, rows, load)  # compilation cannot be interrupted, only killed
     harness.report(options.output, options, rows, load)
 
 
+def measured_before(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of an earlier start with this commit on this device today."""
+    path = harness.path_of(options.output, options.quick)
+    record = json.loads(path.read_text()) if path.exists() else {}
+    if (record.get("commit"), record.get("hardware")) != (harness.commit(), harness.hardware()):
+        return []
+    return [row for row in record["rows"] if "not_measured" not in row]
+
+
 def in_time(options: argparse.Namespace, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The row of a measurement, or the reason why there is none: no time, or no memory."""
+    """The row of a measurement, or the reason why there is none: known, no time, or no memory."""
+    if (options.part, name) in options.known:
+        return {"name": name}
     if time.monotonic() > options.ends:
         return {"name": name, "not_measured": "no time left"}
     try:
@@ -86,7 +116,7 @@ def limits(options: argparse.Namespace) -> Rows:
 
 
 def measured_limits(options: argparse.Namespace) -> dict[str, float]:
-    """`copy_gb_per_s`, bytes read and written, and `products_tflops`, both of the median call."""
+    """`copy_gb_per_s`, bytes read and written, and `products_tflops`, in JAX's precision; of the median call."""
     size = 512 if options.quick else 8_192
     matrix = jax.random.normal(jax.random.key(0), (size, size))
     copied, product = jax.jit(lambda x: x + 1.0), jax.jit(lambda x: x @ x)
@@ -101,32 +131,66 @@ def measured_limits(options: argparse.Namespace) -> dict[str, float]:
     }
 
 
+class Block(NamedTuple):
+    """A contender of the part `updates`."""
+
+    contender: str
+    agent: str
+    members: int
+    precision: Precision = "auto"
+
+    @property
+    def name(self) -> str:
+        """Name of its row."""
+        return f"{self.contender} {self.agent} P={self.members} {self.precision}"
+
+
+def blocks(options: argparse.Namespace) -> list[Block]:
+    """The contenders, those that matter most first."""
+    sizes = [count for count in (80, 512, 1, 16, 2_048) if count in options.populations] or options.populations
+    found = [Block("ours", "sac", count, precision) for count in sizes for precision in ("auto", "bfloat16")]
+    peers = ["qdax"] if importlib.util.find_spec("qdax") else []
+    found += [Block(peer, "sac", count) for peer in peers for count in sizes if count <= 512]
+    found += [Block("ceiling", "sac", sizes[0]), Block("ours", "sac", sizes[0], "float32")]
+    return found + [Block(contender, "td3", sizes[0]) for contender in ("ours", *peers)]
+
+
 def updates(options: argparse.Namespace) -> Rows:
-    """Blocks of updates for each population size."""
-    limit = measured_limits(options)
-    for agent in work.PEERS:
-        alone = float("nan")
-        for count in options.populations:
-            row = in_time(options, f"{agent} P={count}", partial(updates_of, count, agent, options, limit))
-            if count == 1:
-                alone = row.get("update_us", alone)
-            yield {**row, "times_of_one": row.get("update_us", float("nan")) / alone}
+    """Blocks of updates: ours in each precision, QDax's in its own, and the matrix products alone."""
+    limit, chosen = measured_limits(options), blocks(options)
+    with ThreadPoolExecutor(options.threads) as pool:  # what is compiled here, the measurement finds in the cache
+        for block, compiled in zip(chosen, pool.map(partial(loop_of, options), chosen, chunksize=1), strict=True):
+            yield in_time(options, block.name, partial(updates_of, block, compiled, options, limit))
 
 
-def updates_of(count: int, agent: str, options: argparse.Namespace, limit: dict[str, float]) -> dict[str, Any]:
-    """Time of an update of `count` members, and its fractions of the device's limits."""
+def loop_of(options: argparse.Namespace, block: Block) -> tuple[harness.Compiled, harness.Loop]:
+    """The compiled block, and its loop."""
+    made = {"ours": population_update.ours, "qdax": population_update.qdax, "ceiling": population_update.ceiling}
+    with computing_in(block.precision):
+        return made[block.contender](shapes_of(options, block), UPDATES)
+
+
+def shapes_of(options: argparse.Namespace, block: Block) -> work.Shapes:
+    """The sizes of a block's networks and batches."""
     sizes = population_update.SMALL if options.quick else population_update.WIDE
-    shapes = work.Shapes(count, agent=agent, **sizes)
-    program, loop = population_update.ours(shapes, UPDATES)
-    seconds = harness.interleave({"ours": loop}, options.rounds)["ours"].median / UPDATES
+    return work.Shapes(block.members, agent=block.agent, **sizes)
+
+
+def updates_of(
+    block: Block, made: tuple[harness.Compiled, harness.Loop], options: argparse.Namespace, limit: dict[str, float]
+) -> dict[str, Any]:
+    """Time of an update of all members, and its fractions of the device's limits."""
+    program, loop = made
+    seconds = harness.interleave({"": loop}, options.rounds)[""].median / UPDATES
+    shapes = shapes_of(options, block)
     parts = work.update_parts(shapes, UPDATES)
     row = jax.eval_shape(lambda: work.members(parts, shapes, jax.random.key(0)))
     batch = sum(leaf.dtype.itemsize * np.prod(leaf.shape[2:]) for leaf in jax.tree.leaves(row.buffer.rows))
-    needed = 2 * size_of(row.state) + count * shapes.batch_size * float(batch)
-    flop = count * products_of(shapes)
+    needed = 2 * size_of(row.state) + block.members * shapes.batch_size * float(batch)
+    flop = block.members * products_of(shapes)
     return {
         "update_us": 1e6 * seconds,
-        "updates_per_s": count / seconds,
+        "updates_per_s": block.members / seconds,
         "of_bandwidth": needed / seconds / 1e9 / limit["copy_gb_per_s"],
         "of_flop": flop / seconds / 1e12 / limit["products_tflops"],
         "temporary_gb": program.temporary_gb,
@@ -207,9 +271,83 @@ def training_of(kind: str, task: str, settings: dict[str, Any], options: argpars
     }
 
 
+PPO: dict[str, Any] = {"rollout_length": 32, "evaluate_every": 4, "eval_episodes": 1, "start_states": 64}
+
+
+def ppo(options: argparse.Namespace) -> Rows:
+    """PPO on Brax's hopper, 4,096 environments in all: training alone, with evaluations, with fitness from training."""
+    members, count = (2, 8) if options.quick else (16, 256)
+    wide = count * members
+    jobs: dict[str, tuple[int, int, str]] = {
+        f"training alone, 1 x {wide}": (1, wide, "alone"),
+        f"training alone, {members} x {count}": (members, count, "alone"),
+    }
+    jobs |= {f"fitness from {what}, {members} x {count}": (members, count, what) for what in ("training", "evaluation")}
+    with ThreadPoolExecutor(options.threads) as pool:
+        for name, call in zip(jobs, pool.map(lambda job: generation_of(*job, options), jobs.values()), strict=True):
+            steps = wide * PPO["rollout_length"] * PPO["evaluate_every"]
+            yield in_time(options, name, partial(steps_of, call, steps, options))
+    if importlib.util.find_spec("brax"):
+        yield in_time(options, f"Brax's trainer, {wide}", partial(brax_trainer, wide, options))
+
+
+def generation_of(members: int, count: int, fitness: str, options: argparse.Namespace) -> Callable[[], None]:
+    """A compiled generation of 4 updates, with 4 epochs of 8 minibatches; "alone" is its training."""
+    environment = registry.make("hopper", episode_length=20) if options.quick else registry.make("hopper")
+    agent = rookery.ppo(environment.spec, actor_epochs=4, critic_epochs=4, minibatches=8)
+    config = OnPolicyConfig(**PPO, num_envs=count, fitness_from="training" if fitness == "training" else "evaluation")
+    learner = on_policy(agent, environment, config)
+    program = rookery.pbt(learner, population_size=members, exploit="none")
+    compiled = programs.compile_program(program, mesh.make_mesh(1))
+    state = compiled.init(jax.random.key(0))
+    if fitness != "alone":
+        step = compiled.step.lower(state, jax.random.key(1)).compile()  # pyright: ignore[reportFunctionMemberAccess]
+        return partial(population.advance, step, harness.Held(state))
+    bank, keys = jax.jit(learner.start_states)(jax.random.key(1)), jax.random.split(jax.random.key(2), members)
+    train = jax.vmap(
+        lambda bank, keys, member: learner.step(member, bank, keys, jnp.zeros((), jnp.int32)), in_axes=(None, 0, 0)
+    )
+    trained = harness.compile_program(train, bank, keys, state.members, donate=(2,))
+    return harness.Loop(trained.call, harness.Held(state.members), bank, keys)
+
+
+def steps_of(call: Callable[[], None], steps: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Environment steps per second of a call."""
+    seconds = harness.interleave({"": call}, options.rounds)[""].median
+    return {"generation_s": seconds, "env_steps_per_s": steps / seconds}
+
+
+def brax_trainer(count: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Environment steps per second of Brax's PPO trainer with the same sizes, from the times of its evaluations."""
+    times: list[float] = []
+
+    def note(*_: Any) -> None:
+        times.append(time.monotonic())
+
+    rounds = options.rounds + 1
+    steps = rounds * 4 * PPO["rollout_length"] * count
+    sizes = {"num_envs": count, "unroll_length": PPO["rollout_length"], "num_minibatches": 8, "batch_size": count // 8}
+    peers_brax.ppo_trainer(
+        "hopper", steps, num_evals=rounds + 1, policy_params_fn=note, num_updates_per_batch=4, **sizes
+    )
+    seconds = float(np.median(np.diff(times[1:]))) if len(times) > 2 else float("nan")
+    return {"generation_s": seconds, "env_steps_per_s": steps / rounds / seconds}
+
+
+def cartpole(options: argparse.Namespace) -> Rows:
+    """PPO on CartPole beside rejax, where it is installed; see `benchmarks.ppo`."""
+    if not importlib.util.find_spec("rejax"):
+        yield {"name": "cartpole", "not_measured": "rejax is not installed"}
+        return
+    for seeds in [2] if options.quick else [256, 2_048, 1]:
+        yield in_time(options, f"CartPole, {seeds} seeds", partial(seeds_ppo.measure, "ours", seeds, options))
+
+
 PARTS = {
     "limits": limits,
     "updates": updates,
+    "ppo": ppo,
+    "cartpole": cartpole,
     "generations": generations,
     "brax": partial(robots, ("hopper", "ant")),
     "playground": partial(robots, ("CheetahRun",)),

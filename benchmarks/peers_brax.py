@@ -100,6 +100,25 @@ def _replicate(tree: Any, devices: Sequence[Any]) -> Any:
     return jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * len(devices)), tree)
 
 
+def ppo_trainer(task: str, steps: int, **options: Any) -> None:
+    """Run Brax's PPO trainer without evaluations, layers of 64; `options` are its own."""
+    from brax import envs
+    from brax.training.agents.ppo import networks, train
+
+    if not hasattr(jax, "device_put_replicated"):
+        setattr(jax, "device_put_replicated", _replicate)  # noqa: B010 - the type checker knows no such name
+    sizes = {"policy_hidden_layer_sizes": (64, 64), "value_hidden_layer_sizes": (64, 64)}
+    train.train(
+        environment=envs.get_environment(task, backend=BACKEND),
+        num_timesteps=steps,
+        episode_length=EPISODE_LENGTH,
+        max_devices_per_host=1,
+        network_factory=partial(networks.make_ppo_networks, activation=jnp.tanh, **sizes),
+        run_evals=False,
+        **options,
+    )
+
+
 def _ppo(settings: Settings, common: dict[str, Any]) -> list[tuple[int, ActFn, Any]]:
     from brax.training.agents.ppo import networks, train
 
