@@ -203,7 +203,7 @@ class SettingError(ValueError):
     """A setting has an invalid value.
 
     Its text names the setting as a Python caller does; the command line shows the flag (`text`). In `problem` and
-    `remedy`, `{name}` is another setting, which is shown likewise.
+    `remedy`, `{name}` is another setting, which is shown likewise; text from outside is there as `verbatim(text)`.
     """
 
     def __init__(self, field: str, value: Any, problem: str, remedy: str = ""):
@@ -227,11 +227,16 @@ class SettingError(ValueError):
         got = "" if self.value is None and not is_type else f", got {(repr if is_type else _shown)(self.value)}"
         remedy = f"; {self.remedy}" if self.remedy else ""
         texts = self.problem, remedy if remedy.endswith(("?", ".")) else f"{remedy}."
-        problem, remedy = (re.sub(r"\{(\w+)\}", lambda found: shown(found[1]), text) for text in texts)
+        problem, remedy = (re.sub(r"\{\{|\{(\w+)\}", lambda it: shown(it[1]) if it[1] else "{", one) for one in texts)
         return f"{shown(self.field)} {problem}{got}{remedy}"
 
     def __str__(self) -> str:
         return self.text()
+
+
+def verbatim(text: object) -> str:
+    """Text from outside, such as a path, for the texts of a `SettingError`: its braces mark no setting."""
+    return str(text).replace("{", "{{")
 
 
 class SettingTypeError(SettingError, TypeError):

@@ -29,7 +29,7 @@ from rookery.experiments.agents import AgentRow
 from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.spec import RunSpec
-from rookery.factories import SettingError, check_names, unknown_name
+from rookery.factories import SettingError, check_names, unknown_name, verbatim
 from rookery.features import has_image
 from rookery.hyperparams import Space
 from rookery.learners import widths
@@ -63,7 +63,7 @@ def requested_mesh(devices: int) -> Mesh:
     try:
         return make_mesh(devices)
     except ValueError as error:
-        raise SettingError("devices", None, f"cannot be used: {str(error).rstrip('.')}") from error
+        raise SettingError("devices", None, f"cannot be used: {verbatim(error).rstrip('.')}") from error
 
 
 def sharded_cells(cells: CellsConfig) -> dict[str, int]:
@@ -109,7 +109,7 @@ def _space(learner: Learner, chosen: Mapping[str, Any], replayed: Sequence[str])
             if known:
                 raise unknown_name(PREFIX + name, name, f"parameter of {spec.name} named", known)
             raise SettingError(
-                PREFIX + name, None, f"has no effect, since {spec.name} has no parameters", "leave it out"
+                PREFIX + name, None, f"has no effect, since {verbatim(spec.name)} has no parameters", "leave it out"
             )
     if widths.NAME in chosen and learner.resize is None:
         problem = "has no effect, since the networks of this agent have one width"
@@ -205,7 +205,8 @@ def scoring(
     """
     if task.env not in functions.names():
         if dimensions is not None:
-            problem = f"belongs to a function ({', '.join(functions.names())}), but {task.env} is an environment"
+            known = ", ".join(functions.names())
+            problem = f"belongs to a function ({known}), but {verbatim(task.env)} is an environment"
             raise SettingError("dimensions", dimensions, problem, "leave it out")
         environment = environment_of(task)
         check_alone(environment.spec)
@@ -213,7 +214,7 @@ def scoring(
     stacked = {"frame_stack": task.frame_stack} if task.frame_stack != 1 else {}
     if chosen := _overrides(task) | stacked:
         name, value = next(iter(chosen.items()))
-        raise SettingError(name, value, f"has no effect on {task.env}, which is a function", "leave it out")
+        raise SettingError(name, value, f"has no effect on {verbatim(task.env)}, which is a function", "leave it out")
     return named_scoring(functions.function(task.env, dimensions))
 
 
