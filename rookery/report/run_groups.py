@@ -169,8 +169,10 @@ def _settings(config: Settings) -> dict[str, Any]:
         settings["kind"] = kind_label(config)
         if are_independent(config):  # no other setting may distinguish it from a population
             settings[INDEPENDENT] = True
-    flat = flatten_mapping(settings).items()
-    return {name: value for name, value in flat if value not in (None, [], *_ABSENT.get(name, ()))}
+    flat = flatten_mapping(settings)
+    options = [word.partition("=") for word in flat.pop("environment.option", None) or ()]
+    flat |= {f"environment.{name}": value for name, _, value in options}
+    return {name: value for name, value in flat.items() if value not in (None, [], *_ABSENT.get(name, ()))}
 
 
 def _group(

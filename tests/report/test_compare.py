@@ -114,6 +114,10 @@ class TestGroups:
             ({"learner": {"objective": "approach"}}, "hopper, objective=approach"),
             ({"learner": {"fitness": "prey"}}, "hopper, fitness=prey"),
             ({"metra": {"fitness": "distance"}}, "hopper, fitness=distance"),
+            (
+                {"environment": {"env": "hill.py:make", "option": ["mass=2", "wide=true"]}},
+                "hill.py:make, mass=2, wide=true",
+            ),
             ({"diayn": {"fitness": "return"}}, "hopper"),
         ],
     )
