@@ -29,7 +29,7 @@ from rookery.experiments.agents import AgentRow
 from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.spec import RunSpec
-from rookery.factories import SettingError, check_names, unknown_name, verbatim
+from rookery.factories import SUITE_PREFIXES, SettingError, check_names, unknown_name, verbatim
 from rookery.features import has_image
 from rookery.hyperparams import Space
 from rookery.learners import widths
@@ -80,7 +80,8 @@ def learner_of(
     spec: RunSpec, mesh: Mesh, schedule: Schedule | None = None, populations: int = 1
 ) -> tuple[RunSpec, Learner, Space]:
     """The run with its open defaults filled in, the learner of one member, and the search space; see `Method.build`."""
-    row, environment = row_of(spec), environment_of(spec.environment)
+    assert spec.learner is not None
+    row, environment = row_of(spec), environment_of(spec.environment, spec.learner.objective)
     if not row.is_on_policy:
         check_alone(environment.spec)
     environment = row.wrapper.environment(environment, spec.wrapper)
@@ -208,7 +209,7 @@ def scoring(
             known = ", ".join(functions.names())
             problem = f"belongs to a function ({known}), but {verbatim(task.env)} is an environment"
             raise SettingError("dimensions", dimensions, problem, "leave it out")
-        environment = environment_of(task)
+        environment = environment_of(task, evaluation.objective)
         check_alone(environment.spec)
         return policy_scoring(environment, policy, evaluation)
     stacked = {"frame_stack": task.frame_stack} if task.frame_stack != 1 else {}
@@ -218,9 +219,12 @@ def scoring(
     return named_scoring(functions.function(task.env, dimensions))
 
 
-def environment_of(task: EnvironmentConfig) -> Environment:
-    """The environment that the settings name."""
-    return stack_frames(registry.make(task.env, **_overrides(task)), task.frame_stack)
+def environment_of(task: EnvironmentConfig, objective: str | None = None) -> Environment:
+    """The environment that the settings name; one of Gymnasium has the measures of its own wrappers by their names."""
+    chosen = _overrides(task)
+    if task.env.startswith(SUITE_PREFIXES) and objective in ("is_success", "episode"):
+        chosen = {"measure": objective} | chosen
+    return stack_frames(registry.make(task.env, **chosen), task.frame_stack)
 
 
 def _overrides(environment: EnvironmentConfig) -> dict[str, object]:

@@ -95,8 +95,9 @@ def evaluator(
     measures, objective = environment.spec.measures or {}, config.objective
     if objective is not None and objective not in measures:
         if not measures:
-            problem = f"has no effect on {verbatim(environment.spec.name)}"
-            raise SettingError("objective", objective, problem, "leave it out")
+            problem = f"has no effect on {verbatim(environment.spec.name)}, which has no measures"
+            declared = "name a key of its info by {option} measure=KEY, or give measures to rookery.from_gymnasium"
+            raise SettingError("objective", objective, problem, declared if environment.host else "leave it out")
         raise unknown_name("objective", objective, f"measure of {environment.spec.name} named", measures)
     environment = guard_physics(environment)
     return Evaluator(act, environment, config, whole_rounds(environment, config), intrinsic_reward)
