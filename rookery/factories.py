@@ -450,6 +450,8 @@ def label(name: str) -> str:
 def _from_package(name: str, product: Product) -> ModuleType:
     make_importable(Path.cwd())
     try:
+        if not all(map(str.isidentifier, name.split("."))):  # such as a path without .py
+            raise ModuleNotFoundError(name=name)
         return importlib.import_module(name)
     except RAISED as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
@@ -499,6 +501,15 @@ def make_importable(folder: Path) -> None:
         sys.path.append(str(folder))
 
 
+def options_of(factory: Factory) -> list[str]:
+    """The parameters of a factory that can be given by name."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # a built-in without a signature
+        return []
+    return [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
 def _check_options(name: str, factory: Factory, options: dict[str, Any]) -> None:
     try:
         parameters = inspect.signature(factory).parameters.values()
@@ -506,7 +517,7 @@ def _check_options(name: str, factory: Factory, options: dict[str, Any]) -> None
         return
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
-    accepted = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    accepted = options_of(factory)
     if unknown := sorted(set(options) - set(accepted)):
         raise ValueError(
             f"the factory {name} has no option {', '.join(unknown)}; it has {', '.join(accepted) or 'no options'}."
