@@ -170,8 +170,9 @@ def _settings(config: Settings) -> dict[str, Any]:
         if are_independent(config):  # no other setting may distinguish it from a population
             settings[INDEPENDENT] = True
     flat = flatten_mapping(settings)
-    options = [word.partition("=") for word in flat.pop("environment.option", None) or ()]
-    flat |= {f"environment.{name}": value for name, _, value in options}
+    if isinstance(options := flat.get("environment.option"), list):
+        del flat["environment.option"]
+        flat |= {f"environment.{name}": value for name, _, value in (str(word).partition("=") for word in options)}
     return {name: value for name, value in flat.items() if value not in (None, [], *_ABSENT.get(name, ()))}
 
 

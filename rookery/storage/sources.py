@@ -107,7 +107,9 @@ def opened(run_dir: str | Path) -> RunFolder:
 
 def _recorded(folder: RunFolder) -> Mapping[str, Mapping[str, str]]:
     with contextlib.suppress(OSError, ValueError):  # an older run, or a damaged file: the originals are needed
-        return json.loads(folder.sources_file.read_text(encoding="utf-8"))
+        found = json.loads(folder.sources_file.read_text(encoding="utf-8"))
+        if isinstance(found, dict) and all(isinstance(files, dict) for files in found.values()):
+            return found
     return {}
 
 
