@@ -172,7 +172,8 @@ def _settings(config: Settings) -> dict[str, Any]:
     flat = flatten_mapping(settings)
     if isinstance(options := flat.get("environment.option"), list):
         del flat["environment.option"]
-        flat |= {f"environment.{name}": value for name, _, value in (str(word).partition("=") for word in options)}
+        for name, _, value in (str(word).partition("=") for word in options):
+            flat[f"environment.{name}" if f"environment.{name}" not in flat else f"environment.option.{name}"] = value
     return {name: value for name, value in flat.items() if value not in (None, [], *_ABSENT.get(name, ()))}
 
 

@@ -114,7 +114,7 @@ class TestGroups:
             ({"learner": {"objective": "approach"}}, "hopper, objective=approach"),
             ({"learner": {"fitness": "prey"}}, "hopper, fitness=prey"),
             ({"metra": {"fitness": "distance"}}, "hopper, fitness=distance"),
-            ({"environment": {"env": "hill.py:make", "option": [5]}}, "hill.py:make, 5="),
+            ({"environment": {"env": "hill.py:make", "option": [5, "env=x"]}}, "hill.py:make, 5=, option.env=x"),
             (
                 {"environment": {"env": "hill.py:make", "option": ["mass=2", "wide=true"]}},
                 "hill.py:make, mass=2, wide=true",
