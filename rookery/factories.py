@@ -203,7 +203,7 @@ class SettingError(ValueError):
     """A setting has an invalid value.
 
     Its text names the setting as a Python caller does; the command line shows the flag (`text`). In `problem` and
-    `remedy`, `{name}` is another setting, which is shown likewise.
+    `remedy`, `{name}` is another setting, which is shown likewise; text from outside is there as `verbatim(text)`.
     """
 
     def __init__(self, field: str, value: Any, problem: str, remedy: str = ""):
@@ -227,11 +227,16 @@ class SettingError(ValueError):
         got = "" if self.value is None and not is_type else f", got {(repr if is_type else _shown)(self.value)}"
         remedy = f"; {self.remedy}" if self.remedy else ""
         texts = self.problem, remedy if remedy.endswith(("?", ".")) else f"{remedy}."
-        problem, remedy = (re.sub(r"\{(\w+)\}", lambda found: shown(found[1]), text) for text in texts)
+        problem, remedy = (re.sub(r"\{\{|\{(\w+)\}", lambda it: shown(it[1]) if it[1] else "{", one) for one in texts)
         return f"{shown(self.field)} {problem}{got}{remedy}"
 
     def __str__(self) -> str:
         return self.text()
+
+
+def verbatim(text: object) -> str:
+    """Text from outside, such as a path, for the texts of a `SettingError`: its braces mark no setting."""
+    return str(text).replace("{", "{{")
 
 
 class SettingTypeError(SettingError, TypeError):
@@ -445,6 +450,8 @@ def label(name: str) -> str:
 def _from_package(name: str, product: Product) -> ModuleType:
     make_importable(Path.cwd())
     try:
+        if not all(map(str.isidentifier, name.split("."))):  # such as a path without .py
+            raise ModuleNotFoundError(name=name)
         return importlib.import_module(name)
     except RAISED as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
@@ -494,6 +501,15 @@ def make_importable(folder: Path) -> None:
         sys.path.append(str(folder))
 
 
+def options_of(factory: Factory) -> list[str]:
+    """The parameters of a factory that can be given by name."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # a built-in without a signature
+        return []
+    return [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
 def _check_options(name: str, factory: Factory, options: dict[str, Any]) -> None:
     try:
         parameters = inspect.signature(factory).parameters.values()
@@ -501,7 +517,7 @@ def _check_options(name: str, factory: Factory, options: dict[str, Any]) -> None
         return
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
-    accepted = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    accepted = options_of(factory)
     if unknown := sorted(set(options) - set(accepted)):
         raise ValueError(
             f"the factory {name} has no option {', '.join(unknown)}; it has {', '.join(accepted) or 'no options'}."

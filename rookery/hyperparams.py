@@ -337,7 +337,6 @@ def _check_value(name: str, value: float, field: Field) -> None:
     above = field.scale is LogUniform and value <= 0 and not (field.zero and value == 0)
     below = field.scale is OneMinusLog and value > 1
     if above or below or not (math.isfinite(_float32(value)) and field.low <= value <= field.high):
-        remedy = f"; {field.remedy}" if field.remedy and value > field.high else ""
         remedy = field.remedy if value > field.high else ""
         raise SettingError(name, value, f"must lie in {field.range}", remedy)
     if field.scale.is_whole and value != round(value):

@@ -10,7 +10,9 @@ ID = "gym:PixelWalk-v0"
 
 
 class PixelWalk(gymnasium.Env):
-    """A bright column in a dark image; the actions move it left and right, and the reward is its position."""
+    """A bright column in a dark image; the actions move it left and right, and the reward is its position.
+
+    It succeeds at the right."""
 
     metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 10}
     observation_space = gymnasium.spaces.Box(0, 255, (SIZE, SIZE, 1), np.uint8)
@@ -26,7 +28,7 @@ class PixelWalk(gymnasium.Env):
 
     def step(self, action: int) -> Any:
         self._column = int(np.clip(self._column + 2 * action - 1, 0, SIZE - 1))
-        return self._image(), float(self._column), False, False, {}
+        return self._image(), float(self._column), False, False, {"is_success": self._column >= SIZE // 2}
 
     def render(self) -> np.ndarray:
         return np.repeat(self._image(), 3, axis=2)

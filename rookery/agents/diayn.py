@@ -20,7 +20,7 @@ from rookery import distributions, gradients, hyperparams, networks
 from rookery.agents import smerl
 from rookery.agents.base import IntrinsicReward, OffPolicyAgent, UpdateLayout, check_spec
 from rookery.envs.base import EnvSpec, SkillSpec, Step
-from rookery.factories import SettingError, Within, config_from
+from rookery.factories import SettingError, Within, config_from, verbatim
 from rookery.features import as_floats
 from rookery.hyperparams import Field, LogUniform, Space
 from rookery.types import Array, Hyper, Key, Metrics, Observation, PyTree, Scalar, Transition
@@ -288,7 +288,7 @@ def check_discovery(method: str, agent: OffPolicyAgent, spec: EnvSpec, full_stat
     if spec.skill is None:
         raise ValueError(f"{method} needs an environment with skills; wrap it: skills({spec.name}, num_skills=5).")
     if spec.descriptor is None and not full_state:
-        problem = f"is needed, since {spec.name} has no descriptor to recognise skills by"
+        problem = f"is needed, since {verbatim(spec.name)} has no descriptor to recognise skills by"
         raise SettingError("descriptor_full_state", None, problem, "turn it on, or choose a task that has one")
     return spec.observation_size if full_state else spec.descriptor_size
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from rookery import networks
 from rookery.envs.base import EnvSpec
-from rookery.factories import OWN_NETWORK, RAISED, SettingError, place_of, unknown_name
+from rookery.factories import OWN_NETWORK, RAISED, SettingError, place_of, unknown_name, verbatim
 from rookery.features import Shape, has_image, is_image, is_shape
 from rookery.networks import Encoder, NetworkT
 from rookery.types import Array, Key, PyTree
@@ -196,7 +196,7 @@ def _built_in(spec: EnvSpec, name: EncoderName) -> Encoder | None:
         raise unknown_name("encoder", name, "encoder", ("auto", "none", "nature", "small"))
     if not has_image(shape):
         has = "no shape" if shape is None else f"the shape {shape}"
-        problem = f"reads images, but the observations of {spec.name} have {has}"
+        problem = f"reads images, but the observations of {verbatim(spec.name)} have {has}"
         raise SettingError("encoder", name, problem, "use auto or none")
     smallest = min(size for leaf in jax.tree.leaves(shape, is_leaf=is_shape) if is_image(leaf) for size in leaf[:2])
     if name == "auto" and smallest < SMALL[0].kernel:

@@ -92,6 +92,11 @@ def make(name: str, /, **options: object) -> Environment:
     return environment
 
 
+def options(name: str) -> tuple[str, ...]:
+    """The options of a user-defined environment, which are the parameters of its factory."""
+    return tuple(factories.options_of(_load(name)))
+
+
 def canonical(name: str) -> str:
     """The name by which another process finds the same environment: files with absolute paths, registered functions by
     their modules.

@@ -136,7 +136,7 @@ def find(name: str) -> Task:
     known = (*_TASKS, *functions.names(), *custom.names())
     remedy = suggestion(name, known, "`rookery envs` lists them all.")
     if name.endswith(".py") or "/" in name:
-        remedy = f"give the factory in the file too, as in {name.removesuffix('.py')}.py:make."
+        remedy = f"give the factory in the file too, as in {name.rstrip(':').removesuffix('.py')}.py:make."
     raise unknown_name("env", name, "task", known, remedy)
 
 
@@ -191,9 +191,11 @@ def describe_environment(environment: Environment) -> dict[str, object]:
     """Describe a user-defined environment, or one on the host, as one row of a table, as `describe` does."""
     spec = environment.spec
     sizes = spec.observation_size, spec.action_size, spec.episode_length
-    task = Task(spec.name, "user-defined", None, partial(make, spec.name), *sizes, ())
+    named = environment.settings.get("environment", {}).get("env", "")
+    options = custom.options(named) if custom.is_custom(named) else ()
+    task = Task(spec.name, "user-defined", None, partial(make, spec.name), *sizes, options)
     for suite, options in _HOST_SUITES.items():
-        if environment.settings.get("environment", {}).get("env", "").startswith(suite.PREFIX):
+        if named.startswith(suite.PREFIX):
             task = task._replace(
                 suite=suite.EXTRA,
                 extra=suite.EXTRA,

@@ -29,7 +29,7 @@ from rookery.experiments.agents import AgentRow
 from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.spec import RunSpec
-from rookery.factories import SettingError, check_names, unknown_name
+from rookery.factories import SUITE_PREFIXES, SettingError, check_names, unknown_name, verbatim
 from rookery.features import has_image
 from rookery.hyperparams import Space
 from rookery.learners import widths
@@ -63,7 +63,7 @@ def requested_mesh(devices: int) -> Mesh:
     try:
         return make_mesh(devices)
     except ValueError as error:
-        raise SettingError("devices", None, f"cannot be used: {str(error).rstrip('.')}") from error
+        raise SettingError("devices", None, f"cannot be used: {verbatim(error).rstrip('.')}") from error
 
 
 def sharded_cells(cells: CellsConfig) -> dict[str, int]:
@@ -80,7 +80,8 @@ def learner_of(
     spec: RunSpec, mesh: Mesh, schedule: Schedule | None = None, populations: int = 1
 ) -> tuple[RunSpec, Learner, Space]:
     """The run with its open defaults filled in, the learner of one member, and the search space; see `Method.build`."""
-    row, environment = row_of(spec), environment_of(spec.environment)
+    assert spec.learner is not None
+    row, environment = row_of(spec), environment_of(spec.environment, spec.learner.objective)
     if not row.is_on_policy:
         check_alone(environment.spec)
     environment = row.wrapper.environment(environment, spec.wrapper)
@@ -109,7 +110,7 @@ def _space(learner: Learner, chosen: Mapping[str, Any], replayed: Sequence[str])
             if known:
                 raise unknown_name(PREFIX + name, name, f"parameter of {spec.name} named", known)
             raise SettingError(
-                PREFIX + name, None, f"has no effect, since {spec.name} has no parameters", "leave it out"
+                PREFIX + name, None, f"has no effect, since {verbatim(spec.name)} has no parameters", "leave it out"
             )
     if widths.NAME in chosen and learner.resize is None:
         problem = "has no effect, since the networks of this agent have one width"
@@ -205,21 +206,25 @@ def scoring(
     """
     if task.env not in functions.names():
         if dimensions is not None:
-            problem = f"belongs to a function ({', '.join(functions.names())}), but {task.env} is an environment"
+            known = ", ".join(functions.names())
+            problem = f"belongs to a function ({known}), but {verbatim(task.env)} is an environment"
             raise SettingError("dimensions", dimensions, problem, "leave it out")
-        environment = environment_of(task)
+        environment = environment_of(task, evaluation.objective)
         check_alone(environment.spec)
         return policy_scoring(environment, policy, evaluation)
     stacked = {"frame_stack": task.frame_stack} if task.frame_stack != 1 else {}
     if chosen := _overrides(task) | stacked:
         name, value = next(iter(chosen.items()))
-        raise SettingError(name, value, f"has no effect on {task.env}, which is a function", "leave it out")
+        raise SettingError(name, value, f"has no effect on {verbatim(task.env)}, which is a function", "leave it out")
     return named_scoring(functions.function(task.env, dimensions))
 
 
-def environment_of(task: EnvironmentConfig) -> Environment:
-    """The environment that the settings name."""
-    return stack_frames(registry.make(task.env, **_overrides(task)), task.frame_stack)
+def environment_of(task: EnvironmentConfig, objective: str | None = None) -> Environment:
+    """The environment that the settings name; one of Gymnasium has the measures of its own wrappers by their names."""
+    chosen = _overrides(task)
+    if task.env.startswith(SUITE_PREFIXES) and objective in ("is_success", "episode"):
+        chosen = {"measure": objective} | chosen
+    return stack_frames(registry.make(task.env, **chosen), task.frame_stack)
 
 
 def _overrides(environment: EnvironmentConfig) -> dict[str, object]:

@@ -10,7 +10,7 @@ from rookery.experiments.config_io import from_record
 from rookery.experiments.kinds import kind_of
 from rookery.experiments.spec import Kind, RunSpec
 from rookery.experiments.wrappers import WRAPPERS
-from rookery.factories import SettingError
+from rookery.factories import SettingError, verbatim
 from rookery.storage.record import PYTHON, agent_of
 from rookery.storage.run_dir import RunFolderError, open_existing
 
@@ -122,7 +122,7 @@ def defaults(kind: Kind, settings: Mapping[str, Any]) -> RunSpec:
             try:
                 record = open_existing(settings[name]).config
             except RunFolderError as error:
-                raise SettingError(name, None, f"cannot be used: {str(error).rstrip('.')}") from error
+                raise SettingError(name, None, f"cannot be used: {verbatim(error).rstrip('.')}") from error
             run = from_record(record) if record.get("kind", PYTHON) != PYTHON else None
             return of(on_task(run, settings.get("env")), kind)
     return kind.default()

@@ -17,7 +17,7 @@ from rookery.distributed.signals import Interrupted, Requests
 from rookery.distributed.sync import PACKAGES
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.spec import RunSpec
-from rookery.factories import SettingError
+from rookery.factories import SettingError, verbatim
 from rookery.islands.failures import ENDS_ONE, Outcome, failed
 from rookery.islands.plan import Builder, CallbacksFn, as_recorded, check
 from rookery.storage.run_dir import RunFolder, RunFolderError, resume_command
@@ -200,7 +200,7 @@ def connected(address: str, quiet: bool = False) -> Iterator[None]:
         remedy += "use local."
         if address == "local":
             remedy = "run the command again, or without {ray_address}, so that the islands take turns in one process."
-        raise SettingError("ray_address", address, f"cannot be used: {reason.rstrip('.')}", remedy) from error
+        raise SettingError("ray_address", address, f"cannot be used: {verbatim(reason).rstrip('.')}", remedy) from error
     finally:
         signal.signal(signal.SIGHUP, before)
     try:

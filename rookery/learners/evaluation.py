@@ -14,7 +14,7 @@ from rookery.envs import descriptors
 from rookery.envs.base import Environment, EnvSpec, Step, Team
 from rookery.envs.wrappers import auto_reset, skills
 from rookery.envs.wrappers.time_limit import guard_physics
-from rookery.factories import MEASURE, SettingError, unknown_name
+from rookery.factories import MEASURE, SettingError, unknown_name, verbatim
 from rookery.learners import widths
 from rookery.learners.base import (
     SUMMARIES,
@@ -95,7 +95,9 @@ def evaluator(
     measures, objective = environment.spec.measures or {}, config.objective
     if objective is not None and objective not in measures:
         if not measures:
-            raise SettingError("objective", objective, f"has no effect on {environment.spec.name}", "leave it out")
+            problem = f"has no effect on {verbatim(environment.spec.name)}, which has no measures"
+            declared = "name a key of its info by {option} measure=KEY, or give measures to rookery.from_gymnasium"
+            raise SettingError("objective", objective, problem, declared if environment.host else "leave it out")
         raise unknown_name("objective", objective, f"measure of {environment.spec.name} named", measures)
     environment = guard_physics(environment)
     return Evaluator(act, environment, config, whole_rounds(environment, config), intrinsic_reward)

@@ -27,6 +27,7 @@ from rookery.factories import (
     config_from,
     divisors,
     unknown_name,
+    verbatim,
 )
 from rookery.learners import evaluation, rollout
 from rookery.learners.base import Bank, FitnessConfig, Learner, Member, check_evaluation
@@ -324,7 +325,7 @@ def on_policy(
     role = spec.team.names.index(config.fitness) if spec.team and config.fitness else None
     evaluator = evaluation.evaluator(agent.act, environment, config)._replace(role=role)
     if role is not None and evaluation.measures_episodes(evaluator):
-        problem = f"names an agent, but {{objective}} {config.objective} is a measure of the whole episode"
+        problem = f"names an agent, but {{objective}} {verbatim(config.objective)} is a measure of the whole episode"
         raise SettingError("fitness", config.fitness, problem, "leave it out")
     return evaluation.bind_learner(
         agent,
@@ -353,7 +354,7 @@ def _check(agent: OnPolicyAgent, spec: envs.EnvSpec, config: OnPolicyConfig) -> 
     names = spec.team.names if spec.team else ()
     if config.fitness is not None and config.fitness not in names:
         if not names:
-            problem = f"names an agent of a team, but {spec.name} is a single-agent environment"
+            problem = f"names an agent of a team, but {verbatim(spec.name)} is a single-agent environment"
             raise SettingError("fitness", config.fitness, problem, "leave it out")
         raise unknown_name("fitness", config.fitness, f"agent of {spec.name} named", names)
     _check_minibatches(agent, config, len(names) if agent.team == "shared" else 1)

@@ -128,12 +128,12 @@ class RunRecord:
 
     @cached_property
     def _metrics(self) -> Table:
+        tables = [island.metrics for island in self.islands]
+        always = ("generation", "env_steps", "best_fitness")
+        needed = [name for name in _TOGETHER if name in always or any(name in table for table in tables)]
         for island in self.islands:
-            missing = [name for name in self.islands[0].metrics if name in _TOGETHER and name not in island.metrics]
-            if missing or "generation" not in island.metrics:
-                needed = missing or ["generation"]
-                check_columns(island.folder.metrics_file, island.metrics, needed, "put a copy of the file back")
-        return _together([island.metrics for island in self.islands]) or self._tables[0]
+            check_columns(island.folder.metrics_file, island.metrics, needed, "put a copy of the file back")
+        return _together(tables) or self._tables[0]
 
     @property
     def losses(self) -> Sequence[str]:

@@ -169,8 +169,12 @@ def _settings(config: Settings) -> dict[str, Any]:
         settings["kind"] = kind_label(config)
         if are_independent(config):  # no other setting may distinguish it from a population
             settings[INDEPENDENT] = True
-    flat = flatten_mapping(settings).items()
-    return {name: value for name, value in flat if value not in (None, [], *_ABSENT.get(name, ()))}
+    flat = flatten_mapping(settings)
+    if isinstance(options := flat.get("environment.option"), list):
+        del flat["environment.option"]
+        for name, _, value in (str(word).partition("=") for word in options):
+            flat[f"environment.{name}" if f"environment.{name}" not in flat else f"environment.option.{name}"] = value
+    return {name: value for name, value in flat.items() if value not in (None, [], *_ABSENT.get(name, ()))}
 
 
 def _group(

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
-from rookery.factories import SettingError
+from rookery.factories import SettingError, verbatim
 from rookery.report.page import compose
 from rookery.report.readers import open_run
 from rookery.storage.island_files import islands_of
@@ -97,7 +97,7 @@ def server(run_dirs: Sequence[str | Path], host: str = "127.0.0.1", port: int = 
     except (OSError, OverflowError) as error:
         reason = str(getattr(error, "strerror", None) or error).rstrip(".")
         raise SettingError(
-            "port", port, f"cannot be used on {host}: {reason}", "choose another, or another {host}"
+            "port", port, f"cannot be used on {verbatim(host)}: {verbatim(reason)}", "choose another, or another {host}"
         ) from error
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 
-from rookery.factories import SettingError, suggestion, unknown_name
+from rookery.factories import SettingError, suggestion, unknown_name, verbatim
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv
 from rookery.storage.run_dir import RunFolder
@@ -85,7 +85,7 @@ def find(folder: RunFolder, checkpoints: Checkpointer, checkpoint: str | int, be
     if checkpoint != "best":
         raise SettingError("checkpoint", checkpoint, "must be best, last or the number of a generation")
     if best_by is None:
-        problem = f"needs {{best_by}}, without which {folder.path} was trained"
+        problem = f"needs {{best_by}}, without which {verbatim(folder.path)} was trained"
         raise SettingError("checkpoint", "best", problem, "use last")
     best = Best(best_by)
     best.recall(folder, checkpoints)

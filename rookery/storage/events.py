@@ -160,7 +160,7 @@ def read_journal(folder: RunFolder) -> list[dict[str, Any]]:
     """Read the events of a run.
 
     Returns:
-      The events, oldest first; empty if the run has no journal. Incomplete lines of killed runs are ignored. Each event
+      The events, oldest first; empty if the run has no journal. Incomplete and damaged lines are ignored. Each event
       is a dict with the key `event`:
 
       - `began`: `at` (ISO time with time zone), `generation` (the next one, counted from 0), `command` (a list of
@@ -182,7 +182,13 @@ def read_journal(folder: RunFolder) -> list[dict[str, Any]]:
         for line in folder.journal_file.read_text(encoding="utf-8", errors="replace").splitlines():
             with contextlib.suppress(ValueError, RecursionError):
                 events.append(json.loads(line))
-    return [event for event in events if isinstance(event, dict) and "event" in event]
+    return [event for event in events if isinstance(event, dict) and _is_event(event)]
+
+
+def _is_event(event: dict[str, Any]) -> bool:
+    kinds = {"event": str, "generation": int, "seconds": int | float, "message": str}
+    needed = {"event"} | ({"message"} if event.get("event") in ("warned", "noted") else set())
+    return needed <= set(event) and all(isinstance(event[name], kinds[name]) for name in kinds if name in event)
 
 
 _TYPED: list[list[str]] = []

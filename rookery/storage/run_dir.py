@@ -378,6 +378,8 @@ def _read_config(path: Path) -> dict[str, Any]:
         )
     if not isinstance(content.get("config"), dict):
         raise _damaged(path, "no `config` in it")
+    if not isinstance(kind := content["config"].get("kind", ""), str):
+        raise _damaged(path, f"its `kind` is {kind!r}")
     if written_format == 1 and "world" in content["config"]:  # the name of this part before format 2
         content["config"]["environment"] = content["config"].pop("world")
     functions = next((REPLACED[folder] for folder in path.resolve().parents if folder in REPLACED), {})

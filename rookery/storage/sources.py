@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rookery import factories
-from rookery.factories import SettingError, is_reference
+from rookery.factories import SettingError, is_reference, verbatim
 from rookery.storage.run_dir import REPLACED, RunFolder, open_existing, output_to, write_atomically
 from rookery.types import Record
 
@@ -78,7 +78,8 @@ def replace(run_dir: str | Path, **functions: str | None) -> None:
         config = open_existing(run_dir).config
         recorded = {"env": config.get("environment", {}).get("env"), "factory": config.get("factory")}
         if not is_reference(str(recorded[name])):
-            raise SettingError(name, None, f"replaces a function of yours, and {run_dir} has none", "leave it out")
+            problem = f"replaces a function of yours, and {verbatim(run_dir)} has none"
+            raise SettingError(name, None, problem, "leave it out")
         if not is_reference(function):
             raise SettingError(name, function, "must be package.module:function or path/to/file.py:function")
         where = factories.canonical(function).rpartition(":")[0]
@@ -106,7 +107,9 @@ def opened(run_dir: str | Path) -> RunFolder:
 
 def _recorded(folder: RunFolder) -> Mapping[str, Mapping[str, str]]:
     with contextlib.suppress(OSError, ValueError):  # an older run, or a damaged file: the originals are needed
-        return json.loads(folder.sources_file.read_text(encoding="utf-8"))
+        found = json.loads(folder.sources_file.read_text(encoding="utf-8"))
+        if isinstance(found, dict) and all(isinstance(files, dict) for files in found.values()):
+            return found
     return {}
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from rookery.distributed import device_memory, mesh, programs, sync
 from rookery.distributed.mesh import Mesh
 from rookery.distributed.signals import Requests
-from rookery.factories import LARGEST_COUNT, RESERVED_COLUMNS, SettingError, check_names, config_from
+from rookery.factories import LARGEST_COUNT, RESERVED_COLUMNS, SettingError, check_names, config_from, verbatim
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.stages import StagedStep, staged_step
 from rookery.storage import sources
@@ -271,7 +271,7 @@ def run_config(config: RunConfig | None, options: Mapping[str, Any], resume: boo
     kept = {} if config else {name: recorded[name] for name in _KEPT if name in recorded}
     config = config_from(RunConfig, config, {**kept, **options})
     if config.seed != (seed := recorded.get("seed", config.seed)):
-        problem = f"must be that of the run in {config.run_dir} ({seed})"
+        problem = f"must be that of the run in {verbatim(config.run_dir)} ({seed})"
         raise SettingError("seed", config.seed, problem, "leave it out, or start a new run in another {run_dir}")
     return config
 

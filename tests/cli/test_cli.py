@@ -367,6 +367,9 @@ INVALID = [
     ("train sac --env point_room --devices 1000", 1, "--devices cannot be used: 1000 devices were requested, but"),
     ("compare . --picture x.foo", 1, "--picture must end in one of ."),
     ("train sac --env point_room --option foo", 1, "--option must be name=value"),
+    ("train sac --init-from /no/{seed}", 2, "--init-from cannot be used: /no/{seed} is not a run directory"),
+    ("train sac --replay-schedule {{env}", 2, "/{{env} is not a run directory"),
+    ("train map-elites --dimensions 3 --env {seed}:x", 1, "but {seed}:x is an environment, got 3; leave"),
     ("train sac --run-dir=", 2, "--run-dir is empty; give it a value, or leave it out."),
     *(
         (f"train {kind} --{flag} 0", 2, f"{flag} must be at least 1, got 0")

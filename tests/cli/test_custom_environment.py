@@ -72,6 +72,12 @@ def test_what_a_file_raises_is_one_sentence_with_its_place(text: str, message: s
     assert (code, out, error.count("\n"), error[:7]) == (1, "", 1, "error: ")
 
 
+def test_envs_lists_the_options_of_a_factory() -> None:
+    code, out, _ = call("envs", f"{FILE}:make")
+    assert code == 0
+    assert re.search(r"^ *options +--option mass=\.\.\., --episode-length *$", out, re.MULTILINE), out
+
+
 def test_a_file_that_parses_arguments_sees_none_of_ours(tmp_path: Path) -> None:
     parser = "parser = argparse.ArgumentParser()\nparser.add_argument('--steps', default=7)\n"
     text = ROOM.replace("=5", "=STEPS") + f"{parser}STEPS = parser.parse_args().steps\n"
@@ -92,6 +98,9 @@ def test_a_file_that_parses_arguments_sees_none_of_ours(tmp_path: Path) -> None:
         (f"{FILE}:mak", f"error: {FILE} has no function 'mak'; did you mean make"),
         ("./absent.py:make", "error: there is no file "),
         ("./absent.py", "error: --env: there is no task './absent.py'; give the factory in the file too, as in"),
+        ("./a.py:", "error: --env: there is no task './a.py:'; give the factory in the file too, as in ./a.py:make."),
+        ("./a.py:make:make", "error: there is no module './a.py:make'; run the command in its folder, install its"),
+        ("../a.PY:make", "error: there is no module '../a.PY'; run the command in its folder, install its package,"),
     ],
 )
 def test_a_wrong_factory_is_one_sentence(env: str, message: str) -> None:

@@ -10,12 +10,13 @@ import pytest
 from PIL import Image, ImageSequence
 
 import rookery
+from rookery.storage.csv_log import read_csv
 from tests.commandline import call
 from tests.deploy.untrained_runs import run_script
 from tests.pixel_walk import ID, SIZE
 
 TINY = "--encoder small --hidden-sizes 8 --num-envs 2 --rollout-length 8 --minibatches 1 --generations 1"
-TINY += " --eval-episodes 2 --start-states 2 --devices 1 --option workers=1 --quiet"
+TINY += " --eval-episodes 2 --start-states 2 --devices 1 --option workers=1 --quiet --objective is_success"
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,9 @@ def test_evaluate(run: Path) -> None:
     code, out, error = call("evaluate", str(run), "--episodes", "2")
     assert (code, error) == (0, "")
     assert "2 episodes per member" in out
-    assert re.search(r"0 │ .* │ +8 │", out), out
+    assert re.search(r"fitness return .* is_success length\n.*\n +0 .* 8\n", out), out
+    (row,) = read_csv(run / "metrics.csv")["measure/is_success"]
+    assert 0.0 <= row <= 1.0
 
 
 def test_envs_describes_gymnasiums_environments() -> None:

@@ -581,6 +581,12 @@ class TestMeasures:
         with pytest.raises(ValueError, match="the measure 'a b!' needs another name"):
             from_gymnasium(lambda: limited(Counter), measures={"a b!": "share"})
 
+    def test_an_objective_without_them_says_how_they_are_declared(self) -> None:
+        environment = adapted(Counter)
+        message = r"^objective has no effect on gym:Counter, which has no measures, got .*; name a key of .* option "
+        with pytest.raises(ValueError, match=message):
+            off_policy(sac(environment.spec), environment, objective="share")
+
     def test_of_envpool(self) -> None:
         observed, acted = spaces.observations(Box(0, 1, (1,)), "one"), spaces.actions(Discrete(2), "one")
         measured = keys_of("gone", "last")

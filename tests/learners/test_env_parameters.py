@@ -188,7 +188,7 @@ class TestObjective:
             ),
             (
                 lambda: room(OffPolicyConfig(objective="x")),
-                r"^objective has no effect on point_room, got 'x'",
+                r"^objective has no effect on point_room, which has no measures, got 'x'; leave it out",
             ),
             (
                 lambda: hyperparams.choose(room().space, env_bonus=1.0),

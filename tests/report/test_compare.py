@@ -114,6 +114,11 @@ class TestGroups:
             ({"learner": {"objective": "approach"}}, "hopper, objective=approach"),
             ({"learner": {"fitness": "prey"}}, "hopper, fitness=prey"),
             ({"metra": {"fitness": "distance"}}, "hopper, fitness=distance"),
+            ({"environment": {"env": "hill.py:make", "option": [5, "env=x"]}}, "hill.py:make, 5=, option.env=x"),
+            (
+                {"environment": {"env": "hill.py:make", "option": ["mass=2", "wide=true"]}},
+                "hill.py:make, mass=2, wide=true",
+            ),
             ({"diayn": {"fitness": "return"}}, "hopper"),
         ],
     )
@@ -569,6 +574,19 @@ class TestMeasures:
             (path / "metrics.csv").write_text("\n".join([*rows, ""]))
         (found,) = open_run(whole).measured("success", per_member=False)
         assert found.best_fitness.tolist() == [0.6, 0.7, 0.3]
+
+    @pytest.mark.parametrize("damaged", [0, 1])
+    @pytest.mark.parametrize("lost", ["generation", "best_fitness", "env_steps"])
+    def test_a_table_of_an_island_without_a_column_is_named(self, write, damaged, lost):
+        whole = write("run", [])
+        for number in range(2):
+            path = whole / "islands" / str(number)
+            path.mkdir(parents=True)
+            finish(path, {"kind": "sac"}, [1.0, 2.0])
+        table = whole / "islands" / str(damaged) / "metrics.csv"
+        table.write_text(table.read_text().replace(lost, "x"))
+        with pytest.raises(ValueError, match=f"^{table} lacks the columns {lost}; put a copy of the file back"):
+            open_run(whole).learning_curve()
 
     def test_fresh_episodes_are_measured_by_it(self, write):
         path, asked = write("run", [-500.0]), []

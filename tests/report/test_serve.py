@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from rookery.factories import SettingError
 from rookery.report import serve
 from rookery.report.serve import Pages, server
 from rookery.storage.run_dir import create
@@ -206,5 +207,8 @@ def test_what_cannot_be_served(run, tmp_path):
             ValueError, match=rf"^(port|host) cannot be used.*, got '?({port}|{host})'?; choose another"
         ):
             server([run], host, port)
+    with pytest.raises(SettingError) as raised:
+        server([run], "{port}")
+    assert raised.value.text("--{}".format).startswith("--port cannot be used on {port}: ")
     with pytest.raises(ValueError, match="is not a run directory"):
         server([tmp_path])

@@ -303,6 +303,9 @@ def test_a_damaged_table_is_named(run):
     run.metrics_file.write_text("generation,best\n0,1.0\nx,2.0\n")
     with pytest.raises(ValueError, match=r"metrics\.csv, column generation is damaged: .*'x'"):
         RunLog(run, 1)
+    run.metrics_file.write_text("generation,best\n0,1.0\n900000000,2.0\n")  # all rows between would not fit into memory
+    with pytest.raises(ValueError, match=r"column generation is damaged: 900000000 is far beyond its 2 rows; correct"):
+        read_csv(run.metrics_file)
 
 
 def test_reading_a_growing_or_empty_table(run):

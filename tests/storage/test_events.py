@@ -36,6 +36,22 @@ def journal_of(folder: RunFolder) -> list[tuple[str, Any]]:
     return [(event["event"], event[informative[event["event"]]]) for event in read_journal(folder)]
 
 
+def test_damaged_events_are_ignored(folder):
+    folder.path.mkdir()
+    lines = [
+        "[1]",
+        "null",
+        "\xff",
+        "{}",
+        '{"event": 5}',
+        '{"event": "began", "generation": "y"}',
+        '{"event": "warned"}',
+    ]
+    lines += ['{"event": "ended", "generation": [1]}', '{"event": "noted", "message": "x"}', '{"event": ']
+    folder.journal_file.write_text("\n".join(lines), encoding="latin-1")
+    assert read_journal(folder) == [{"event": "noted", "message": "x"}]
+
+
 def test_every_start_and_end_is_recorded(folder, monkeypatch):
     monkeypatch.setenv("ACCESS_TOKEN", "canary-of-the-environment")
     options = {"run_dir": str(folder.path), "quiet": True}

@@ -10,7 +10,7 @@ import pytest
 import rookery
 from rookery import factories
 from rookery.storage import sources
-from rookery.storage.run_dir import RunFolder
+from rookery.storage.run_dir import RunFolder, create
 from tests.commandline import call
 
 TINY = "--batch-size 4 --grid 3 3 --hidden-sizes 4 --eval-episodes 1 --start-states 1 --devices 1".split()
@@ -95,3 +95,12 @@ def test_a_module_of_a_package_is_recorded_by_its_version_and_hash(tmp_path):
     assert found["jax.nn"]["version"]
     assert found["json.decoder"] == {"decoder.py": found["json.decoder"]["decoder.py"], "version": ""}
     assert not list(folder.sources.glob("[0-9]*"))
+
+
+@pytest.mark.parametrize("content", ["[1]", '{"/x/own.py": [5]}', "null", "{"])
+def test_a_damaged_list_of_files_is_that_of_an_older_run(tmp_path, content):
+    folder = create(tmp_path / "run", {"environment": {"env": "/x/own.py:make"}})
+    folder.sources.mkdir()
+    folder.sources_file.write_text(content)
+    sources.use(folder)
+    assert sources.changed(folder) == []

@@ -5,6 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -15,7 +17,7 @@ from rookery.envs.base import Environment
 from rookery.envs.host.base import ENDED, Event, HostError, HostWarning
 from rookery.envs.host.pool import HostPool
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
-from rookery.training.host_episodes import located
+from rookery.training.host_episodes import HostEpisodes, located
 from tests.envs import gymnasium_environments as own
 from tests.envs.gymnasium_environments import Counter, Faulty, Resumable, adapted
 from tests.tiny import assert_equal
@@ -56,7 +58,10 @@ def test_saved_episodes_continue_bit_by_bit(tmp_path: Path) -> None:
     assert_equal(unnumbered(whole.members), unnumbered(resumed.members))
 
 
-def test_episodes_that_cannot_be_saved_begin_anew(tmp_path: Path) -> None:
+def test_episodes_that_cannot_be_saved_begin_anew(tmp_path: Path, monkeypatch: Any) -> None:
+    restore, given = HostEpisodes.restore, []
+    monkeypatch.setattr(HostEpisodes, "restore", lambda *values: given.append(values[-1]) or restore(*values))
+
     class Unsaved(Resumable):
         def save_state(self) -> Any:
             raise SystemExit
@@ -72,6 +77,9 @@ def test_episodes_that_cannot_be_saved_begin_anew(tmp_path: Path) -> None:
     assert after.members.buffer.size.tolist() == [42, 42]
     observed = np.asarray(after.members.env_state.observation.features)[..., 1]
     assert (observed <= 7).all(), "the new episodes are at most a generation old"
+    first_key = jax.random.split(jax.random.key(0))[0]  # of the initial population, which splits it
+    consumed = jax.random.key_data(jax.vmap(jax.random.fold_in, in_axes=(None, 0))(first_key, jnp.arange(1000)))
+    assert jax.random.key_data(given[0]).tolist() not in consumed.tolist()
 
 
 def test_a_failure_is_saved_and_the_run_goes_on_when_it_is_mended(tmp_path: Path) -> None:

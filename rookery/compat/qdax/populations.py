@@ -142,7 +142,8 @@ def _evaluate(agent: OffPolicyAgent, env: Batch, states: PBTTrainingState, first
         first.reward.ndim > 1,
         f"initial states must be [P, E, ...], got {first.reward.shape}; reshape the result of reset.",
     )
-    evaluator = Evaluator(agent.act, env.environment, EvaluationConfig(), first.reward.shape[1])
+    environment = env.environment._replace(spec=env.environment.spec._replace(measures=None))  # none is returned
+    evaluator = Evaluator(agent.act, environment, EvaluationConfig(), first.reward.shape[1])
 
     def evaluate_member(member: Member, first: State) -> Evaluation:
         start_states = first.pipeline_state, jax.vmap(first_step)(first.obs, first.pipeline_state.descriptor)

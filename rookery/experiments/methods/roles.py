@@ -9,7 +9,7 @@ from rookery.distributed.mesh import Mesh
 from rookery.experiments.methods import pbt as methods_pbt
 from rookery.experiments.parts import learner_of, mesh_of
 from rookery.experiments.spec import Built, RunSpec
-from rookery.factories import SettingError, Within
+from rookery.factories import SettingError, Within, verbatim
 from rookery.learners.base import Learner
 from rookery.learners.evaluation import measures_episodes
 from rookery.learners.on_policy import OnPolicyConfig
@@ -66,7 +66,8 @@ def _selection(spec: RunSpec[Settings], learner: Learner) -> Settings:
         assert learner.spec.team is not None
         remedies = f"give {{fitness}} {' or '.join(learner.spec.team.names)}, or, with separate parameters and without "
         remedies += "islands, {select_by} rating or {member} agent"
-        problem = f"cannot be by the mean return of a team: in {learner.spec.name} one agent wins what another loses"
+        name = verbatim(learner.spec.name)
+        problem = f"cannot be by the mean return of a team: in {name} one agent wins what another loses"
         raise SettingError("select_by", None, problem, remedies)
     if settings.member == "agent" and fitness is not None:
         problem = "has no effect with {member} agent, which selects each agent by its individual return"

@@ -94,6 +94,13 @@ def test_an_evaluation_of_a_population_equals_that_of_the_learner():
         algorithm.get_eval_fn(env)(trees.take(states, jnp.arange(3)), first)
 
 
+def test_an_evaluation_of_a_population_needs_no_measures_of_its_environment():
+    env, states = environments.create("point_goal", batch_size=P * E, episode_length=5), population(PBTTD3, P)[1]
+    assert env.environment.spec.measures
+    fitness, _ = agent(PBTTD3).get_eval_fn(env)(states, reshaped(env.reset(jax.random.key(2)), P, E))
+    assert jnp.isfinite(fitness).all()
+
+
 def test_a_member_with_a_learned_number_that_is_not_finite_ranks_last():
     _, states, buffers = population(PBTTD3, P)
     targets = jax.tree.map(lambda leaf: leaf.at[2].set(jnp.nan), states.target_critic_params)
