@@ -22,13 +22,9 @@ TILE = 32  # pixels
 
 
 def film(name: str, env: Any) -> FilmFn | None:
-    """Return the function that draws an environment, or None if JaxMARL cannot write its film.
+    """The function that draws an environment object of JaxMARL, or None if JaxMARL cannot write its film.
 
     JaxMARL draws the other environments in windows only, or with packages that it does not require.
-
-    Args:
-      name: name of the task.
-      env: JaxMARL's environment object.
     """
     if any(base.__module__.startswith("jaxmarl.environments.mpe") for base in type(env).__mro__):
         return partial(_mpe, env)
