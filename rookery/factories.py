@@ -37,25 +37,19 @@ OWN_NETWORK = f"{GUIDES}/own_network.md"
 OWN_PROGRAM = f"{GUIDES}/python_runs.md"
 
 
-RAISED = (Exception, SystemExit)
-"""What a user's function raises as its own failure; KeyboardInterrupt is Ctrl-C."""
+RAISED = (Exception, SystemExit)  # what a user's function raises as its own failure; KeyboardInterrupt is Ctrl-C
 
 
 class Product(NamedTuple):
     """What the factories of a kind build, for messages."""
 
-    noun: str
-    """Such as "environment"."""
-    kind: str
-    """The type that they return, such as "an Environment"."""
-    example: str
-    """A factory by name, such as "./mass.py:make"."""
-    guide: str
-    """The document that describes such factories."""
+    noun: str  # such as "environment"
+    kind: str  # the type that they return, such as "an Environment"
+    example: str  # a factory by name, such as "./mass.py:make"
+    guide: str  # the document that describes such factories
 
 
-SUITE_PREFIXES = ("gym:", "envpool:")
-"""Begin the names of environments that a suite finds by itself."""
+SUITE_PREFIXES = ("gym:", "envpool:")  # begin the names of environments that a suite finds by itself
 
 
 def is_reference(name: str) -> bool:
@@ -82,12 +76,7 @@ def load(reference: str, product: Product) -> Factory:
 
 
 def call(name: str, factory: Factory, options: dict[str, Any]) -> Any:
-    """Call a factory with options.
-
-    Args:
-      name: of the factory, for messages.
-      factory: the function.
-      options: its keyword arguments.
+    """Call a factory, of this name in messages, with options.
 
     Raises:
       ValueError: the factory has no such option, needs another one, or raises an exception.
@@ -104,15 +93,8 @@ def config_from(
 ) -> ConfigT:
     """A config, or the one whose fields are given as keywords in its place.
 
-    Args:
-      cls: its class.
-      config: the config, or None.
-      keywords: names of fields -> values.
-      others: further keywords of the function that was called, to suggest.
-
-    Raises:
-      TypeError: both are given, the config is another object, or a keyword is no field of the config.
-      ValueError: a value is invalid.
+    `others` are further keywords of the function that was called, to suggest. A TypeError if both are given, the config
+    is another object, or a keyword is no field of it; a ValueError if a value is invalid.
     """
     names = [field.name for field in dataclasses.fields(cls)]  # pyright: ignore[reportArgumentType]
     for keyword in keywords:
@@ -139,10 +121,8 @@ KEY_COLUMNS = ("generation", "member", "parent", "cell", "skill", "episode", "st
 MEASURE, RETURN, BEST, TRAIN_RETURN = "measure/", "return", "best/", "train_return"
 """Columns of what is reported of an evaluation beside its fitness: the sum of a measure over an episode and, with
 measures, the return; in `metrics.csv` their means, and after `best/` those of the member with the highest fitness."""
-AGENT_RETURN = "return/"
-"""Begins the columns with the returns of a team's agents, by which reports know a team."""
-CALLBACK = "callback/"
-"""Begins the columns of `lineage.csv` with the numbers of members that a callback returned."""
+AGENT_RETURN = "return/"  # begins the columns with the returns of a team's agents, by which reports know a team
+CALLBACK = "callback/"  # begins the columns of `lineage.csv` with the numbers of members that a callback returned
 ROW_NAMES = (
     *("generation", "member", "env_steps", "best_fitness", "median_fitness", "worst_fitness", "mean_fitness"),
     *("replaced", "best_rating", "best_smoothed_rating"),
@@ -195,8 +175,7 @@ def check_names(what: str, names: Iterable[Any], taken: Iterable[str] = ()) -> N
         known.add(name)
 
 
-LARGEST_COUNT = 2**31 - 1
-"""Counters, indices and sizes of arrays are int32."""
+LARGEST_COUNT = 2**31 - 1  # counters, indices and sizes of arrays are int32
 
 
 class SettingError(ValueError):
@@ -253,15 +232,8 @@ def _shown(value: Any) -> str:
 
 
 def unknown_name(field: str, name: Any, what: str, known: Iterable[str], otherwise: str = "") -> UnknownNameError:
-    """The error for a name that does not exist, with similar ones.
-
-    Args:
-      field: the setting.
-      name: what was given.
-      what: what has such names, such as "task".
-      known: the names that exist.
-      otherwise: the remedy if no name is similar; by default all names.
-    """
+    """The error for a setting with a name of a `what`, such as "task", that does not exist: the remedy is similar names
+    or, if there are none, `otherwise`, by default all names."""
     return UnknownNameError(field, name, f"there is no {what}", suggestion(str(name), known, otherwise))
 
 
@@ -286,8 +258,7 @@ class Within(NamedTuple):
         return f"in {left}{_numeral(self.low)}, {_numeral(self.high)}{right}"
 
 
-POSITIVE = Within(0, excluded=(0,))
-"""Numbers above 0."""
+POSITIVE = Within(0, excluded=(0,))  # numbers above 0
 FRACTION = Within(0, 1)
 
 

@@ -370,11 +370,8 @@ def _float32(value: float) -> float:
 
 
 def sample(space: Space[HyperT], key: Key) -> HyperT:
-    """Sample one member's hyper-parameters: evolving fields from separate keys within their bounds, the others default.
-
-    Returns:
-      A `Hyper` of `[]` float32.
-    """
+    """Sample one member's hyper-parameters, `[]` float32: evolving fields from separate keys within their bounds, the
+    others default."""
     samples = {
         name: draw(domain, jax.random.fold_in(key, index)) for index, (name, domain) in enumerate(space.domains.items())
     }

@@ -40,11 +40,7 @@ class Columns(dict[str, np.ndarray]):
     """Columns of a table: name -> `[rows]`."""
 
     def to_pandas(self) -> Any:
-        """The table as a pandas DataFrame.
-
-        Raises:
-          ImportError: pandas is not installed.
-        """
+        """The table as a pandas DataFrame, which must be installed."""
         try:
             import pandas
         except ImportError as error:
@@ -99,11 +95,7 @@ class LoadedRun:
         return newest
 
     def state(self, generation: int | None = None) -> ProgramState:
-        """The whole state in a checkpoint, on the first device.
-
-        Args:
-          generation: of the checkpoint; None for the newest complete one.
-        """
+        """The whole state in a checkpoint (by default the newest complete one), on the first device."""
         self._check_program("state")
         template = programs.template(self._parts[1].program, mesh.make_mesh(1))
         return self._checkpoints.restore(template, generation)[0]
@@ -111,8 +103,7 @@ class LoadedRun:
     def best(self, checkpoint: str | int = "last") -> Genotype:
         """The genotype of the best member by its last evaluation, or of the best elite of a repertoire.
 
-        Args:
-          checkpoint: "last", "best" (by the run's `best_by`), or a generation.
+        The checkpoint is "last", "best" (by the run's `best_by`), or a generation.
         """
         return choose(self._origin(checkpoint)).genotype
 

@@ -28,10 +28,8 @@ _SPACE = (
     "fixed by default; `evolve` is its declared domain."
 )
 _WHOLE = r"[+-]?\d+(_\d+)*"
-_MOST = 3
-"""Flags that an error proposes."""
-_WIDEST, _COLUMN = 100, 26
-"""Columns of a help page, and of the flags before the explanations."""
+_MOST = 3  # flags that an error proposes
+_WIDEST, _COLUMN = 100, 26  # columns of a help page, and of the flags before the explanations
 
 
 class CommandLineError(ValueError):
@@ -41,26 +39,15 @@ class CommandLineError(ValueError):
 class Parser(NamedTuple):
     """The parser of a command."""
 
-    command: str
-    """The command, such as "rookery train sac"."""
-    about: str
-    """What it does."""
+    command: str  # the command, such as "rookery train sac"
+    about: str  # what it does
     options: Sequence[Option]
-    guide: str = ""
-    """The end of the help page."""
+    guide: str = ""  # the end of the help page
 
     def parse(self, words: Sequence[str], file: str = "", settings: Mapping[str, Any] | None = None) -> dict[Any, Any]:
-        """The values that are given: path of an option -> value; typed words take precedence over a file.
-
-        Args:
-          words: of the command line, after the command.
-          file: the config file; "" without one.
-          settings: the settings in it, by their names.
-
-        Raises:
-          SettingError: a value is invalid.
-          CommandLineError: a flag does not exist, a value is missing, or there are too many.
-        """
+        """The values that are given: path of an option -> value; typed words take precedence over a file. A
+        SettingError is about a value, a CommandLineError about a flag that does not exist, a missing value, or too
+        many."""
         names = {_identifier(option): option for option in self.options}
         for before, word in itertools.pairwise(["", *words]):
             named, separator, value = word.partition("=") if word.startswith("--") else (before, "=", word)
@@ -81,11 +68,7 @@ class Parser(NamedTuple):
         return {names[name].path: value for name, value in bound.arguments.items()}
 
     def print_help(self, defaults: Mapping[Option, Any]) -> None:
-        """Print the help page.
-
-        Args:
-          defaults: option -> default value.
-        """
+        """Print the help page with these default values."""
         self.app(defaults, ()).help_print([], console=_console())
 
     def option(self, name: str) -> Option | None:
@@ -155,12 +138,7 @@ class Parser(NamedTuple):
         return f"`{self.command} --help` describes it"
 
     def _check_setting(self, file: str, key: str, value: Any) -> None:
-        """Check that a setting of a file exists, and that its value has a type that files have for it.
-
-        Raises:
-          SettingError: the value has another type.
-          CommandLineError: the setting does not exist.
-        """
+        """Check that a setting of a file exists, and that its value has a type that files have for it."""
         option = self._of_flag(flag_of(key))
         if option is None:
             inner = [f"{key}.{name}" for name in value][:1] if isinstance(value, Mapping) else []
@@ -262,11 +240,7 @@ def _joined(words: Sequence[str], options: Sequence[Option]) -> list[str]:
 
 
 def converted(hint: Any, words: Sequence[str]) -> Any:
-    """The value of words as a type.
-
-    Raises:
-      ValueError: they are no value of it.
-    """
+    """The value of words as a type; a ValueError if they are no value of it."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         is_choice = any(typing.get_origin(one) is tuple for one in inner)  # in a search space, which has no other check
@@ -381,13 +355,7 @@ def _console() -> Console:
 
 
 def print_commands(command: str, about: str, groups: Mapping[str, Mapping[str, str]]) -> None:
-    """Print a help page that lists commands.
-
-    Args:
-      command: the command that has them, such as "rookery".
-      about: what it does.
-      groups: heading -> name of a command -> what it does.
-    """
+    """Print a help page that lists the commands of `command` by heading: name -> what it does."""
     app = Parser(command, about, ()).app({}, ())
     for place, (heading, commands) in enumerate(groups.items()):
         group = Group(heading, sort_key=place - len(groups))

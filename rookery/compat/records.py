@@ -108,31 +108,19 @@ def _shared_count_batched(size: int, batched: list[bool], count: Array) -> tuple
 
 
 def check(condition: bool, message: str) -> None:
-    """Raise an error if a condition is false.
-
-    Raises:
-      ValueError: `condition` is false; the text is `message`.
-    """
+    """Raise a ValueError with the message if a condition is false."""
     if not condition:
         raise ValueError(message)
 
 
 def check_equal(name: str, configured: int, found: int | tuple[int, ...], description: str) -> None:
-    """Check that a configured number is the number found; `{}` in the description stands for the latter.
-
-    Raises:
-      ValueError: the numbers differ; the message contains both.
-    """
+    """Raise a ValueError if a configured number is not the one found, for which `{}` in the description stands."""
     found_one = (configured,) if isinstance(found, tuple) else configured
     check(found == found_one, f"{name} is {configured}, but {description.format(found)}; make them equal.")
 
 
 def check_counts(**counts: int) -> None:
-    """Check that all counts are at least 1.
-
-    Raises:
-      ValueError: a count is below 1; the message contains its name.
-    """
+    """Raise a ValueError, which names it, if a count is below 1."""
     for name, value in counts.items():
         check(value >= 1, f"{name} must be at least 1, got {value}.")
 

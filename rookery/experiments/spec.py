@@ -22,8 +22,7 @@ from rookery.storage.record import SKILL_METHODS
 from rookery.training.config import RunConfig
 
 LearnerConfig = OffPolicyConfig | OnPolicyConfig
-MethodT = TypeVar("MethodT", default=Any)
-"""The settings of a population method, a frozen dataclass."""
+MethodT = TypeVar("MethodT", default=Any)  # the settings of a population method, a frozen dataclass
 
 
 class Method(NamedTuple):
@@ -69,11 +68,9 @@ class Method(NamedTuple):
 class Kind(NamedTuple):
     """A kind of run: a method with an agent that it trains."""
 
-    name: str
-    """Name on the command line."""
+    name: str  # name on the command line
     method: Method
-    agent: AgentRow | None
-    """None for a method that trains no agents."""
+    agent: AgentRow | None  # None for a method that trains no agents
 
     def __repr__(self) -> str:
         return f"Kind({self.name!r})"
@@ -156,12 +153,8 @@ class RunSpec(Generic[MethodT]):
         return {**vars(self.method), **vars(self.wrapper), **trained, **parts}
 
     def replace(self, **settings: Any) -> Self:
-        """The run with other values of settings: of parts, named as in `flat`, and of the fields of a part.
-
-        Raises:
-          TypeError: the kind of run has no such setting.
-          ValueError: a value is invalid.
-        """
+        """The run with other values of settings: of parts, named as in `flat`, and of the fields of a part. A TypeError
+        if the kind of run has no such setting, a ValueError if a value is invalid."""
         known = [*_names(self.flat)]
         for name in (name for name in settings if name not in known):
             hyper = describe(self.kind.agent.default_space) if self.kind.agent else ()
