@@ -185,7 +185,7 @@ class SettingError(ValueError):
     `remedy`, `{name}` is another setting, which is shown likewise.
     """
 
-    def __init__(self, field: str, value: Any, problem: str, remedy: str = ""):
+    def __init__(self, field: str, value: object, problem: str, remedy: str = ""):
         super().__init__(field, value, problem, remedy)
         self.field = field
         """Name of the setting, a keyword."""
@@ -226,12 +226,12 @@ class UnknownNameError(SettingError):
         return f"{'' if name == self.field else f'{name}: '}{self.problem} {_shown(self.value)}; {self.remedy}"
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     short = f"{value:g}" if isinstance(value, float) else repr(value)
     return short if not isinstance(value, float) or float(short) == value else str(value)
 
 
-def unknown_name(field: str, name: Any, what: str, known: Iterable[str], otherwise: str = "") -> UnknownNameError:
+def unknown_name(field: str, name: object, what: str, known: Iterable[str], otherwise: str = "") -> UnknownNameError:
     """The error for a setting with a name of a `what`, such as "task", that does not exist: the remedy is similar names
     or, if there are none, `otherwise`, by default all names."""
     return UnknownNameError(field, name, f"there is no {what}", suggestion(str(name), known, otherwise))
@@ -270,7 +270,7 @@ _INT32 = Within(-LARGEST_COUNT - 1, LARGEST_COUNT)
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
-def check_counts(least: int = 1, most: int = LARGEST_COUNT, **numbers: Any) -> None:
+def check_counts(least: int = 1, most: int = LARGEST_COUNT, **numbers: object) -> None:
     """Check that arguments are whole numbers from `least` to `most`, by default the largest int32.
 
     Raises:
@@ -293,7 +293,7 @@ def suggestion(name: str, known: Iterable[str], otherwise: str = "") -> str:
     return f"did you mean {' or '.join(near)}?" if near else otherwise or f"use one of {', '.join(known)}."
 
 
-def expand_paths(config: Any, *names: str) -> None:
+def expand_paths(config: object, *names: str) -> None:
     """Expand `~` in the paths among a config's fields that are not None."""
     for name in names:
         if (path := getattr(config, name)) is not None:
@@ -306,7 +306,7 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // one for one in small)})
 
 
-def check_fields(config: Any) -> None:
+def check_fields(config: object) -> None:
     """Check the fields of a config that are numbers, switches, texts, tuples of them, or one of several words.
 
     Numbers are converted to Python's own types, and paths to text. A whole number fits int32 unless its annotation says
@@ -329,7 +329,7 @@ def check_fields(config: Any) -> None:
         object.__setattr__(config, name, _converted(name, hint, default, value, within))
 
 
-def range_of(hint: Any) -> Within | None:
+def range_of(hint: object) -> Within | None:
     """The range in the annotation of a field; None if it has none."""
     notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     return next((note for note in notes if isinstance(note, Within)), None)
@@ -367,7 +367,7 @@ def _converted(name: str, hint: Any, default: Any, value: Any, within: Within | 
     return values
 
 
-def _checked(name: str, kind: type, value: Any, within: Within | None, must: str = "must be") -> Any:
+def _checked(name: str, kind: type, value: object, within: Within | None, must: str = "must be") -> Any:
     """A value of the given type and range; a float may be given as an int, which stays one."""
     try:
         converted = _of_type(kind, value)

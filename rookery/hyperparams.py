@@ -214,7 +214,7 @@ def _joined_type(names: tuple[str, ...]) -> Any:
     return collections.namedtuple("JoinedHyper", names)
 
 
-def select(like: HyperT, hyper: Any) -> HyperT:
+def select(like: HyperT, hyper: object) -> HyperT:
     """Return the values that a joined `Hyper` has for the fields of `like`, as a `Hyper` of the type of `like`."""
     return like._replace(**{name: getattr(hyper, name) for name in like._fields})
 

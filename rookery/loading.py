@@ -200,7 +200,7 @@ class LoadedRun:
         self._check_program("export")
         return export(self.path, to, cell, member, skill, checkpoint, self._program)
 
-    def resume(self, generations: int, callbacks: Sequence[Callback | Required] = (), **options: Any) -> loop.Result:
+    def resume(self, generations: int, callbacks: Sequence[Callback | Required] = (), **options: object) -> loop.Result:
         """Continue the run in this process, up to generation `generations`.
 
         Args:
@@ -261,7 +261,7 @@ def train(
     env: str | None = None,
     steps: float | None = None,
     callbacks: Sequence[Callback | Required] = (),
-    **settings: Any,
+    **settings: object,
 ) -> LoadedRun:
     """Train as `rookery train KIND` does: the same kinds of run, settings, defaults and files.
 

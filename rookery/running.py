@@ -57,7 +57,7 @@ def run(
     command: Sequence[str] | None = None,
     after_save: Callable[[Path], None] | None = None,
     callbacks: Sequence[Callback | Required] = (),
-    **options: Any,
+    **options: object,
 ) -> Result:
     """Run a program for `generations` generations, and write what `rookery train` writes into its run directory.
 

@@ -188,7 +188,7 @@ def _train_line(words: list[str]) -> CommandLine:
     return CommandLine(parser, words, "train", kind, file)
 
 
-def _kind(path: str, typed: str | None, recorded: Any, words: Sequence[str]) -> Kind:
+def _kind(path: str, typed: str | None, recorded: object, words: Sequence[str]) -> Kind:
     """The kind that was typed, or that the config file at `path` ("" without one) has; None stands for neither."""
     if typed is None and recorded is None:
         missing = f'{path} has no kind; add one, such as kind = "pbt-sac", or type it after train'
@@ -373,7 +373,7 @@ def _sentence(error: Exception) -> str:
     return f"{place}: {error.strerror}; check its permissions and the free space of its disk."
 
 
-def _join(command: Any) -> ProcessGroup:
+def _join(command: object) -> ProcessGroup:
     if isinstance(command, Train):  # before anything connects
         check_effects(command.spec)
         islands.has_islands(command.spec, command.processes)

@@ -77,7 +77,7 @@ def _flat(file: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _expanded(file: str, value: Any) -> Any:
+def _expanded(file: str, value: object) -> Any:
     """The settings in a file with the variables in their texts, `$NAME` and `${NAME}`, as a shell would expand them."""
     if isinstance(value, dict):
         return {name: _expanded(file, inner) for name, inner in value.items()}
@@ -99,7 +99,7 @@ def _yaml(text: str) -> dict[str, Any]:
     return {str(name): value for name, value in (settings or {}).items()}
 
 
-def _check_names(node: Any) -> None:
+def _check_names(node: object) -> None:
     """Check that no name of a YAML table is there twice; PyYAML takes the last one."""
     names: set[str] = set()
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
@@ -134,7 +134,7 @@ def to_toml(spec: RunSpec, default: RunSpec) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _literal(value: Any) -> str:
+def _literal(value: object) -> str:
     """A value in TOML."""
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(_literal, value))}]"

@@ -113,7 +113,7 @@ class Option(NamedTuple):
         is_important = self.name in IMPORTANT and self.part != "options"
         return MAIN if is_important else HEADINGS.get(self.part, self.part.replace("_", " "))
 
-    def value(self, config: Any) -> Any:
+    def value(self, config: object) -> Any:
         """The value of the option in a config; None if a search space does not choose it."""
         for name in self.path:
             config = config.get(name) if isinstance(config, Mapping) else getattr(config, name)

@@ -80,7 +80,7 @@ class Parser(NamedTuple):
     def app(self, defaults: Mapping[Option, Any], config: Any) -> App:
         """The application of cyclopts: one command, whose keywords are the options."""
 
-        def command(**_: Any) -> None: ...
+        def command(**_: object) -> None: ...
 
         flags = {option.path[-1]: option.flag for option in self.options if "_" in option.path[-1]}
         names = re.compile(rf"\b({'|'.join(flags) or '$.'})\b")  # without names it matches nothing
@@ -137,7 +137,7 @@ class Parser(NamedTuple):
     def _help(self) -> str:
         return f"`{self.command} --help` describes it"
 
-    def _check_setting(self, file: str, key: str, value: Any) -> None:
+    def _check_setting(self, file: str, key: str, value: object) -> None:
         """Check that a setting of a file exists, and that its value has a type that files have for it."""
         option = self._of_flag(flag_of(key))
         if option is None:
@@ -171,7 +171,7 @@ def _identifier(option: Option) -> str:
     return "__".join(option.path).replace(".", "_")
 
 
-def _parameter(option: Option, group: Group, default: Any) -> inspect.Parameter:
+def _parameter(option: Option, group: Group, default: object) -> inspect.Parameter:
     is_flag = option.flag.startswith("--")
     named = {"name": option.flag, "alias": option.aliases, "group": group} if is_flag else {}
     details = "; ".join(_details(option, default))
@@ -192,14 +192,14 @@ def _parameter(option: Option, group: Group, default: Any) -> inspect.Parameter:
     return inspect.Parameter(_identifier(option), kind, annotation=Annotated[hint, parameter], default=needed)
 
 
-def _value(hint: Any, tokens: Sequence[cyclopts.Token]) -> Any:
+def _value(hint: object, tokens: Sequence[cyclopts.Token]) -> Any:
     implicit = tokens[0].implicit_value
     if implicit is not cyclopts.UNSET:  # of a switch, or an empty list in a file
         return () if implicit == [] else implicit
     return converted(hint, [token.value for token in tokens])
 
 
-def _details(option: Option, default: Any) -> list[str]:
+def _details(option: Option, default: object) -> list[str]:
     """The range and the default of an option in the help; of a switch, what turns it off."""
     if option.is_switch:
         off = f"`{option.flag.replace('--', '--no-', 1)}` turns it off"
@@ -263,7 +263,7 @@ def converted(hint: Any, words: Sequence[str]) -> Any:
     return hint(word) if known is None else known[word]
 
 
-def described(hint: Any) -> str:
+def described(hint: object) -> str:
     """The values of a type in words: "2 numbers or a number or fixed"."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
@@ -275,7 +275,7 @@ def described(hint: Any) -> str:
     return "true or false" if hint is bool else f"a {_WORDS[hint]}"
 
 
-def _choices(hint: Any) -> list[str]:
+def _choices(hint: object) -> list[str]:
     inner = typing.get_args(hint)
     return (
         [*map(str, inner)] if typing.get_origin(hint) is typing.Literal else [c for one in inner for c in _choices(one)]
@@ -295,7 +295,7 @@ def similar(flag: str, flags: Sequence[str]) -> list[str]:
     return begins or [one for one in of_space if re.search(rf"[.-]{re.escape(name)}$", one)] or nearest(flag, flags)[:1]
 
 
-def _metavar(hint: Any) -> str | None:
+def _metavar(hint: object) -> str | None:
     """The value of a type with a choice of words in the help, `INT|all`; None: cyclopts finds it."""
     origin, inner = typing.get_origin(hint), [one for one in typing.get_args(hint) if one is not types.NoneType]
     if not _choices(hint):
@@ -323,7 +323,7 @@ class _Page:
             page.append(lines[len(left) :] if len(left) <= column - 2 else f"\n{lines}").append("\n")
         console.print(page, highlight=False, soft_wrap=True)
 
-    def render_usage(self, console: Console, options: Any, usage: Any) -> None:
+    def render_usage(self, console: Console, options: object, usage: object) -> None:
         """Print the usage."""
         del options
         console.print(Text(f"usage: {usage}"), soft_wrap=True)

@@ -36,7 +36,7 @@ class Record:
             value = getattr(value, step)
         return value
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         """Return a copy with the given fields, or values at names of `paths`, changed."""
         return type(self)(**self.nested(vars(self), changes))
 
@@ -64,7 +64,7 @@ def takes_random_key(method: Callable[..., ResultT]) -> Callable[..., ResultT]:
     """Let a method also take its first argument, a key, by the name that it had in QDax before 0.5, `random_key`."""
 
     @wraps(method)
-    def renamed(self: Any, *args: Any, **named: Any) -> ResultT:
+    def renamed(self: object, *args: object, **named: object) -> ResultT:
         return method(self, *([named.pop("random_key")] if "random_key" in named else []), *args, **named)
 
     return renamed

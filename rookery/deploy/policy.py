@@ -118,7 +118,7 @@ class Policy(NamedTuple):
         return shapes | ({"next_memory": (*agents, self.memory_size)} if self.memory_size else {})
 
 
-def _key(key: Any) -> str | int:
+def _key(key: object) -> str | int:
     """A key of a path in a pytree as it is in an observation."""
     return next(getattr(key, name) for name in ("key", "idx", "name") if hasattr(key, name))
 

@@ -64,7 +64,7 @@ class Task(NamedTuple):
     """Name -> meaning of each measure that can be the objective."""
 
 
-def make(name: str, /, **overrides: Any) -> Environment:
+def make(name: str, /, **overrides: object) -> Environment:
     """Build a task's environment, with the task's name in its spec, or a user-defined environment.
 
     Args:

@@ -25,7 +25,7 @@ def to_record(spec: RunSpec) -> dict[str, Any]:
     return {"kind": spec.kind.name, **{name: _plain(value) for name, value in spec.flat.items()}}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # pyright: ignore[reportArgumentType]
@@ -97,7 +97,7 @@ def program_run(record: Mapping[str, Any]) -> RunSpec:
     )
 
 
-def _check_table(name: str, value: Any) -> None:
+def _check_table(name: str, value: object) -> None:
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} must be a table of settings, got {value!r}.")
 

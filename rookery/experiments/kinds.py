@@ -52,7 +52,7 @@ def kinds() -> dict[str, Kind]:
     return found
 
 
-def configure(kind: str, **settings: Any) -> RunSpec:
+def configure(kind: str, **settings: object) -> RunSpec:
     """A run of a kind with the given settings, and the defaults of all others.
 
     Args:
@@ -119,5 +119,5 @@ def check_effects(spec: RunSpec) -> None:
             raise SettingError(changed[0], None, f"has an effect only {rule.needed}", "change that, or leave this out")
 
 
-def _named(part: Any) -> Mapping[str, Any]:
+def _named(part: object) -> Mapping[str, Any]:
     return part if isinstance(part, Mapping) else vars(part)

@@ -75,7 +75,7 @@ class Kind(NamedTuple):
     def __repr__(self) -> str:
         return f"Kind({self.name!r})"
 
-    def __deepcopy__(self, memo: Any) -> Self:
+    def __deepcopy__(self, memo: object) -> Self:
         return self  # it never changes
 
     @property
@@ -152,7 +152,7 @@ class RunSpec(Generic[MethodT]):
         parts = {"environment": self.environment, "run": self.run}
         return {**vars(self.method), **vars(self.wrapper), **trained, **parts}
 
-    def replace(self, **settings: Any) -> Self:
+    def replace(self, **settings: object) -> Self:
         """The run with other values of settings: of parts, named as in `flat`, and of the fields of a part. A TypeError
         if the kind of run has no such setting, a ValueError if a value is invalid."""
         known = [*_names(self.flat)]
@@ -166,11 +166,11 @@ class RunSpec(Generic[MethodT]):
             raise TypeError(f"{name} must be of type {type(self.flat[name]).__name__}, got {value!r}.")
         return replaced
 
-    def with_run(self, **fields: Any) -> Self:
+    def with_run(self, **fields: object) -> Self:
         """The run with other values of fields of `RunConfig`."""
         return dataclasses.replace(self, run=dataclasses.replace(self.run, **fields))
 
-    def with_environment(self, **fields: Any) -> Self:
+    def with_environment(self, **fields: object) -> Self:
         """The run with other values of fields of its `EnvironmentConfig`."""
         return dataclasses.replace(self, environment=dataclasses.replace(self.environment, **fields))
 

@@ -94,7 +94,7 @@ def _compare_states(saved: object, replayed: object) -> list[np.ndarray]:
 
 
 def _without_slots(state: object) -> object:
-    def strip(node: Any) -> Any:
+    def strip(node: object) -> Any:
         return node._replace(slot=()) if isinstance(node, HostState) else node
 
     return jax.tree.map(strip, state, is_leaf=lambda node: isinstance(node, HostState))

@@ -244,7 +244,7 @@ class TrainingState(Record):
         """Register the subclass as a pytree, with the constructor of this class."""
         jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, init=False)(cls))
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, **fields: object) -> None:
         if fields.keys() != {field.name for field in dataclasses.fields(self)}:
             fields = self._of_documented(fields)
         for name, value in fields.items():

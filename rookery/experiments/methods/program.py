@@ -81,14 +81,14 @@ def make(factory: str, options: dict[str, Any]) -> Program:
     raise ValueError(f"the factory {factory} returned {text}, not a rookery.Program; {remedy.format(factory=factory)}.")
 
 
-def check_program(program: Any) -> None:
+def check_program(program: object) -> None:
     """Raise a TypeError, with the remedy, if a program is something else."""
     if not isinstance(program, Program):
         text, remedy = _instead(program)
         raise TypeError(f"run needs a rookery.Program, got {text}; {remedy.format(factory='FILE:FUNCTION')}.")
 
 
-def _instead(found: Any) -> tuple[str, str]:
+def _instead(found: object) -> tuple[str, str]:
     """What was found in the place of a program, and the remedy."""
     default = type_of(found), "build one by rookery.pbt(learner) or rookery.Program(init, step, ...)"
     return next(((text, remedy) for kind, text, remedy in _REMEDIES if isinstance(found, kind)), default)

@@ -31,7 +31,7 @@ def _environment(environment: Environment, settings: Settings) -> Environment:
     return identify(team) if settings.parameters == "shared" and settings.identify else team
 
 
-def _agent(agent: Any, spec: EnvSpec, settings: Settings) -> Any:
+def _agent(agent: object, spec: EnvSpec, settings: Settings) -> Any:
     return {"independent": independent, "shared": shared}[settings.parameters](agent, spec)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -105,7 +105,7 @@ def count_whole(axes: "Axes") -> None:
 
 
 def draw_estimate(
-    axes: "Axes", steps: np.ndarray, estimate: "Estimate", colour: str, alpha: float = 0.15, **line: Any
+    axes: "Axes", steps: np.ndarray, estimate: "Estimate", colour: str, alpha: float = 0.15, **line: object
 ) -> None:
     """Draw a curve `[G]` at `steps` `[G]`, and the band of its interval, where it has one; `alpha` is its opacity."""
     axes.plot(steps, estimate.value, color=colour, **{"linewidth": 1.8, **line})

@@ -53,7 +53,7 @@ def keys_of(measure: str, measure_by: By) -> tuple[Measure, ...]:
     return measures_of({key: (key, measure_by) for key in keys})
 
 
-def _entry(key: str, info: Mapping[str, Any], observation: Any) -> Any:
+def _entry(key: str, info: Mapping[str, Any], observation: object) -> Any:
     del observation
     if key not in info:
         known = ", ".join(map(str, info)) or "nothing"
@@ -73,7 +73,7 @@ class Sums:
     def __init__(self, measures: tuple[Measure, ...]):
         self._measures, self._highest = measures, [-np.inf] * len(measures)
 
-    def step(self, info: Mapping[str, Any], observation: Any, over: bool, cut: bool = False) -> list[float]:
+    def step(self, info: Mapping[str, Any], observation: object, over: bool, cut: bool = False) -> list[float]:
         """What a step adds; that is the whole measure at the end of an episode unless it is a sum.
 
         `over` says that the step is the last of the episode, `cut` that a limit ends the episode which the environment
@@ -84,7 +84,7 @@ class Sums:
         """
         return [self._added(place, info, observation, over, cut) for place in range(len(self._measures))]
 
-    def _added(self, place: int, info: Mapping[str, Any], observation: Any, over: bool, cut: bool) -> float:
+    def _added(self, place: int, info: Mapping[str, Any], observation: object, over: bool, cut: bool) -> float:
         name, read, by, *_ = self._measures[place]
         if by == "last" and not over:
             return 0.0
