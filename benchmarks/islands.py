@@ -231,7 +231,7 @@ def learning(runs: Path, options: argparse.Namespace) -> dict[str, Any]:
 def compared(scores: Mapping[str, list[float]]) -> dict[str, Any]:
     """Interquartile means, and the probability that a run with islands is better than one without; with intervals."""
     one, islands = scores.values()
-    better = estimate(probability_of_improvement, {"maze": islands}, {"maze": one})
+    better = estimate(probability_of_improvement, islands, one)
     means = {name: floats(over_runs(values)) for name, values in scores.items()}
     return {"interquartile_mean": means, "islands_are_better": floats(better)}
 

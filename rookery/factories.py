@@ -37,25 +37,19 @@ OWN_NETWORK = f"{GUIDES}/own_network.md"
 OWN_PROGRAM = f"{GUIDES}/python_runs.md"
 
 
-RAISED = (Exception, SystemExit)
-"""What a user's function raises as its own failure; KeyboardInterrupt is Ctrl-C."""
+RAISED = (Exception, SystemExit)  # what a user's function raises as its own failure; KeyboardInterrupt is Ctrl-C
 
 
 class Product(NamedTuple):
     """What the factories of a kind build, for messages."""
 
-    noun: str
-    """Such as "environment"."""
-    kind: str
-    """The type that they return, such as "an Environment"."""
-    example: str
-    """A factory by name, such as "./mass.py:make"."""
-    guide: str
-    """The document that describes such factories."""
+    noun: str  # such as "environment"
+    kind: str  # the type that they return, such as "an Environment"
+    example: str  # a factory by name, such as "./mass.py:make"
+    guide: str  # the document that describes such factories
 
 
-SUITE_PREFIXES = ("gym:", "envpool:")
-"""Begin the names of environments that a suite finds by itself."""
+SUITE_PREFIXES = ("gym:", "envpool:")  # begin the names of environments that a suite finds by itself
 
 
 def is_reference(name: str) -> bool:
@@ -82,12 +76,7 @@ def load(reference: str, product: Product) -> Factory:
 
 
 def call(name: str, factory: Factory, options: dict[str, Any]) -> Any:
-    """Call a factory with options.
-
-    Args:
-      name: of the factory, for messages.
-      factory: the function.
-      options: its keyword arguments.
+    """Call a factory, of this name in messages, with options.
 
     Raises:
       ValueError: the factory has no such option, needs another one, or raises an exception.
@@ -104,15 +93,8 @@ def config_from(
 ) -> ConfigT:
     """A config, or the one whose fields are given as keywords in its place.
 
-    Args:
-      cls: its class.
-      config: the config, or None.
-      keywords: names of fields -> values.
-      others: further keywords of the function that was called, to suggest.
-
-    Raises:
-      TypeError: both are given, the config is another object, or a keyword is no field of the config.
-      ValueError: a value is invalid.
+    `others` are further keywords of the function that was called, to suggest. A TypeError if both are given, the config
+    is another object, or a keyword is no field of it; a ValueError if a value is invalid.
     """
     names = [field.name for field in dataclasses.fields(cls)]  # pyright: ignore[reportArgumentType]
     for keyword in keywords:
@@ -139,10 +121,8 @@ KEY_COLUMNS = ("generation", "member", "parent", "cell", "skill", "episode", "st
 MEASURE, RETURN, BEST, TRAIN_RETURN = "measure/", "return", "best/", "train_return"
 """Columns of what is reported of an evaluation beside its fitness: the sum of a measure over an episode and, with
 measures, the return; in `metrics.csv` their means, and after `best/` those of the member with the highest fitness."""
-AGENT_RETURN = "return/"
-"""Begins the columns with the returns of a team's agents, by which reports know a team."""
-CALLBACK = "callback/"
-"""Begins the columns of `lineage.csv` with the numbers of members that a callback returned."""
+AGENT_RETURN = "return/"  # begins the columns with the returns of a team's agents, by which reports know a team
+CALLBACK = "callback/"  # begins the columns of `lineage.csv` with the numbers of members that a callback returned
 ROW_NAMES = (
     *("generation", "member", "env_steps", "best_fitness", "median_fitness", "worst_fitness", "mean_fitness"),
     *("replaced", "best_rating", "best_smoothed_rating"),
@@ -195,8 +175,7 @@ def check_names(what: str, names: Iterable[Any], taken: Iterable[str] = ()) -> N
         known.add(name)
 
 
-LARGEST_COUNT = 2**31 - 1
-"""Counters, indices and sizes of arrays are int32."""
+LARGEST_COUNT = 2**31 - 1  # counters, indices and sizes of arrays are int32
 
 
 class SettingError(ValueError):
@@ -206,7 +185,7 @@ class SettingError(ValueError):
     `remedy`, `{name}` is another setting, which is shown likewise; text from outside is there as `verbatim(text)`.
     """
 
-    def __init__(self, field: str, value: Any, problem: str, remedy: str = ""):
+    def __init__(self, field: str, value: object, problem: str, remedy: str = ""):
         super().__init__(field, value, problem, remedy)
         self.field = field
         """Name of the setting, a keyword."""
@@ -252,21 +231,14 @@ class UnknownNameError(SettingError):
         return f"{'' if name == self.field else f'{name}: '}{self.problem} {_shown(self.value)}; {self.remedy}"
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     short = f"{value:g}" if isinstance(value, float) else repr(value)
     return short if not isinstance(value, float) or float(short) == value else str(value)
 
 
-def unknown_name(field: str, name: Any, what: str, known: Iterable[str], otherwise: str = "") -> UnknownNameError:
-    """The error for a name that does not exist, with similar ones.
-
-    Args:
-      field: the setting.
-      name: what was given.
-      what: what has such names, such as "task".
-      known: the names that exist.
-      otherwise: the remedy if no name is similar; by default all names.
-    """
+def unknown_name(field: str, name: object, what: str, known: Iterable[str], otherwise: str = "") -> UnknownNameError:
+    """The error for a setting with a name of a `what`, such as "task", that does not exist: the remedy is similar names
+    or, if there are none, `otherwise`, by default all names."""
     return UnknownNameError(field, name, f"there is no {what}", suggestion(str(name), known, otherwise))
 
 
@@ -291,8 +263,7 @@ class Within(NamedTuple):
         return f"in {left}{_numeral(self.low)}, {_numeral(self.high)}{right}"
 
 
-POSITIVE = Within(0, excluded=(0,))
-"""Numbers above 0."""
+POSITIVE = Within(0, excluded=(0,))  # numbers above 0
 FRACTION = Within(0, 1)
 
 
@@ -304,7 +275,7 @@ _INT32 = Within(-LARGEST_COUNT - 1, LARGEST_COUNT)
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
-def check_counts(least: int = 1, most: int = LARGEST_COUNT, **numbers: Any) -> None:
+def check_counts(least: int = 1, most: int = LARGEST_COUNT, **numbers: object) -> None:
     """Check that arguments are whole numbers from `least` to `most`, by default the largest int32.
 
     Raises:
@@ -327,7 +298,7 @@ def suggestion(name: str, known: Iterable[str], otherwise: str = "") -> str:
     return f"did you mean {' or '.join(near)}?" if near else otherwise or f"use one of {', '.join(known)}."
 
 
-def expand_paths(config: Any, *names: str) -> None:
+def expand_paths(config: object, *names: str) -> None:
     """Expand `~` in the paths among a config's fields that are not None."""
     for name in names:
         if (path := getattr(config, name)) is not None:
@@ -340,7 +311,7 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // one for one in small)})
 
 
-def check_fields(config: Any) -> None:
+def check_fields(config: object) -> None:
     """Check the fields of a config that are numbers, switches, texts, tuples of them, or one of several words.
 
     Numbers are converted to Python's own types, and paths to text. A whole number fits int32 unless its annotation says
@@ -363,7 +334,7 @@ def check_fields(config: Any) -> None:
         object.__setattr__(config, name, _converted(name, hint, default, value, within))
 
 
-def range_of(hint: Any) -> Within | None:
+def range_of(hint: object) -> Within | None:
     """The range in the annotation of a field; None if it has none."""
     notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     return next((note for note in notes if isinstance(note, Within)), None)
@@ -401,7 +372,7 @@ def _converted(name: str, hint: Any, default: Any, value: Any, within: Within | 
     return values
 
 
-def _checked(name: str, kind: type, value: Any, within: Within | None, must: str = "must be") -> Any:
+def _checked(name: str, kind: type, value: object, within: Within | None, must: str = "must be") -> Any:
     """A value of the given type and range; a float may be given as an int, which stays one."""
     try:
         converted = _of_type(kind, value)

@@ -101,7 +101,7 @@ def is_image(shape: tuple[int, ...]) -> bool:
     return len(shape) == 3
 
 
-def is_shape(value: Any) -> bool:
+def is_shape(value: object) -> bool:
     """Whether a value is the shape of one array."""
     return isinstance(value, tuple) and all(isinstance(size, int) for size in value)
 

@@ -214,7 +214,7 @@ def _joined_type(names: tuple[str, ...]) -> Any:
     return collections.namedtuple("JoinedHyper", names)
 
 
-def select(like: HyperT, hyper: Any) -> HyperT:
+def select(like: HyperT, hyper: object) -> HyperT:
     """Return the values that a joined `Hyper` has for the fields of `like`, as a `Hyper` of the type of `like`."""
     return like._replace(**{name: getattr(hyper, name) for name in like._fields})
 
@@ -369,11 +369,8 @@ def _float32(value: float) -> float:
 
 
 def sample(space: Space[HyperT], key: Key) -> HyperT:
-    """Sample one member's hyper-parameters: evolving fields from separate keys within their bounds, the others default.
-
-    Returns:
-      A `Hyper` of `[]` float32.
-    """
+    """Sample one member's hyper-parameters, `[]` float32: evolving fields from separate keys within their bounds, the
+    others default."""
     samples = {
         name: draw(domain, jax.random.fold_in(key, index)) for index, (name, domain) in enumerate(space.domains.items())
     }

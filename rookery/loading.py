@@ -40,11 +40,7 @@ class Columns(dict[str, np.ndarray]):
     """Columns of a table: name -> `[rows]`."""
 
     def to_pandas(self) -> Any:
-        """The table as a pandas DataFrame.
-
-        Raises:
-          ImportError: pandas is not installed.
-        """
+        """The table as a pandas DataFrame, which must be installed."""
         try:
             import pandas
         except ImportError as error:
@@ -99,11 +95,7 @@ class LoadedRun:
         return newest
 
     def state(self, generation: int | None = None) -> ProgramState:
-        """The whole state in a checkpoint, on the first device.
-
-        Args:
-          generation: of the checkpoint; None for the newest complete one.
-        """
+        """The whole state in a checkpoint (by default the newest complete one), on the first device."""
         self._check_program("state")
         template = programs.template(self._parts[1].program, mesh.make_mesh(1))
         return self._checkpoints.restore(template, generation)[0]
@@ -111,8 +103,7 @@ class LoadedRun:
     def best(self, checkpoint: str | int = "last") -> Genotype:
         """The genotype of the best member by its last evaluation, or of the best elite of a repertoire.
 
-        Args:
-          checkpoint: "last", "best" (by the run's `best_by`), or a generation.
+        The checkpoint is "last", "best" (by the run's `best_by`), or a generation.
         """
         return choose(self._origin(checkpoint)).genotype
 
@@ -209,7 +200,7 @@ class LoadedRun:
         self._check_program("export")
         return export(self.path, to, cell, member, skill, checkpoint, self._program)
 
-    def resume(self, generations: int, callbacks: Sequence[Callback | Required] = (), **options: Any) -> loop.Result:
+    def resume(self, generations: int, callbacks: Sequence[Callback | Required] = (), **options: object) -> loop.Result:
         """Continue the run in this process, up to generation `generations`.
 
         Args:
@@ -270,7 +261,7 @@ def train(
     env: str | None = None,
     steps: float | None = None,
     callbacks: Sequence[Callback | Required] = (),
-    **settings: Any,
+    **settings: object,
 ) -> LoadedRun:
     """Train as `rookery train KIND` does: the same kinds of run, settings, defaults and files.
 

@@ -51,7 +51,7 @@ def hidden_product(inputs: Array, kernel: Array) -> Array:
     return (inputs.astype(jnp.bfloat16) @ kernel.astype(jnp.bfloat16)).astype(jnp.float32)
 
 
-def _rounded_product(inputs: Array, kernel: Array, *arguments: Any, **options: Any) -> Array:
+def _rounded_product(inputs: Array, kernel: Array, *arguments: object, **options: object) -> Array:
     product = partial(jax.lax.dot_general, inputs.astype(jnp.bfloat16), kernel.astype(jnp.bfloat16), *arguments)
     return product(**options).astype(jnp.float32)
 

@@ -57,7 +57,7 @@ def run(
     command: Sequence[str] | None = None,
     after_save: Callable[[Path], None] | None = None,
     callbacks: Sequence[Callback | Required] = (),
-    **options: Any,
+    **options: object,
 ) -> Result:
     """Run a program for `generations` generations, and write what `rookery train` writes into its run directory.
 
@@ -113,9 +113,7 @@ def run(
 def complete(spec: RunSpec, steps: float | None = None) -> tuple[RunSpec, Schedule | None]:
     """The run with its run directory and its absolute names, and the schedule that it replays.
 
-    Args:
-      spec: the run.
-      steps: if its generations were given as environment steps of a member, that number, which is then shown.
+    If its generations were given as `steps` of the environment of a member, that number is shown.
     """
     if steps is not None and spec.learner is not None:
         each = spec.learner.steps_per_generation
@@ -150,13 +148,8 @@ def start(
 ) -> Result:
     """Build a run from its complete description, and train it; see `train`.
 
-    Args:
-      spec: the run, with its run directory.
-      schedule: the hyper-parameters that it replays, or None.
-      callbacks: see `run`.
-      resume: continue the run in its run directory.
-      command: the words of the command line; None in Python.
-      finished: called in every process when the run is saved, before the page is written.
+    `command` has the words of the command line (None in Python); `finished` is called in every process when the run is
+    saved, before the page is written.
     """
     run_dir = str(spec.run.run_dir)
     if not (resume or spec.run.overwrite) and process_count() == 1:  # before anything is built
@@ -242,13 +235,7 @@ def train(
     """Run a program that is bound to its devices, then write the page and the pictures, and print a summary.
 
     After a signal or a full disk the page is written too, with the progress so far.
-
-    Args:
-      program: the program.
-      config: of the run; without a `run_dir` nothing is written.
-      over: the devices.
-      options: how it is started.
-      finished: called in every process when the run is saved, before the page is written.
+    `finished` is called in every process when the run is saved, before the page is written.
     """
     untrained = program.learner.untrained_generations if program.learner else 0
     if untrained >= config.generations:

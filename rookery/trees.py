@@ -79,7 +79,7 @@ def _numbers(leaf: Array) -> np.ndarray:
     return values.astype(np.float64) if values.dtype.kind == "f" else values
 
 
-def are_finite_in_float32(numbers: Any) -> bool:
+def are_finite_in_float32(numbers: object) -> bool:
     """Whether all numbers are finite when they are rounded to float32."""
     with np.errstate(over="ignore"):
         return bool(np.isfinite(np.asarray(numbers, np.float64).astype(np.float32)).all())

@@ -36,7 +36,7 @@ Record = Mapping[str, Any]
 NO_SETTINGS: Settings = MappingProxyType({})
 
 
-def named(name: str, config: Any) -> dict[str, Any]:
+def named(name: str, config: object) -> dict[str, Any]:
     """A section of `Settings`: the name of a factory, and the fields of the config that it was given."""
     return {"name": name, **vars(config)}
 
@@ -49,7 +49,7 @@ class Hyper(Protocol):
 
     def _asdict(self) -> dict[str, Any]: ...
 
-    def _replace(self, **values: Any) -> Self: ...
+    def _replace(self, **values: object) -> Self: ...
 
 
 class HasParams(Protocol):

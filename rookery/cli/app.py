@@ -116,8 +116,7 @@ class CommandLine(NamedTuple):
 
     parser: Parser
     words: Sequence[str]
-    name: str
-    """Of the command."""
+    name: str  # of the command
     kind: Kind | None = None
     file: ConfigFile = _NO_FILE
 
@@ -189,15 +188,8 @@ def _train_line(words: list[str]) -> CommandLine:
     return CommandLine(parser, words, "train", kind, file)
 
 
-def _kind(path: str, typed: str | None, recorded: Any, words: Sequence[str]) -> Kind:
-    """The kind of run that was typed, or that a config file has.
-
-    Args:
-      path: of the file; "" without one.
-      typed: the kind in the command line; None without one.
-      recorded: the kind in the file; None without one.
-      words: the other words, for messages.
-    """
+def _kind(path: str, typed: str | None, recorded: object, words: Sequence[str]) -> Kind:
+    """The kind that was typed, or that the config file at `path` ("" without one) has; None stands for neither."""
     if typed is None and recorded is None:
         missing = f'{path} has no kind; add one, such as kind = "pbt-sac", or type it after train'
         if not path:
@@ -381,7 +373,7 @@ def _sentence(error: Exception) -> str:
     return f"{place}: {error.strerror}; check its permissions and the free space of its disk."
 
 
-def _join(command: Any) -> ProcessGroup:
+def _join(command: object) -> ProcessGroup:
     if isinstance(command, Train):  # before anything connects
         check_effects(command.spec)
         islands.has_islands(command.spec, command.processes)
@@ -463,5 +455,4 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
 _SHOWN = (CheckpointWarning, CallbackWarning, OutputWarning, running.ProgramWarning)
 _SHOWN += (KindWarning, run_writer.AfterSaveWarning, HostWarning, IslandWarning, SourceWarning, TableWarning)
 _show_other_warning = warnings.showwarning
-_lost: list[str] = []
-"""The output that this command has lost."""
+_lost: list[str] = []  # the output that this command has lost

@@ -350,12 +350,7 @@ COMMANDS = {
 
 
 def execute(command: Command) -> None:
-    """Execute a command of this module.
-
-    Raises:
-      ValueError: an argument of the command is invalid.
-      OSError: a file of a run cannot be read or written.
-    """
+    """Execute a command of this module."""
     if isinstance(command, OfRun):
         command.use_functions()
     if isinstance(command, Evaluate | Render):

@@ -23,18 +23,12 @@ SUFFIXES = (".toml", ".yaml", ".yml")
 class ConfigFile(NamedTuple):
     """A config file."""
 
-    path: str = ""
-    """As it was typed; "" without one."""
-    settings: Mapping[str, Any] = {}
-    """Name of a setting, as in the file -> value."""
+    path: str = ""  # as it was typed; "" without one
+    settings: Mapping[str, Any] = {}  # name of a setting, as in the file -> value
 
 
 def path_in(words: Sequence[str]) -> str:
-    """The file in `--config`; "" if there is none.
-
-    Raises:
-      CommandLineError: it is given twice.
-    """
+    """The file in `--config`, which may be given once; "" if there is none."""
     places = [place for place, word in enumerate(words) if word.partition("=")[0] == "--config"]
     if len(places) > 1:
         raise CommandLineError(f"--config is given {len(places)} times; put all settings in one file.")
@@ -47,8 +41,7 @@ def path_in(words: Sequence[str]) -> str:
 def read(file: str) -> dict[str, Any]:
     """The settings in a TOML or YAML file: name -> value; those of the tables `option` and `space` as flags have them.
 
-    Raises:
-      CommandLineError: the file cannot be read, or is not valid.
+    A `CommandLineError` says why the file cannot be read, or is not valid.
     """
     path = user_path(file)
     if path.suffix not in SUFFIXES:
@@ -84,7 +77,7 @@ def _flat(file: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _expanded(file: str, value: Any) -> Any:
+def _expanded(file: str, value: object) -> Any:
     """The settings in a file with the variables in their texts, `$NAME` and `${NAME}`, as a shell would expand them."""
     if isinstance(value, dict):
         return {name: _expanded(file, inner) for name, inner in value.items()}
@@ -106,7 +99,7 @@ def _yaml(text: str) -> dict[str, Any]:
     return {str(name): value for name, value in (settings or {}).items()}
 
 
-def _check_names(node: Any) -> None:
+def _check_names(node: object) -> None:
     """Check that no name of a YAML table is there twice; PyYAML takes the last one."""
     names: set[str] = set()
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
@@ -119,11 +112,8 @@ def _check_names(node: Any) -> None:
 def to_toml(spec: RunSpec, default: RunSpec) -> str:
     """All settings of a run as TOML, from which `read` makes the same config.
 
-    Settings without a value (None) are named in comments; where the default has a value, they are written as "None".
-
-    Args:
-      spec: the run.
-      default: the run without any flag, apart from `--init-from` and `--replay-schedule`.
+    Settings without a value (None) are named in comments; where the run without any flag, apart from `--init-from` and
+    `--replay-schedule`, has a value, they are written as "None".
     """
     kind, settings, usual = spec.kind, spec.flat, default.flat
     lines = ["# `rookery train --config FILE` trains with these settings;"]
@@ -138,15 +128,13 @@ def to_toml(spec: RunSpec, default: RunSpec) -> str:
         lines += [
             f"{name.removeprefix('--')} = {_literal(value)}" for name, value in values.items() if name not in unset
         ]
-        lines += _comment(f"without a value: {', '.join(unset)}") if unset else []
+        if unset:
+            text = f"without a value: {', '.join(unset)}"
+            lines += textwrap.wrap(text, 80, break_on_hyphens=False, initial_indent="# ", subsequent_indent="# ")
     return "\n".join(lines) + "\n"
 
 
-def _comment(text: str) -> list[str]:
-    return textwrap.wrap(text, 80, break_on_hyphens=False, initial_indent="# ", subsequent_indent="# ")
-
-
-def _literal(value: Any) -> str:
+def _literal(value: object) -> str:
     """A value in TOML."""
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(_literal, value))}]"

@@ -30,11 +30,7 @@ class ReplayIsland:
 
 
 def has_islands(spec: RunSpec, processes: ProcessesConfig) -> bool:
-    """Whether a run is divided into islands.
-
-    Raises:
-      ValueError: it is, and a setting is incompatible with that.
-    """
+    """Whether a run is divided into islands; a ValueError if a setting is incompatible with that."""
     if not _wanted(spec):
         if processes.ray_address is not None:
             raise SettingError("ray_address", None, "has an effect only with {islands}", "give it, or leave this out")
@@ -59,11 +55,7 @@ def planned(spec: RunSpec) -> RunSpec:
 
 
 def _check_alone(processes: ProcessesConfig) -> None:
-    """Check that no processes are asked for, which runs of islands do not have.
-
-    Raises:
-      ValueError: they are.
-    """
+    """Raise a ValueError if processes are asked for, which runs of islands do not have."""
     if processes.wanted:
         raise ValueError(
             "the processes of jax.distributed cannot run islands; give --ray-address to place them on several "
@@ -72,11 +64,7 @@ def _check_alone(processes: ProcessesConfig) -> None:
 
 
 def check_resumed(run: Path, processes: ProcessesConfig) -> None:
-    """Check that a run that is to be resumed by processes of `jax.distributed` has no islands.
-
-    Raises:
-      ValueError: it has.
-    """
+    """Raise a ValueError if a run that processes of `jax.distributed` are to resume has islands."""
     if _divided(open_existing(run)):
         _check_alone(processes)
 
@@ -100,11 +88,8 @@ def resume(
     tracking: TrackingConfig,
     **changed: object,
 ) -> bool:
-    """`rookery resume RUN`, if it is a run of islands; returns whether it is one.
-
-    Raises:
-      ValueError: it is an island of one, or a flag is only for runs of islands.
-    """
+    """`rookery resume RUN`, if it is a run of islands; returns whether it is one. An island of one, and a flag that is
+    only for runs of islands, are a ValueError."""
     check_is_no_island(run)
     folder = open_existing(run)
     if not _divided(folder):

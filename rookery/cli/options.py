@@ -66,11 +66,9 @@ IMPORTANT = (
 
 _POSITIONAL = Parameter()
 T = TypeVar("T")
-Positional = Annotated[T, _POSITIONAL]
-"""Type of an argument that is given by its place, without a flag."""
+Positional = Annotated[T, _POSITIONAL]  # type of an argument that is given by its place, without a flag
 
-EnvironmentChosen = Chosen | Literal["evolve"]
-"""Choice for a parameter of the task."""
+EnvironmentChosen = Chosen | Literal["evolve"]  # choice for a parameter of the task
 ENVIRONMENT = "--space.env."
 """Beginning of the flags of the task's parameters, which depend on the task and not on the kind of run."""
 
@@ -115,7 +113,7 @@ class Option(NamedTuple):
         is_important = self.name in IMPORTANT and self.part != "options"
         return MAIN if is_important else HEADINGS.get(self.part, self.part.replace("_", " "))
 
-    def value(self, config: Any) -> Any:
+    def value(self, config: object) -> Any:
         """The value of the option in a config; None if a search space does not choose it."""
         for name in self.path:
             config = config.get(name) if isinstance(config, Mapping) else getattr(config, name)
@@ -162,12 +160,7 @@ def options_of_kind(kind: Kind) -> Iterator[Option]:
 
 
 def _options_of_space(row: AgentRow, with_width: bool) -> Iterator[Option]:
-    """An option for every hyper-parameter of an agent.
-
-    Args:
-      row: the agent.
-      with_width: whether the width of the networks can be chosen.
-    """
+    """An option for every hyper-parameter of an agent, and for the width of its networks if that can be chosen."""
     space = row.default_space
     other = row.continuous_space if row.default_space is row.space else None
     for name, entry in space.fields.items():
@@ -193,12 +186,7 @@ def environment_option(flag: str) -> Option:
 
 
 def with_values(config: Any, values: Mapping[tuple[str, ...], Any]) -> Any:
-    """A dataclass, or a mapping, with other values.
-
-    Args:
-      config: the dataclass.
-      values: path of an option in it -> value.
-    """
+    """A dataclass, or a mapping, with other values: path of an option in it -> value."""
     if isinstance(config, Mapping):
         return {**config, **{name: value for (name,), value in values.items()}}
     changed = {path[0]: value for path, value in values.items() if len(path) == 1}

@@ -28,10 +28,8 @@ _SPACE = (
     "fixed by default; `evolve` is its declared domain."
 )
 _WHOLE = r"[+-]?\d+(_\d+)*"
-_MOST = 3
-"""Flags that an error proposes."""
-_WIDEST, _COLUMN = 100, 26
-"""Columns of a help page, and of the flags before the explanations."""
+_MOST = 3  # flags that an error proposes
+_WIDEST, _COLUMN = 100, 26  # columns of a help page, and of the flags before the explanations
 
 
 class CommandLineError(ValueError):
@@ -41,26 +39,15 @@ class CommandLineError(ValueError):
 class Parser(NamedTuple):
     """The parser of a command."""
 
-    command: str
-    """The command, such as "rookery train sac"."""
-    about: str
-    """What it does."""
+    command: str  # the command, such as "rookery train sac"
+    about: str  # what it does
     options: Sequence[Option]
-    guide: str = ""
-    """The end of the help page."""
+    guide: str = ""  # the end of the help page
 
     def parse(self, words: Sequence[str], file: str = "", settings: Mapping[str, Any] | None = None) -> dict[Any, Any]:
-        """The values that are given: path of an option -> value; typed words take precedence over a file.
-
-        Args:
-          words: of the command line, after the command.
-          file: the config file; "" without one.
-          settings: the settings in it, by their names.
-
-        Raises:
-          SettingError: a value is invalid.
-          CommandLineError: a flag does not exist, a value is missing, or there are too many.
-        """
+        """The values that are given: path of an option -> value; typed words take precedence over a file. A
+        SettingError is about a value, a CommandLineError about a flag that does not exist, a missing value, or too
+        many."""
         names = {_identifier(option): option for option in self.options}
         for before, word in itertools.pairwise(["", *words]):
             named, separator, value = word.partition("=") if word.startswith("--") else (before, "=", word)
@@ -81,11 +68,7 @@ class Parser(NamedTuple):
         return {names[name].path: value for name, value in bound.arguments.items()}
 
     def print_help(self, defaults: Mapping[Option, Any]) -> None:
-        """Print the help page.
-
-        Args:
-          defaults: option -> default value.
-        """
+        """Print the help page with these default values."""
         self.app(defaults, ()).help_print([], console=_console())
 
     def option(self, name: str) -> Option | None:
@@ -97,7 +80,7 @@ class Parser(NamedTuple):
     def app(self, defaults: Mapping[Option, Any], config: Any) -> App:
         """The application of cyclopts: one command, whose keywords are the options."""
 
-        def command(**_: Any) -> None: ...
+        def command(**_: object) -> None: ...
 
         flags = {option.path[-1]: option.flag for option in self.options if "_" in option.path[-1]}
         names = re.compile(rf"\b({'|'.join(flags) or '$.'})\b")  # without names it matches nothing
@@ -154,13 +137,8 @@ class Parser(NamedTuple):
     def _help(self) -> str:
         return f"`{self.command} --help` describes it"
 
-    def _check_setting(self, file: str, key: str, value: Any) -> None:
-        """Check that a setting of a file exists, and that its value has a type that files have for it.
-
-        Raises:
-          SettingError: the value has another type.
-          CommandLineError: the setting does not exist.
-        """
+    def _check_setting(self, file: str, key: str, value: object) -> None:
+        """Check that a setting of a file exists, and that its value has a type that files have for it."""
         option = self._of_flag(flag_of(key))
         if option is None:
             inner = [f"{key}.{name}" for name in value][:1] if isinstance(value, Mapping) else []
@@ -193,7 +171,7 @@ def _identifier(option: Option) -> str:
     return "__".join(option.path).replace(".", "_")
 
 
-def _parameter(option: Option, group: Group, default: Any) -> inspect.Parameter:
+def _parameter(option: Option, group: Group, default: object) -> inspect.Parameter:
     is_flag = option.flag.startswith("--")
     named = {"name": option.flag, "alias": option.aliases, "group": group} if is_flag else {}
     details = "; ".join(_details(option, default))
@@ -214,14 +192,14 @@ def _parameter(option: Option, group: Group, default: Any) -> inspect.Parameter:
     return inspect.Parameter(_identifier(option), kind, annotation=Annotated[hint, parameter], default=needed)
 
 
-def _value(hint: Any, tokens: Sequence[cyclopts.Token]) -> Any:
+def _value(hint: object, tokens: Sequence[cyclopts.Token]) -> Any:
     implicit = tokens[0].implicit_value
     if implicit is not cyclopts.UNSET:  # of a switch, or an empty list in a file
         return () if implicit == [] else implicit
     return converted(hint, [token.value for token in tokens])
 
 
-def _details(option: Option, default: Any) -> list[str]:
+def _details(option: Option, default: object) -> list[str]:
     """The range and the default of an option in the help; of a switch, what turns it off."""
     if option.is_switch:
         off = f"`{option.flag.replace('--', '--no-', 1)}` turns it off"
@@ -262,11 +240,7 @@ def _joined(words: Sequence[str], options: Sequence[Option]) -> list[str]:
 
 
 def converted(hint: Any, words: Sequence[str]) -> Any:
-    """The value of words as a type.
-
-    Raises:
-      ValueError: they are no value of it.
-    """
+    """The value of words as a type; a ValueError if they are no value of it."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         is_choice = any(typing.get_origin(one) is tuple for one in inner)  # in a search space, which has no other check
@@ -289,7 +263,7 @@ def converted(hint: Any, words: Sequence[str]) -> Any:
     return hint(word) if known is None else known[word]
 
 
-def described(hint: Any) -> str:
+def described(hint: object) -> str:
     """The values of a type in words: "2 numbers or a number or fixed"."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
@@ -301,7 +275,7 @@ def described(hint: Any) -> str:
     return "true or false" if hint is bool else f"a {_WORDS[hint]}"
 
 
-def _choices(hint: Any) -> list[str]:
+def _choices(hint: object) -> list[str]:
     inner = typing.get_args(hint)
     return (
         [*map(str, inner)] if typing.get_origin(hint) is typing.Literal else [c for one in inner for c in _choices(one)]
@@ -321,7 +295,7 @@ def similar(flag: str, flags: Sequence[str]) -> list[str]:
     return begins or [one for one in of_space if re.search(rf"[.-]{re.escape(name)}$", one)] or nearest(flag, flags)[:1]
 
 
-def _metavar(hint: Any) -> str | None:
+def _metavar(hint: object) -> str | None:
     """The value of a type with a choice of words in the help, `INT|all`; None: cyclopts finds it."""
     origin, inner = typing.get_origin(hint), [one for one in typing.get_args(hint) if one is not types.NoneType]
     if not _choices(hint):
@@ -349,7 +323,7 @@ class _Page:
             page.append(lines[len(left) :] if len(left) <= column - 2 else f"\n{lines}").append("\n")
         console.print(page, highlight=False, soft_wrap=True)
 
-    def render_usage(self, console: Console, options: Any, usage: Any) -> None:
+    def render_usage(self, console: Console, options: object, usage: object) -> None:
         """Print the usage."""
         del options
         console.print(Text(f"usage: {usage}"), soft_wrap=True)
@@ -381,13 +355,7 @@ def _console() -> Console:
 
 
 def print_commands(command: str, about: str, groups: Mapping[str, Mapping[str, str]]) -> None:
-    """Print a help page that lists commands.
-
-    Args:
-      command: the command that has them, such as "rookery".
-      about: what it does.
-      groups: heading -> name of a command -> what it does.
-    """
+    """Print a help page that lists the commands of `command` by heading: name -> what it does."""
     app = Parser(command, about, ()).app({}, ())
     for place, (heading, commands) in enumerate(groups.items()):
         group = Group(heading, sort_key=place - len(groups))

@@ -36,7 +36,7 @@ class Record:
             value = getattr(value, step)
         return value
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         """Return a copy with the given fields, or values at names of `paths`, changed."""
         return type(self)(**self.nested(vars(self), changes))
 
@@ -64,7 +64,7 @@ def takes_random_key(method: Callable[..., ResultT]) -> Callable[..., ResultT]:
     """Let a method also take its first argument, a key, by the name that it had in QDax before 0.5, `random_key`."""
 
     @wraps(method)
-    def renamed(self: Any, *args: Any, **named: Any) -> ResultT:
+    def renamed(self: object, *args: object, **named: object) -> ResultT:
         return method(self, *([named.pop("random_key")] if "random_key" in named else []), *args, **named)
 
     return renamed
@@ -108,31 +108,19 @@ def _shared_count_batched(size: int, batched: list[bool], count: Array) -> tuple
 
 
 def check(condition: bool, message: str) -> None:
-    """Raise an error if a condition is false.
-
-    Raises:
-      ValueError: `condition` is false; the text is `message`.
-    """
+    """Raise a ValueError with the message if a condition is false."""
     if not condition:
         raise ValueError(message)
 
 
 def check_equal(name: str, configured: int, found: int | tuple[int, ...], description: str) -> None:
-    """Check that a configured number is the number found; `{}` in the description stands for the latter.
-
-    Raises:
-      ValueError: the numbers differ; the message contains both.
-    """
+    """Raise a ValueError if a configured number is not the one found, for which `{}` in the description stands."""
     found_one = (configured,) if isinstance(found, tuple) else configured
     check(found == found_one, f"{name} is {configured}, but {description.format(found)}; make them equal.")
 
 
 def check_counts(**counts: int) -> None:
-    """Check that all counts are at least 1.
-
-    Raises:
-      ValueError: a count is below 1; the message contains its name.
-    """
+    """Raise a ValueError, which names it, if a count is below 1."""
     for name, value in counts.items():
         check(value >= 1, f"{name} must be at least 1, got {value}.")
 

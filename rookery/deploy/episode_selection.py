@@ -36,13 +36,7 @@ def choose(origin: RestoredRun, spec: EnvSpec, count: int | None) -> Selection:
     From a run with skills: the best member, once per skill. From a run of teams: the best team. Otherwise: the best
     members, once each. Members that replaced others after the last evaluation are excluded, since they are copies.
 
-    Args:
-      origin: the run, at a checkpoint.
-      spec: spec of the run's evaluation environment.
-      count: largest number of episodes, at least 1; None for all elites, skills or members.
-
-    Returns:
-      The selected policies, the best first.
+    `count` is the largest number of episodes, at least 1; None for all elites, skills or members. The best comes first.
 
     Raises:
       ValueError: the repertoire is empty.
@@ -58,14 +52,8 @@ def choose(origin: RestoredRun, spec: EnvSpec, count: int | None) -> Selection:
 def spread(centroids: np.ndarray, occupied: np.ndarray, first: int, count: int | None) -> np.ndarray:
     """Choose cells by farthest-point sampling: each is farthest from those chosen before; ties go to the lower cell.
 
-    Args:
-      centroids: `[C, D]`, scaled so that all dimensions have equal weight.
-      occupied: `[C]` bool, the cells to choose from.
-      first: the first chosen cell.
-      count: largest number of cells, at least 1; None for all.
-
-    Returns:
-      `[count]` distinct cells, or fewer where fewer are occupied.
+    `centroids` `[C, D]` are scaled so that all dimensions have equal weight, and `occupied` `[C]` are the cells to
+    choose from. Returns `[count]` distinct cells, or fewer where fewer are occupied; all of these for None.
     """
     wanted = int(occupied.sum()) if count is None else min(count, int(occupied.sum()))
     chosen, gaps = [first], np.where(occupied, np.inf, -np.inf)
@@ -92,23 +80,19 @@ def _skills(origin: RestoredRun, skills: int, count: int | None) -> Selection:
     member, actor = warm_start.best_genotype(origin)
     slots = np.arange(skills if count is None else min(count, skills))
     descriptions = [_describe("skill", slot) | {"member": member} for slot in slots]
-    return Selection(_batch_of_one(actor), np.zeros_like(slots), slots, descriptions)
+    return Selection(trees.stack([actor]), np.zeros_like(slots), slots, descriptions)
 
 
 def _members(origin: RestoredRun, count: int | None) -> Selection:
     best, actor = warm_start.best_genotype(origin)
     if best is None:  # roles that evolve separately
-        return Selection(_batch_of_one(actor), np.zeros(1, int), np.zeros(1, int), [_describe("member", None)])
+        return Selection(trees.stack([actor]), np.zeros(1, int), np.zeros(1, int), [_describe("member", None)])
     fitness, standing = warm_start.current_fitness(origin), warm_start.current_standing(origin)
     members = np.argsort(-standing, kind="stable")[:count]
     members = members[np.isfinite(standing[members])]
     members = members if len(members) else np.asarray([best])
     descriptions = [_describe("member", member, float(fitness[member])) for member in members]
     return Selection(jax.vmap(genotype)(origin.state.members), members, np.zeros_like(members), descriptions)
-
-
-def _batch_of_one(actor: Genotype) -> Genotype:
-    return trees.stack([actor])
 
 
 def _describe(

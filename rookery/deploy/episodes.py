@@ -35,10 +35,8 @@ from rookery.training.config import check_seed
 from rookery.types import PyTree
 
 MOST_FRAMES = 250
-BUDGET = 4_000_000
-"""Largest size of all frames in bytes, at two bytes per number, the encoding of the report page."""
-BATCH_SIZE = 64
-"""Largest number of episodes that are rolled out in parallel."""
+BUDGET = 4_000_000  # largest size of all frames in bytes, at two bytes per number, the encoding of the report page
+BATCH_SIZE = 64  # largest number of episodes that are rolled out in parallel
 
 
 _BROKEN = "broken physics"
@@ -47,27 +45,16 @@ _BROKEN = "broken physics"
 class _Recording(NamedTuple):
     """One episode, subsampled to F frames."""
 
-    frames: PyTree
-    """Leaves `[F, ...]`."""
-    steps: np.ndarray
-    """`[F]`, the environment step of each frame."""
-    returns: np.ndarray
-    """`[F, names]`, cumulative."""
+    frames: PyTree  # leaves `[F, ...]`
+    steps: np.ndarray  # `[F]`, the environment step of each frame
+    returns: np.ndarray  # `[F, names]`, cumulative
     description: dict[str, Any]
 
 
 def add_episodes(run_dir: str | Path, count: int | None = 12, seed: int = 0, program: Program | None = None) -> None:
     """Write what a run's page shows of its policies: recorded episodes, and the trajectories of its skills.
 
-    Args:
-      run_dir: the run directory.
-      count: as for `record_episodes`.
-      seed: as for `record_episodes`.
-      program: as for `record_episodes`.
-
-    Raises:
-      ValueError: as for `record_episodes`.
-      CheckpointError: the run has no complete checkpoint.
+    Arguments and errors are those of `record_episodes`.
     """
     opened = open_existing(best_of(run_dir))
     if program is None and opened.config.get("kind") == PYTHON:
@@ -115,9 +102,6 @@ def record_episodes(
         Every k-th step is stored with the smallest sufficient k, and always the first and the last.
       program: the program of a run that was started from Python.
 
-    Returns:
-      The episodes.
-
     Raises:
       ValueError: the folder is not a run, the run was started from Python and no program is given, its environment
         cannot be rendered, its repertoire is empty, or an argument is below its minimum.
@@ -139,16 +123,7 @@ def play_all(
 ) -> Episodes:
     """Roll out the selected policies; the header lacks `format` and `generation`.
 
-    Args:
-      act: maps parameters and observation to an action.
-      environment: environment without automatic reset that can be rendered; where its suite renders it, only the first
-        policy is recorded.
-      selection: the policies.
-      seed: seed of the start state.
-      most_frames: largest number of frames of an episode; see `record_episodes`.
-
-    Returns:
-      The episodes.
+    Where the suite of the environment, which has no automatic reset, renders it, only the first policy is recorded.
     """
     picture = render.picture_of(environment)
     record = _record_film if picture.film else _record_frames

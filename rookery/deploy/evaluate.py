@@ -96,10 +96,8 @@ def evaluate(
             write_table(folder.skills_file, _columns(metrics["skill"], descriptors, valid))
             cell = built.learner.spec.descriptor.cell
             if cell is not None:
-                metrics["cell"], metrics["cells"] = (
-                    np.asarray(cell),
-                    np.asarray(visited_cells(descriptors[valid], cell)),
-                )
+                metrics["cell"] = np.asarray(cell)
+                metrics["cells"] = np.asarray(visited_cells(descriptors[valid], cell))
     return read.generation, metrics
 
 
@@ -251,12 +249,8 @@ def _settings(folder: RunFolder) -> str:
 
 
 def check_fresh(run_dir: str | Path) -> None:
-    """Reject a run that `fresh_fitness` cannot evaluate, before any expensive computation.
-
-    Raises:
-      ValueError: the folder is not a run, the run was started from Python, or the roles of its team evolve separately.
-      CheckpointError: the run has no checkpoint yet.
-    """
+    """Raise a ValueError if `fresh_fitness` cannot evaluate a run (one from Python, or with roles that evolve
+    separately), and a CheckpointError if it has no checkpoint yet."""
     opened = open_existing(best_of(run_dir))
     if opened.config.get("kind") == PYTHON:
         raise ValueError(

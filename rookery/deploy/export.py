@@ -26,8 +26,7 @@ from rookery.versions import version
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 TOLERANCE = 1e-5
 """Largest permitted difference from the run's actions, which are in [-1, 1]; discrete actions must be equal."""
-FOLDER = "policy"
-"""Default folder of an exported policy, inside the run directory."""
+FOLDER = "policy"  # default folder of an exported policy, inside the run directory
 
 _STABLEHLO, _ONNX, _DESCRIPTION = "policy.stablehlo", "policy.onnx", "policy.json"
 _FILES = {_STABLEHLO, _ONNX, "act.py", "act_onnx.py", _DESCRIPTION}
@@ -152,11 +151,7 @@ def _run(policy: Policy, program: bytes, reference: ReferenceEpisode) -> dict[st
 
 
 def _onnx(policy: Policy, reference: ReferenceEpisode) -> tuple[bytes, float]:
-    """The ONNX model and its largest difference from the reference.
-
-    Raises:
-      NoOnnxError: the policy cannot be converted, or the model's actions differ.
-    """
+    """The ONNX model and its largest difference from the reference; a NoOnnxError if it is none, or too large."""
     model = onnx.convert(policies.policy_function(policy), policy.inputs, policy.types, list(policy.outputs))
     largest = difference(onnx.act(model, reference.inputs), reference.outputs)
     if largest > TOLERANCE:

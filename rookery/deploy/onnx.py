@@ -23,13 +23,10 @@ def convert(
     """Convert a function of one row to an ONNX model for batches of any size.
 
     Args:
-      act: takes the inputs in their order and returns an array or a tuple of arrays.
+      act: takes the inputs, shapes of one row by name, in their order and returns an array or a tuple of arrays.
       inputs: shape of one row by input name.
       types: type by input name.
       outputs: names of the outputs.
-
-    Returns:
-      The serialised model.
 
     Raises:
       NoOnnxError: the extra is not installed, or the converter does not support an operation.
@@ -56,18 +53,7 @@ def convert(
 
 
 def act(model: bytes, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Run a model.
-
-    Args:
-      model: the serialised model.
-      inputs: `[batch, ...]` by input name.
-
-    Returns:
-      `[batch, ...]` by output name.
-
-    Raises:
-      NoOnnxError: the runtime rejects the model.
-    """
+    """Run a serialised model on inputs, `[batch, ...]` by name; a NoOnnxError if the runtime rejects it."""
     import onnxruntime  # pyright: ignore[reportMissingImports]
 
     options = onnxruntime.SessionOptions()

@@ -34,21 +34,14 @@ Cell = str | int | Sequence[float] | np.ndarray | Array
 class Policy(NamedTuple):
     """One policy of a run."""
 
-    origin: RestoredRun
-    """The run, at a checkpoint."""
-    evaluator: Evaluator
-    """The run's deterministic policy function and evaluation environment."""
+    origin: RestoredRun  # the run, at a checkpoint
+    evaluator: Evaluator  # the run's deterministic policy function and evaluation environment
     genotype: Genotype
-    cell: int | None
-    """Cell of the repertoire; None without a repertoire."""
-    member: int | None
-    """None for a repertoire, or where the best members of all roles act together."""
-    skill: int | None
-    """Index of the skill; None for a run without skills."""
-    descriptor: tuple[float, ...] | None
-    """Descriptor stored in the repertoire."""
-    fitness: float | tuple[float | None, ...] | None
-    """Stored fitness; where roles evolve separately, one per role."""
+    cell: int | None  # cell of the repertoire; None without a repertoire
+    member: int | None  # None for a repertoire, or where the best members of all roles act together
+    skill: int | None  # index of the skill; None for a run without skills
+    descriptor: tuple[float, ...] | None  # descriptor stored in the repertoire
+    fitness: float | tuple[float | None, ...] | None  # stored fitness; where roles evolve separately, one per role
 
     @property
     def spec(self) -> EnvSpec:
@@ -125,7 +118,7 @@ class Policy(NamedTuple):
         return shapes | ({"next_memory": (*agents, self.memory_size)} if self.memory_size else {})
 
 
-def _key(key: Any) -> str | int:
+def _key(key: object) -> str | int:
     """A key of a path in a pytree as it is in an observation."""
     return next(getattr(key, name) for name in ("key", "idx", "name") if hasattr(key, name))
 
@@ -140,9 +133,6 @@ def choose(
       cell: the elite, for runs with a repertoire; the best one by default.
       member: index of the member, for all other runs; by default the best of the last evaluation.
       skill: index of the skill, for runs that discover skills; 0 by default.
-
-    Returns:
-      The policy.
 
     Raises:
       ValueError: the run has no such cell, member or skill, the cell is empty, or the run optimises a scoring function
@@ -163,11 +153,8 @@ def choose(
 
 
 def evaluator_of(origin: RestoredRun) -> Evaluator:
-    """The evaluator of a run: its deterministic policy function and its evaluation environment.
-
-    Raises:
-      ValueError: the run optimises a scoring function, without an environment.
-    """
+    """The evaluator of a run: its deterministic policy function and its evaluation environment; a ValueError if it
+    optimises a scoring function."""
     program = origin.built.program
     problem = program.learner or program.scoring
     if problem is None:
@@ -268,9 +255,6 @@ def _finite_or_none(value: float) -> float | None:
 
 def policy_function(policy: Policy) -> Callable[..., Array | tuple[Array, Array]]:
     """The policy as a function of the unwrapped environment's observation, and of a memory if it is recurrent.
-
-    Args:
-      policy: the policy.
 
     Returns:
       A function from observation (and memory) to the deterministic action (and the memory of the next step). Shapes are

@@ -14,8 +14,7 @@ from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.storage import run_dir
 from rookery.versions import versions
 
-FORMAT = 1
-"""Version of `policy.json`; incremented whenever an older reader would misread a newer file."""
+FORMAT = 1  # version of `policy.json`; incremented whenever an older reader would misread a newer file
 
 
 def describe(policy: Policy) -> dict[str, Any]:

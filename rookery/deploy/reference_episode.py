@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 import jax
@@ -12,30 +13,20 @@ from rookery.deploy import render
 from rookery.deploy.policy import Policy
 from rookery.envs.base import ActionWithCarry, Assignment, Environment, EnvState, Step
 from rookery.learners import rollout
-from rookery.types import Array, Key, Observation, PyTree
+from rookery.types import Array, Key, Observation
 
 
 class ReferenceEpisode(NamedTuple):
     """Inputs and outputs of a policy in one episode of T steps, computed by the run's agent; arrays are on the host."""
 
-    inputs: Mapping[str, np.ndarray]
-    """`[T, ...]` by name, as in `Policy.inputs`."""
-    outputs: Mapping[str, np.ndarray]
-    """`[T, ...]` by name, as in `Policy.outputs`."""
+    inputs: Mapping[str, np.ndarray]  # `[T, ...]` by name, as in `Policy.inputs`
+    outputs: Mapping[str, np.ndarray]  # `[T, ...]` by name, as in `Policy.outputs`
 
 
 def reference_episode(policy: Policy, key: Key) -> ReferenceEpisode:
-    """Roll out one episode with the run's agent in the run's evaluation environment.
-
-    Args:
-      policy: the policy.
-      key: random key; consumed.
-
-    Returns:
-      The observations and the agent's actions.
-    """
+    """Roll out one episode with the run's agent in the run's evaluation environment; the key is consumed."""
     environment = _with_observations(policy.evaluator.environment)
-    roll_out = jax.jit(partial(render.roll_out, policy.evaluator.act, environment, _observation))
+    roll_out = jax.jit(partial(render.roll_out, policy.evaluator.act, environment, attrgetter("observation")))
     trajectory = roll_out(policy.genotype, key, policy.skill or 0)
     length = render.length_of(jax.device_get(trajectory.over))  # no action on the last observation
     observations: Observation = jax.tree.map(lambda leaf: leaf[:length], trajectory.frames)
@@ -58,34 +49,20 @@ class _ObservedState(NamedTuple):
     observation: Observation
 
 
-def _observation(state: _ObservedState) -> Observation:
-    return state.observation
-
-
 def _with_observations(environment: Environment) -> Environment:
     """The same environment, with each state's observation stored in the state."""
+
+    def stored(result: tuple[EnvState, Step]) -> tuple[_ObservedState, Step]:
+        state, step = result
+        return _ObservedState(state, step.observation), step
+
+    def first(start: tuple[_ObservedState, Step], slot: Array, key: Key | None) -> tuple[_ObservedState, Step]:
+        assert assignment is not None
+        return stored(assignment.first((start[0].inner, start[1]), slot, key))
+
     assignment = environment.assignment
     return environment._replace(
-        reset=partial(_reset, environment),
-        step=partial(_step, environment),
-        assignment=assignment and Assignment(partial(_first, assignment), assignment.next),
+        reset=lambda key: stored(environment.reset(key)),
+        step=lambda state, action, key: stored(environment.step(state.inner, action, key)),
+        assignment=assignment and Assignment(first, assignment.next),
     )
-
-
-def _store_observation(result: tuple[EnvState, Step]) -> tuple[_ObservedState, Step]:
-    state, step = result
-    return _ObservedState(state, step.observation), step
-
-
-def _reset(environment: Environment, key: Key) -> tuple[_ObservedState, Step]:
-    return _store_observation(environment.reset(key))
-
-
-def _step(environment: Environment, state: _ObservedState, action: PyTree, key: Key) -> tuple[_ObservedState, Step]:
-    return _store_observation(environment.step(state.inner, action, key))
-
-
-def _first(
-    assignment: Assignment, start: tuple[_ObservedState, Step], slot: Array, key: Key | None
-) -> tuple[_ObservedState, Step]:
-    return _store_observation(assignment.first((start[0].inner, start[1]), slot, key))

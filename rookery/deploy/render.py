@@ -11,7 +11,7 @@ import numpy as np
 
 from rookery.agents.base import ActFn
 from rookery.deploy.policy import Cell, choose
-from rookery.envs.base import Environment, EnvSpec, EnvState, Step
+from rookery.envs.base import Environment, EnvSpec, EnvState
 from rookery.envs.rendering.scene import Picture, Scene, Scenery
 from rookery.experiments import warm_start
 from rookery.factories import user_path
@@ -103,18 +103,8 @@ def render(
 
 
 def film(episode: RenderedEpisode, path: str | Path) -> Path:
-    """Render an episode with the visualiser of the environment's suite.
-
-    Args:
-      episode: the episode.
-      path: the `.gif` file to write.
-
-    Returns:
-      The file's path.
-
-    Raises:
-      ValueError: the path does not end in `.gif`, or the suite has no visualiser.
-    """
+    """Write an episode as a `.gif` (another suffix is a ValueError) with the visualiser of the environment's suite;
+    returns the path."""
     if episode.picture.film is None:
         raise ValueError(f"{episode.title} has no visualiser of its suite; animate its scenes.")
     path = user_path(path)
@@ -136,17 +126,9 @@ def draw_episode(episode: RenderedEpisode, path: Path) -> Path:
 
 
 def play(act: ActFn, environment: Environment, actor: Genotype, key: Key, slot: int = 0) -> tuple[PyTree, np.ndarray]:
-    """Roll out one full deterministic episode.
+    """Roll out one full deterministic episode; arguments are those of `roll_out`.
 
-    Args:
-      act: maps parameters and observation to an action.
-      environment: environment without automatic reset.
-      actor: genotype of the acting policy.
-      key: random key; consumed.
-      slot: variant of the episode where several share one start state; with skills, the index of the skill.
-
-    Returns:
-      States `[T + 1, ...]` and rewards `[T + 1]`, or `[T + 1, I]`, on the host; index 0 belongs to the reset.
+    States `[T + 1, ...]` and rewards `[T + 1]`, or `[T + 1, I]`, are on the host; index 0 belongs to the reset.
     """
     trajectory = jax.device_get(jax.jit(partial(roll_out, act, environment, full_state))(actor, key, slot))
     length = length_of(trajectory.over)
@@ -156,16 +138,11 @@ def play(act: ActFn, environment: Environment, actor: Genotype, key: Key, slot: 
 class Trajectory(NamedTuple):
     """A rollout of T steps, the environment's time limit, whether or not the episode ended before."""
 
-    frames: PyTree
-    """Extracted from the states: leaves `[T + 1, ...]`, the first from the reset."""
-    rewards: Array
-    """`[T + 1]`, or `[T + 1, I]`; 0 at the reset."""
-    over: Array
-    """`[T]` bool: whether the episode was over for all agents after the step."""
-    truncated: Array
-    """`[T]` bool: whether the time limit ended the episode for any agent."""
-    broken: Array
-    """`[T]` bool: whether the physics diverged in the step."""
+    frames: PyTree  # extracted from the states: leaves `[T + 1, ...]`, the first from the reset
+    rewards: Array  # `[T + 1]`, or `[T + 1, I]`; 0 at the reset
+    over: Array  # `[T]` bool: whether the episode was over for all agents after the step
+    truncated: Array  # `[T]` bool: whether the time limit ended the episode for any agent
+    broken: Array  # `[T]` bool: whether the physics diverged in the step
 
 
 def roll_out(
@@ -187,36 +164,24 @@ def roll_out(
       actor: genotype of the acting policy.
       key: random key; consumed.
       slot: `[]` int32, variant of the episode where several share one start state; with skills, the index of the skill.
-
-    Returns:
-      The trajectory of T steps.
     """
+
+    def advance(carry: tuple[EnvState, Observation], key: Key) -> tuple[tuple[EnvState, Observation], Trajectory]:
+        state, observation = carry
+        action = act(actor.params, rollout.normalize_features(actor.normalizer, observation))
+        state, step = environment.step(state, action, key)
+        over, truncated = step.over, jnp.any(step.truncated)
+        return (state, step.observation), Trajectory(extract(state), step.reward, over, truncated, step.broken)
+
     start_key, steps_key = jax.random.split(key)
     start = environment.reset(start_key)
     if environment.assignment is not None:
         start = environment.assignment.first(start, jnp.asarray(slot), None)
     step_keys = jax.random.split(steps_key, environment.spec.episode_length)
     carry = start[0], start[1].observation
-    _, steps = jax.lax.scan(partial(_advance, act, environment, extract, actor), carry, step_keys)
+    _, steps = jax.lax.scan(advance, carry, step_keys)
     frames = jax.tree.map(_prepend, extract(start[0]), steps.frames)
     return steps._replace(frames=frames, rewards=_prepend(start[1].reward, steps.rewards))
-
-
-def _advance(
-    act: ActFn,
-    environment: Environment,
-    extract: Callable[[EnvState], PyTree],
-    actor: Genotype,
-    carry: tuple[EnvState, Observation],
-    key: Key,
-) -> tuple[tuple[EnvState, Observation], Trajectory]:
-    state, observation = carry
-    action = act(actor.params, rollout.normalize_features(actor.normalizer, observation))
-    step: Step
-    state, step = environment.step(state, action, key)
-    frames = extract(state)
-    over, truncated = step.over, jnp.any(step.truncated)
-    return (state, step.observation), Trajectory(frames, step.reward, over, truncated, step.broken)
 
 
 def full_state(state: EnvState) -> EnvState:
@@ -239,11 +204,7 @@ def names_of(spec: EnvSpec) -> tuple[str, ...]:
 
 
 def picture_of(environment: Environment) -> Picture:
-    """The description by which an environment is rendered.
-
-    Raises:
-      ValueError: the environment has none.
-    """
+    """The description by which an environment is rendered; a ValueError if it has none."""
     if environment.picture is None and environment.host is not None:
         raise ValueError(
             f"{environment.spec.name} cannot be rendered: its environment objects draw no frames; create them in "

@@ -40,9 +40,6 @@ def tournament(
       program: the program of a run that was started from Python.
       program_against: that of the other run.
 
-    Returns:
-      The results.
-
     Raises:
       ValueError: a folder is not a run, its agents do not compete or share parameters, it has a single member and there
         is no other run, or the runs differ in environment or networks.

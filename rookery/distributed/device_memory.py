@@ -19,9 +19,6 @@ def available(over: Mesh) -> int | None:
     """Bytes that each device of this process may use; None where the platform does not report a limit.
 
     A GPU or TPU reports its own limit. CPU devices divide the machine's memory, or the cgroup's limit if it is lower.
-
-    Args:
-      over: the devices.
     """
     limit = device_limit(over)
     if limit is not None or over.local_devices[0].platform != "cpu":
@@ -49,18 +46,12 @@ def machine() -> int | None:
 class Used(NamedTuple):
     """A measured peak memory usage."""
 
-    size: int
-    """Bytes."""
-    meaning: str
-    """The measured quantity, as a phrase for the report."""
+    size: int  # bytes
+    meaning: str  # the measured quantity, as a phrase for the report
 
 
 class Gauge:
-    """Measures peak memory: the devices' counters where they exist (GPU, TPU), else the growth of the process.
-
-    Args:
-      over: the devices.
-    """
+    """Measures peak memory: the devices' counters where they exist (GPU, TPU), else the growth of the process."""
 
     def __init__(self, over: Mesh):
         self._over = over
@@ -71,8 +62,7 @@ class Gauge:
     def begin(self, held: int) -> None:
         """Exclude the memory that compilation used, where the system allows a reset of the process's peak (`VmHWM`).
 
-        Args:
-          held: bytes of this process's arrays that exist already and count as used.
+        `held` are the bytes of this process's arrays that exist already and count as used.
         """
         with contextlib.suppress(OSError):
             _RESET.write_text("5")
@@ -139,12 +129,9 @@ def named_errors() -> Iterator[None]:
 class Usage(NamedTuple):
     """Planned and measured memory of a run."""
 
-    held: int
-    """Planned bytes per device between generations."""
-    peak: int
-    """Planned peak bytes per device, while a checkpoint is saved."""
-    used: Used | None
-    """The measured peak; None where the platform does not report it."""
+    held: int  # planned bytes per device between generations
+    peak: int  # planned peak bytes per device, while a checkpoint is saved
+    used: Used | None  # the measured peak; None where the platform does not report it
 
     def __str__(self) -> str:
         planned = f"{size(self.held)} on each device, {size(self.peak)} while a checkpoint is saved"

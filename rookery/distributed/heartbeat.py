@@ -12,8 +12,7 @@ from typing import Any
 
 from rookery.distributed.sync import by_process
 
-LOST = 75
-"""The exit code of a process that stops because another one is lost (EX_TEMPFAIL: a retry may succeed)."""
+LOST = 75  # the exit code of a process that stops because another one is lost (EX_TEMPFAIL: a retry may succeed)
 _HEARTBEATS, _MESSAGES, _NAMES, _LEAVING = "rookery/heartbeats", "rookery/messages", "rookery/names", "rookery/leaving"
 _LEAVE_SECONDS = 24 * 3600  # at the final barrier; the heartbeats detect a process that ends meanwhile
 _DISK_SECONDS = 4.0  # for the look at the checkpoints, since a network file system may hang
@@ -72,12 +71,10 @@ class Watch:
             time.sleep(self._interval)
 
     def leave(self, reason: str | None = None, code: int = 1) -> None:
-        """Stop the heartbeats, either together with all other processes or alone, because of a failure.
+        """Stop the heartbeats, either together with all other processes (without a reason) or alone, because of a
+        failure.
 
-        Args:
-          reason: why this process fails. It is posted, and the other processes stop with `code` as their exit code,
-            since a retry would not help. None waits until all other processes leave too.
-          code: the exit code for the other processes.
+        The reason is posted, and the others stop with `code` as their exit code, since a retry would not help.
         """
         if reason is None:
             self._store.wait_at_barrier(_LEAVING, 1000 * _LEAVE_SECONDS)

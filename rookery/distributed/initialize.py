@@ -23,8 +23,7 @@ from rookery.distributed.mesh import use_cores
 from rookery.distributed.signals import SIGNALS, Interrupted
 from rookery.factories import POSITIVE, SettingError, Within, check_fields
 
-NOT_CONNECTED = 74
-"""The exit code of a process that could not connect to the others in time."""
+NOT_CONNECTED = 74  # the exit code of a process that could not connect to the others in time
 
 
 @dataclass(frozen=True)
@@ -124,13 +123,10 @@ class ProcessGroup:
             self.abandon(1, f"{type(error).__name__}: {error}")
 
     def abandon(self, code: int, reason: str) -> None:
-        """End this process and, with the reason, all others; does nothing in a run of one process.
+        """End this process and all others with the exit code and, as their message, the reason; nothing in a run of one
+        process.
 
         An exception alone would block: the interpreter's exit waits for the others, which wait for this process.
-
-        Args:
-          code: the exit code of all processes.
-          reason: the message that the other processes print.
         """
         if self._watch is not None:
             self._watch.leave(reason, code)
@@ -141,9 +137,6 @@ class ProcessGroup:
 
 def join(config: ProcessesConfig) -> ProcessGroup:
     """Connect to the other processes; to be called before any call that starts a JAX backend.
-
-    Args:
-      config: how the processes find each other.
 
     Raises:
       ValueError: no cluster is detected, process 0 does not answer in time, processes are missing, two processes have
@@ -181,11 +174,8 @@ def join(config: ProcessesConfig) -> ProcessGroup:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Split `HOST:PORT`; an IPv6 address is written in brackets, `[::1]:1234`, and returned without them.
-
-    Raises:
-      ValueError: the address has another form, or the port is not in 1 to 65535.
-    """
+    """Split `HOST:PORT`; an IPv6 address is written in brackets, `[::1]:1234`, and returned without them. A ValueError
+    if it has another form, or the port is not in 1 to 65535."""
     host, _, digits = address.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     plain = host[1:-1] if bracketed else host

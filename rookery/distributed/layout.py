@@ -43,12 +43,6 @@ def _shard_map(function: Callable, over: Mesh, specs: Sequence[PartitionSpec], o
 
     XLA's compiler crashes if they are arguments of a mapped function (seen with jaxlib 0.11.2), so they are created
     inside it.
-
-    Args:
-      function: maps shards to shards.
-      over: a mesh with one axis.
-      specs: of each argument: divided along the axis or replicated.
-      out: of the results.
     """
 
     def mapped(*arguments: PyTree) -> PyTree:
@@ -57,15 +51,16 @@ def _shard_map(function: Callable, over: Mesh, specs: Sequence[PartitionSpec], o
             for spec, argument in zip(specs, arguments, strict=True)
         )
         filled = jax.tree.map(lambda leaf: leaf if jnp.size(leaf) else None, arguments)
-        local = partial(_call_filled, function, shapes)
-        return jax.shard_map(local, mesh=over, in_specs=tuple(specs), out_specs=out, check_vma=False)(*filled)
+        local = jax.shard_map(
+            lambda *filled: function(*jax.tree.map(_fill, shapes, filled)),
+            mesh=over,
+            in_specs=tuple(specs),
+            out_specs=out,
+            check_vma=False,
+        )
+        return local(*filled)
 
     return mapped
-
-
-def _call_filled(function: Callable, shapes: tuple, *filled: PyTree) -> PyTree:
-    """Call a function with zeros for the arguments' leaves that are None."""
-    return function(*jax.tree.map(_fill, shapes, filled))
 
 
 def _fill(shape: jax.ShapeDtypeStruct, leaf: Array | None) -> Array:
@@ -120,11 +115,8 @@ def mesh_of(program: base.Program) -> Mesh:
 def place(program: base.Program, over: Mesh) -> base.Program:
     """The program, bound to the devices of a mesh; unchanged if it is bound to them already or cannot be built again.
 
-    Its functions are the same in every call, so that JAX compiles them once.
-
-    Args:
-      program: the program; if it was built with a placement, the new one is as exact, and divides the cells alike.
-      over: the devices.
+    Its functions are the same in every call, so that JAX compiles them once. If the program was built with a placement,
+    the new one is as exact, and divides the cells alike.
     """
     recipe = recipe_of(program)
     if recipe is None:
@@ -150,9 +142,7 @@ def _move(over: Mesh, tree: PyTree, sources: Array, in_place: bool = False) -> P
 def rows(over: Mesh, divided: bool) -> Rows:
     """Reads and writes of a repertoire's genotypes on a mesh; rows read or written are replicated on every device.
 
-    Args:
-      over: a mesh with one axis.
-      divided: every device stores C / devices cells instead of all C.
+    If `divided`, every device stores C / devices cells instead of all C.
     """
     if over.devices.size == 1:
         return HERE
@@ -172,9 +162,6 @@ def shares(axis: str) -> Shares:
     """Operations on an array that is divided equally along a mapped axis, for functions that run inside that axis.
 
     Row indices refer to the whole array and are the same on all devices.
-
-    Args:
-      axis: the name of the mapped axis.
     """
     rows = Rows(partial(_take_share, axis), partial(_put_share, axis))
     return Shares(rows, partial(_gather, axis), partial(_local_rows, axis))

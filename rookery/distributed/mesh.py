@@ -39,11 +39,7 @@ def make_mesh(count: int | None = None) -> Mesh:
 
 
 def check_platform() -> None:
-    """Check that this machine has the platform that JAX is configured for; initialises JAX.
-
-    Raises:
-      ValueError: JAX cannot initialise the platform.
-    """
+    """Initialise JAX; a ValueError if this machine lacks the platform that it is configured for."""
     try:
         jax.devices()
     except (AssertionError, RuntimeError) as error:  # which one depends on the platform
@@ -127,16 +123,7 @@ def connect_devices(over: Mesh) -> None:
 
 
 def check_population(population_size: int, over: Mesh, what: str = "population") -> None:
-    """Check that the devices divide a population (or a batch, or the cells of a repertoire).
-
-    Args:
-      population_size: the number of members, evaluations or cells.
-      over: a mesh with one axis.
-      what: their name in the message.
-
-    Raises:
-      ValueError: the number of devices does not divide `population_size`.
-    """
+    """Raise a ValueError if the devices do not divide a population (or a batch, or the cells of a repertoire)."""
     count = over.devices.size
     if population_size % count:
         lower = population_size // count * count

@@ -47,12 +47,7 @@ class Stages(NamedTuple):
 
 
 def shardings(over: Mesh, divides_cells: bool = False) -> base.ProgramState:
-    """The shardings of a `ProgramState`: members divided, the shared part replicated, cells divided or replicated.
-
-    Args:
-      over: a mesh with one axis.
-      divides_cells: divide the cells of a repertoire instead of replicating them.
-    """
+    """The shardings of a `ProgramState`: members divided, the shared part replicated, cells divided or replicated."""
     divided, replicated = NamedSharding(over, PartitionSpec(AXIS)), NamedSharding(over, PartitionSpec())
     return base.ProgramState(divided, replicated, divided if divides_cells else replicated)
 
@@ -101,9 +96,6 @@ def compile_lowered(lowered: Any, once: bool = False, platform: str | None = Non
       lowered: the result of `jax.stages.Wrapped.lower`.
       once: the function runs briefly and at most once per generation, so compile time matters more than its speed.
       platform: the platform that it is compiled for; by default `jax.default_backend()`.
-
-    Returns:
-      The `jax.stages.Compiled` function.
     """
     platform = platform or jax.default_backend()
     return lowered.compile(compiler_options=_options(once) if platform == "cpu" else {})

@@ -54,5 +54,4 @@ class Requests:
             )  # print is not safe in a signal handler
 
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""The signals that stop a run after it has saved its state."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the signals that stop a run after it has saved its state

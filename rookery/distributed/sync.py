@@ -45,12 +45,9 @@ def process_count() -> int:
 
 
 def key_value_store() -> Any:
-    """The client of the coordinator's key-value store.
+    """The client of the coordinator's key-value store; a ValueError if the run has a single process.
 
     JAX has no public name for it; Orbax, which synchronises its saves through it, has one.
-
-    Raises:
-      ValueError: the run has a single process.
     """
     from orbax.checkpoint import multihost  # takes a second to import, which a run of one process does not need
 
@@ -77,12 +74,8 @@ def of_first(number: int) -> int:
 def agree(signum: int | None, saves: bool) -> tuple[int | None, bool]:
     """Agree on the action after a generation; every process calls this and waits for the others.
 
-    Args:
-      signum: the signal that this process received, or None.
-      saves: whether a checkpoint is due according to this process.
-
-    Returns:
-      The largest signal number that any process received, or None; and `saves` of process 0.
+    The arguments are the signal that this process received, or None, and whether a checkpoint is due according to it.
+    Returns the largest signal number that any process received, or None; and `saves` of process 0.
     """
     if process_count() == 1:
         return signum, saves
@@ -127,9 +120,7 @@ def _run_interruptibly(wait: Callable[[], _Result]) -> _Result:
 def file_matches_process_zero(path: Path, seconds: float = _FILE_SECONDS) -> bool:
     """Whether a file has the same content here as in process 0; every process calls this and waits for process 0.
 
-    Args:
-      path: a file whose content differs between runs.
-      seconds: the time allowed for a network file system to show the file.
+    The content differs between runs; a network file system is allowed some `seconds` to show the file.
     """
     expected, deadline = of_first(_checksum(path)), time.monotonic() + seconds
     while _checksum(path) != expected:
@@ -150,8 +141,7 @@ def _checksum(path: Path) -> int:
 def barrier(name: str | None = None) -> None:
     """Wait for all processes, however long the others compile; a collective would time out after seconds.
 
-    Args:
-      name: a unique name of the barrier; by default barriers are counted.
+    `name` has to be unique; by default barriers are counted.
     """
     if process_count() == 1:
         return
@@ -160,14 +150,8 @@ def barrier(name: str | None = None) -> None:
 
 
 def connect(over: mesh.Mesh) -> None:
-    """Connect all devices of a mesh by a collective, before anything is timed. Hides what Gloo prints on a CPU.
-
-    Args:
-      over: the devices of all processes.
-
-    Raises:
-      ValueError: the processes have different numbers of devices.
-    """
+    """Connect all devices of a mesh by a collective, before anything is timed; a ValueError if processes have different
+    numbers of them. Hides what Gloo prints on a CPU."""
     check_alike({"devices": over.devices.size, "devices of a process": jax.local_device_count()})
     if process_count() > 1:
         with _silenced_stdout():
@@ -195,9 +179,6 @@ def check_alike(record: Mapping[str, Any]) -> None:
 
     The processes compare hashes through the key-value store, because a collective would block if the numbers of
     devices differ.
-
-    Args:
-      record: the configuration of the run, as JSON values.
 
     Raises:
       ValueError: in every process; names the first process that differs from process 0, and the differences.

@@ -10,7 +10,6 @@ is over. The episode is over when it has ended for all agents. Every function he
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple, Protocol
 
 import jax.numpy as jnp
@@ -55,10 +54,8 @@ class DescriptorSpec(NamedTuple):
 class SkillSpec(NamedTuple):
     """Format of an observation's skill, see `envs/wrappers/skills.py`."""
 
-    kind: str
-    """One of "one-hot" and "sphere"."""
-    size: int
-    """Length of the skill vector: the number of skills, or the dimension of the sphere's space."""
+    kind: str  # one of "one-hot" and "sphere"
+    size: int  # length of the skill vector: the number of skills, or the dimension of the sphere's space
 
 
 class Team(NamedTuple):
@@ -77,14 +74,10 @@ class Team(NamedTuple):
 class TakenAction(NamedTuple):
     """Actions as an environment takes them, where they are not those of its agents."""
 
-    type: str
-    """NumPy's name of their type."""
-    shape: tuple[int, ...]
-    """Their shape; `()` for discrete ones."""
-    low: tuple[float, ...]
-    """Their lower bounds, which stand for -1; of discrete actions the first one."""
-    high: tuple[float, ...]
-    """Their upper bounds, which stand for 1; of discrete actions the last one."""
+    type: str  # NumPy's name of their type
+    shape: tuple[int, ...]  # their shape; `()` for discrete ones
+    low: tuple[float, ...]  # their lower bounds, which stand for -1; of discrete actions the first one
+    high: tuple[float, ...]  # their upper bounds, which stand for 1; of discrete actions the last one
 
 
 class EnvSpec(NamedTuple):
@@ -153,10 +146,8 @@ class EnvSpec(NamedTuple):
 class Previous(NamedTuple):
     """The state in which a step began."""
 
-    observation: Observation
-    """The observation that the action was chosen for."""
-    descriptor: Array
-    """State descriptor, `[D]`."""
+    observation: Observation  # the observation that the action was chosen for
+    descriptor: Array  # state descriptor, `[D]`
 
 
 class Step(NamedTuple):
@@ -194,14 +185,17 @@ class Step(NamedTuple):
         """Whether the episode has ended for all agents; `[]` bool. Defined for a single step: use `vmap` on a batch."""
         return jnp.all(self.ended)
 
+    def observing(self, **parts: PyTree) -> "Step":
+        """The step with other parts of its observation and of its final observation."""
+        observation, final = (one._replace(**parts) for one in (self.observation, self.final_observation))
+        return self._replace(observation=observation, final_observation=final)
+
 
 class ActionWithCarry(NamedTuple):
     """Action of a recurrent agent, see `envs/wrappers/recurrence.py`."""
 
-    action: Array
-    """Action for the wrapped environment, `[A]`."""
-    carry: PyTree
-    """Recurrent state that the next observation will contain."""
+    action: Array  # action for the wrapped environment, `[A]`
+    carry: PyTree  # recurrent state that the next observation will contain
 
 
 class ResetFn(Protocol):
@@ -281,34 +275,28 @@ class Environment(NamedTuple):
     parameterize: ParameterizeFn | None = None
     """None: the environment has no parameters."""
 
+    def recorded(self, **options: object) -> Settings:
+        """The settings with further options of the environment."""
+        return {**self.settings, "environment": {**self.settings.get("environment", {}), **options}}
+
 
 def announce_inside(environment: Environment, field: str) -> AnnounceFn | None:
     """The `announce` of a wrapper whose state holds that of the wrapped environment in `field`."""
-    return None if environment.announce is None else partial(_announce_inside, environment.announce, field)
-
-
-def _announce_inside(announce: AnnounceFn, field: str, state: EnvState, action: Array) -> EnvState:
-    return state._replace(**{field: announce(getattr(state, field), action)})
+    inner = environment.announce
+    if inner is None:
+        return None
+    return lambda state, action: state._replace(**{field: inner(getattr(state, field), action)})
 
 
 def parameterize_inside(environment: Environment, wrap: Callable[[Environment], Environment]) -> ParameterizeFn | None:
     """The `parameterize` of a wrapper: it wraps the environment with new values again; None if it has no parameters.
 
-    Args:
-      environment: the environment that is wrapped.
-      wrap: the wrapper.
-
     Example:
       >>> env = rookery.make("point_goal")
       >>> parameterize = rookery.envs.parameterize_inside(env, rookery.envs.guard_physics)
     """
-    return None if environment.parameterize is None else partial(_parameterize_inside, environment.parameterize, wrap)
-
-
-def _parameterize_inside(
-    parameterize: ParameterizeFn, wrap: Callable[[Environment], Environment], values: PyTree
-) -> Environment:
-    return wrap(parameterize(values))
+    inner = environment.parameterize
+    return None if inner is None else lambda values: wrap(inner(values))
 
 
 def descriptor_spec(

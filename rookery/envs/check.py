@@ -38,11 +38,9 @@ _NOT_TRACEABLE = (
 _pass = jax.make_user_context(0)
 """A number of each pass: JAX traces all functions again in another one, also those that the user compiled, so that a
 function that is not pure differs."""
-LARGEST = 2**24
-"""Largest size of observations and actions: a layer of 256 units on them has 17 GB of weights."""
+LARGEST = 2**24  # largest size of observations and actions: a layer of 256 units on them has 17 GB of weights
 _FIRST = 3  # steps that are compared; later ones may differ by rounding in a chaotic simulation
-SEEDS = 3
-"""Episodes that `check_environment` runs at once."""
+SEEDS = 3  # episodes that `check_environment` runs at once
 
 
 class EnvironmentWarning(UserWarning):
@@ -425,13 +423,8 @@ def _kind(value: object) -> str:
 
 
 def _declaration_problems(environment: Environment, shapes: PyTree, inputs: tuple[PyTree, ...]) -> Iterator[str]:
-    """Problems of the declared parameters that show without a step.
-
-    Args:
-      environment: the environment.
-      shapes: of the state and the step that `step` returns.
-      inputs: shapes of the arguments of `step`.
-    """
+    """Problems of the declared parameters that show without a step; `shapes` are those of the state and the step that
+    `step` returns, `inputs` those of its arguments."""
     declared, parameterize = environment.spec.parameters, environment.parameterize
     if declared is None:
         return
@@ -475,13 +468,8 @@ def _measure_problems(spec: EnvSpec, where: str, measures: Mapping[str, Array] |
 
 
 def _behaviour_problems(environment: Environment, run: Callable[[Environment], Step], steps: Step) -> Iterator[str]:
-    """Problems that show in episodes with random actions.
-
-    Args:
-      environment: the environment.
-      run: gives the steps of episodes with the same keys and actions in an environment.
-      steps: of the environment itself.
-    """
+    """Problems that show in `steps`, episodes with random actions; `run` gives those of another environment with the
+    same keys and actions."""
     for name, values in (steps.measures or {}).items():
         if not np.isfinite(np.asarray(values)).all():
             yield f"the measure {name} is not finite in an episode with random actions."

@@ -71,11 +71,7 @@ def names() -> tuple[str, ...]:
 
 
 def make(name: str, /, **options: object) -> Environment:
-    """Build a user-defined environment.
-
-    Args:
-      name: as for `is_custom`.
-      **options: keyword arguments of the factory.
+    """Build a user-defined environment, whose factory takes the options.
 
     Raises:
       ValueError: the module, the file or the factory does not exist, the factory has no such option, raises an
@@ -99,11 +95,7 @@ def options(name: str) -> tuple[str, ...]:
 
 def canonical(name: str) -> str:
     """The name by which another process finds the same environment: files with absolute paths, registered functions by
-    their modules.
-
-    Raises:
-      ValueError: the name is registered for a function that cannot be imported, such as a lambda.
-    """
+    their modules. A ValueError if such a function cannot be imported, as a lambda."""
     if name in _FACTORIES:
         factory = _FACTORIES[name]
         return factory if isinstance(factory, str) else reference_to(name, factory)
@@ -124,7 +116,6 @@ def _declared() -> dict[str, metadata.EntryPoint]:
 
 
 def _load(name: str) -> Factory:
-    """The factory of a name."""
     factory = _FACTORIES.get(name)
     if factory is None and not is_reference(name):
         factory = _declared()[name].value

@@ -5,7 +5,8 @@ stream to one descriptor per episode. No trajectory is stored, and a boolean ins
 end of the episode.
 """
 
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,39 +18,19 @@ from rookery.types import Array
 class Summary(NamedTuple):
     """Accumulator over the valid steps of an episode."""
 
-    total: Array
-    """Sum of the state descriptors, or the last one, `[D]`."""
-    steps: Array
-    """Number of steps that `total` is divided by, `[]` float32."""
-
-
-class InitFn(Protocol):
-    """Descriptor size D -> an empty `Summary`."""
-
-    def __call__(self, size: int) -> Summary: ...
-
-
-class AccumulateFn(Protocol):
-    """Add one step's state descriptor `[D]` if `alive` (`[]` bool) is true, else return the summary unchanged."""
-
-    def __call__(self, summary: Summary, descriptor: Array, alive: Array) -> Summary: ...
-
-
-class FinishFn(Protocol):
-    """Return the episode's descriptor `[D]`, which is finite for any number of steps, including zero."""
-
-    def __call__(self, summary: Summary) -> Array: ...
+    total: Array  # sum of the state descriptors, or the last one, `[D]`
+    steps: Array  # number of steps that `total` is divided by, `[]` float32
 
 
 class Descriptor(NamedTuple):
     """Functions that reduce a stream of state descriptors to one descriptor."""
 
-    init: InitFn
-    """Creates an empty summary."""
-    accumulate: AccumulateFn
-    """Adds a step."""
-    finish: FinishFn
-    """Returns the descriptor."""
+    init: Callable[[int], Summary]
+    """Descriptor size D -> an empty summary."""
+    accumulate: Callable[[Summary, Array, Array], Summary]
+    """Adds one step's state descriptor `[D]` if `alive` (`[]` bool) is true, else returns the summary unchanged."""
+    finish: Callable[[Summary], Array]
+    """The episode's descriptor `[D]`, which is finite for any number of steps, including zero."""
 
 
 Kind = Literal["mean", "final"]
@@ -83,13 +64,8 @@ KINDS: dict[str, Descriptor] = {
 
 
 def summarise(kind: Kind, descriptor_t: Array, alive_t: Array) -> Array:
-    """Compute the descriptor `[D]` of a stored episode.
-
-    Args:
-      kind: one of `KINDS`.
-      descriptor_t: state descriptors, `[T, D]`.
-      alive_t: which steps belong to the episode, `[T]` bool.
-    """
+    """Compute the descriptor `[D]` of a stored episode of state descriptors `[T, D]`, to which the steps `alive_t`
+    (`[T]` bool) belong."""
     reduction = KINDS[kind]
 
     def accumulate(summary: Summary, step: tuple[Array, Array]) -> tuple[Summary, None]:
@@ -101,13 +77,8 @@ def summarise(kind: Kind, descriptor_t: Array, alive_t: Array) -> Array:
 
 
 def visited_cells(positions: np.ndarray, cell: float) -> int:
-    """Count the distinct cells that positions lie in.
+    """Count the distinct cells of side `cell`, with corners at its multiples, that positions `[N, D]` lie in.
 
-    Args:
-      positions: `[N, D]`, such as the states of all episodes.
-      cell: side of the cells, whose corners are the multiples of it.
-
-    Returns:
-      The number of cells (Park 2024, arXiv:2310.08887, counts cells of 1 x 1 m).
+    Park 2024 (arXiv:2310.08887) counts cells of 1 x 1 m.
     """
     return len(np.unique(np.floor(np.asarray(positions, np.float64) / cell), axis=0))

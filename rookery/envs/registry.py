@@ -64,7 +64,7 @@ class Task(NamedTuple):
     """Name -> meaning of each measure that can be the objective."""
 
 
-def make(name: str, /, **overrides: Any) -> Environment:
+def make(name: str, /, **overrides: object) -> Environment:
     """Build a task's environment, with the task's name in its spec, or a user-defined environment.
 
     Args:
@@ -121,11 +121,8 @@ def described() -> tuple[str, ...]:
 
 
 def find(name: str) -> Task:
-    """Look up a task's registry entry.
-
-    Raises:
-      ValueError: there is no such task (the message suggests similar names), or the name is that of a scoring function.
-    """
+    """The registry entry of a task; a ValueError, which suggests similar names, if there is none, or if it is a scoring
+    function."""
     if name in _TASKS:
         return _TASKS[name]
     if name in functions.names():
@@ -141,11 +138,10 @@ def find(name: str) -> Task:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Describe a task or a scoring function as one row of a table.
+    """Describe a task or a scoring function as one row of a table: column name -> value.
 
-    Returns:
-      Column name -> value. Limits are tuples, properties that do not apply are None, and the `action_size` of a scoring
-      function is the size of its genotype.
+    Limits are tuples, properties that do not apply are None, and the `action_size` of a scoring function is the size of
+    its genotype.
 
     Raises:
       ValueError: there is no such task.
@@ -232,7 +228,6 @@ def _pursuit(build: Callable[..., Environment], action_size: int) -> Task:
 
 
 def _brax(robot: str, observation_size: int, action_size: int) -> Task:
-    """Entry of an unmodified Brax environment."""
     build = partial(brax.make, robot)
     overrides = ("episode_length", "backend")
     task = Task(robot, "brax", "brax", build, observation_size, action_size, brax.EPISODE_LENGTH, overrides)
@@ -246,14 +241,12 @@ def _weighted(task: Task, robot: str, included: tuple[str, ...] = brax_rewards.A
 
 
 def _gymnax(name: str) -> Task:
-    """Entry of a gymnax environment."""
     sizes = gymnax.TASKS[name]
     build = partial(gymnax.make, name)
     return Task(name, "gymnax", "gymnax", build, *sizes[:3], ("episode_length",), discrete=sizes.discrete)
 
 
 def _jaxmarl(name: str) -> Task:
-    """Entry of a JaxMARL environment."""
     sizes = jaxmarl_tasks.TASKS[name]
     extra = "brax,jaxmarl" if name in jaxmarl_tasks.MABRAX else "jaxmarl"
     shape = (sizes.observation_size, sizes.action_size, sizes.episode_length)
@@ -262,28 +255,18 @@ def _jaxmarl(name: str) -> Task:
 
 
 def _playground(name: str) -> Task:
-    """Entry of a task of MuJoCo Playground."""
     sizes = playground_tasks.TASKS[name]
     overrides = ("episode_length", "impl", "naconmax", *(("randomize",) if sizes.randomized else ()))
     return Task(name, "playground", "playground", partial(playground.make, name), *sizes[:3], overrides)
 
 
-def _playground_uni(name: str) -> Task:
-    """Entry of a Playground task described by the contacts of the feet; its rewards lie in [0, 1]."""
-    build = partial(playground.make, name, descriptor=partial(playground_descriptors.ground_contact, name))
-    return _playground(name)._replace(name=f"{name}_uni", build=build, descriptor=playground_descriptors.contacts(name))
-
-
-def _playground_omni(name: str) -> Task:
-    """Entry of a Playground task described by the final position; its rewards lie in [0, 1]."""
-    build = partial(playground.make, name, descriptor=partial(playground_descriptors.torso_position, name))
-    return _playground(name)._replace(
-        name=f"{name}_omni", build=build, descriptor=playground_descriptors.position(name)
-    )
+def _playground_described(name: str, suffix: str, function: Callable, descriptor: Callable) -> Task:
+    """Entry of a Playground task with a descriptor; its rewards lie in [0, 1]."""
+    build = partial(playground.make, name, descriptor=partial(function, name))
+    return _playground(name)._replace(name=f"{name}_{suffix}", build=build, descriptor=descriptor(name))
 
 
 def _mjx(robot: str, observation_size: int, action_size: int) -> Task:
-    """Entry of a task of Brax on the current MJX."""
     build = partial(brax_tasks.make, robot)
     sizes = observation_size, action_size, brax.EPISODE_LENGTH
     task = Task(f"mjx_{robot}", "playground", "playground", build, *sizes, ("episode_length", "impl"))
@@ -291,7 +274,6 @@ def _mjx(robot: str, observation_size: int, action_size: int) -> Task:
 
 
 def _variant(task: Task, suffix: str, variant: brax.Variant, qd_offset: float) -> Task:
-    """Entry of a variant of a Brax environment with a descriptor."""
     task = _weighted(task, task.name.removeprefix("mjx_"), variant.reward_parts)
     return task._replace(
         name=f"{task.name}_{suffix}",
@@ -367,8 +349,14 @@ _TASKS = {
         *_BRAX[5:],
         *_locomotion(_mjx),
         *(_playground(name) for name in playground_tasks.TASKS),
-        *(_playground_uni(name) for name in playground_descriptors.FEET),
-        *(_playground_omni(name) for name in playground_descriptors.POSITION_AXES),
+        *(
+            _playground_described(name, "uni", playground_descriptors.ground_contact, playground_descriptors.contacts)
+            for name in playground_descriptors.FEET
+        ),
+        *(
+            _playground_described(name, "omni", playground_descriptors.torso_position, playground_descriptors.position)
+            for name in playground_descriptors.POSITION_AXES
+        ),
         *(_gymnax(name) for name in gymnax.TASKS),
         *(_jaxmarl(name) for name in jaxmarl_tasks.TASKS),
     )

@@ -134,10 +134,6 @@ def _fill_ppo_defaults(
     return dataclasses.replace(config, **ppo_settings.resolve_defaults(config, spec, sequences)._asdict())
 
 
-def _anneal_ppo(config: ppo_settings.PpoConfig, updates: int) -> ppo_settings.PpoConfig:
-    return config if config.anneal_updates is not None else dataclasses.replace(config, anneal_updates=updates)
-
-
 LONG_RUN = RunConfig(generations=500, checkpoint_every=25)
 """500 short generations: as many environment steps as the shorter runs of the papers."""
 SELECT_BY_STEPS = PbtConfig(exploit_interval=3_000)
@@ -180,7 +176,9 @@ AGENTS: dict[str, AgentRow] = {
             continuous_space=ppo_settings.CONTINUOUS.space,
             team_space=ppo_settings.TEAM.space,
             fill_defaults=_fill_ppo_defaults,
-            anneal=_anneal_ppo,
+            anneal=lambda config, updates: (
+                config if config.anneal_updates is not None else dataclasses.replace(config, anneal_updates=updates)
+            ),
             defaults={"run": RunConfig(best_by="best_fitness")},
         ),
     )

@@ -19,10 +19,8 @@ from rookery.qd.archives import Archive
 from rookery.storage import array_files
 from rookery.types import Array
 
-_METHOD = 1
-"""Version of the CVT method; incremented whenever the same arguments would give different centroids."""
-ANNEALED_RATE = 0.01
-"""Archive learning rate of CMA-MAE by default."""
+_METHOD = 1  # version of the CVT method; incremented whenever the same arguments would give different centroids
+ANNEALED_RATE = 0.01  # archive learning rate of CMA-MAE by default
 _COORDINATE = 24
 """Bytes that each coordinate of a centroid, or of a sample, takes while the centroids are computed, at least."""
 
@@ -56,7 +54,6 @@ class CellsConfig:
     accepted ones; 1: the threshold is the fitness of the cell's elite (CMA-ME)."""
 
     def __post_init__(self) -> None:
-        """Check the counts."""
         check_fields(self)
         if self.grid == ():
             raise SettingError("grid", (), "needs the number of cells along each dimension")
@@ -73,10 +70,7 @@ class CellsConfig:
 def find_cells(config: CellsConfig, descriptor: DescriptorSpec, ranked: bool = False) -> Archive:
     """A config's cells within a descriptor's limits, and the rule by which they keep genotypes.
 
-    Args:
-      config: the config.
-      descriptor: of the task.
-      ranked: whether the emitter ranks genotypes by their improvement over a cell's threshold, as CMA-MAE does.
+    CMA-MAE is `ranked`: its emitter ranks genotypes by their improvement over a cell's threshold.
 
     Raises:
       ValueError: the grid does not have one size per descriptor dimension, or a setting has no effect.

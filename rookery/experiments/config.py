@@ -19,7 +19,6 @@ class DevicesConfig:
     available that divides it; on a CPU, each core is a device."""
 
     def __post_init__(self) -> None:
-        """Check the number."""
         check_fields(self)
 
 
@@ -50,7 +49,6 @@ class EnvironmentConfig:
     rounded to 10 bits on a GPU; bfloat16, to 7 bits (mixed precision). Physics, parameters and losses stay float32."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         check_fields(self)
 
 
@@ -72,7 +70,6 @@ class IslandsConfig:
     (at least one each; 0: none); of a repertoire the share of elites that are published."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         check_fields(self)
 
 
@@ -90,14 +87,10 @@ def parameter_flag(name: str) -> str:
 class Rule(NamedTuple):
     """A condition without which settings of a kind of run have no effect."""
 
-    part: str
-    """The part of the settings; "" for those at the top."""
-    names: tuple[str, ...]
-    """The settings."""
-    used: Callable[[Any], bool]
-    """The part, or all settings of the run by name -> whether they have an effect."""
-    needed: str
-    """What they need, after "has an effect only"."""
+    part: str  # the part of the settings; "" for those at the top
+    names: tuple[str, ...]  # the settings
+    used: Callable[[Any], bool]  # the part, or all settings of the run by name -> whether they have an effect
+    needed: str  # what they need, after "has an effect only"
 
 
 ISLAND_RULES = (

@@ -25,7 +25,7 @@ def to_record(spec: RunSpec) -> dict[str, Any]:
     return {"kind": spec.kind.name, **{name: _plain(value) for name, value in spec.flat.items()}}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # pyright: ignore[reportArgumentType]
@@ -34,10 +34,8 @@ def _plain(value: Any) -> Any:
 def run_record(spec: RunSpec, space: Space | None = None, program: Program | None = None) -> dict[str, Any]:
     """The entries of `config.json` of a run: its settings, and the defaults from which they differ.
 
-    Args:
-      spec: the run.
-      space: its search space, which is recorded in full, so that later versions may change the defaults.
-      program: its program, whose own settings are recorded where a user's function builds it.
+    The search space is recorded in full, so that later versions may change the defaults; of a program that a user's
+    function builds, the program's own settings.
     """
     record = to_record(with_space(spec, space))
     if not spec.kind.method.has_task:
@@ -79,10 +77,9 @@ def from_record(record: Mapping[str, Any]) -> RunSpec:
 
 
 def program_run(record: Mapping[str, Any]) -> RunSpec:
-    """The run of a user-defined program, without the recorded settings of the program.
+    """The run of a user-defined program from `config.json`, without the recorded settings of the program.
 
-    Args:
-      record: the content of the run's `config.json`; a run that was started from Python has no factory.
+    A run that was started from Python has no factory.
     """
     fields = {field.name for field in dataclasses.fields(RunConfig)}
     run, environment = (record.get(name, {}) for name in ("run", "environment"))
@@ -100,7 +97,7 @@ def program_run(record: Mapping[str, Any]) -> RunSpec:
     )
 
 
-def _check_table(name: str, value: Any) -> None:
+def _check_table(name: str, value: object) -> None:
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} must be a table of settings, got {value!r}.")
 

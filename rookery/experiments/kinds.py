@@ -27,11 +27,7 @@ class KindWarning(UserWarning):
 
 @functools.cache
 def _add_plugins() -> None:
-    """Let installed packages add their agents and methods.
-
-    Warns:
-      KindWarning: one cannot; the message names it.
-    """
+    """Let installed packages add their agents and methods; a `KindWarning` names one that cannot."""
     for plugin in importlib.metadata.entry_points(group=PLUGINS):
         try:
             plugin.load()()
@@ -42,11 +38,8 @@ def _add_plugins() -> None:
 
 
 def kinds() -> dict[str, Kind]:
-    """All kinds of run: name on the command line -> kind.
-
-    Warns:
-      KindWarning: two have the same name; the first is used.
-    """
+    """All kinds of run: name on the command line -> kind. Of two with the same name the first is used, with a
+    KindWarning."""
     _add_plugins()
     found: dict[str, Kind] = {}
     for method in METHODS:
@@ -59,7 +52,7 @@ def kinds() -> dict[str, Kind]:
     return found
 
 
-def configure(kind: str, **settings: Any) -> RunSpec:
+def configure(kind: str, **settings: object) -> RunSpec:
     """A run of a kind with the given settings, and the defaults of all others.
 
     Args:
@@ -79,11 +72,7 @@ def configure(kind: str, **settings: Any) -> RunSpec:
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of run of a name.
-
-    Raises:
-      ValueError: there is none; the message lists similar ones.
-    """
+    """The kind of run of a name; a ValueError that lists similar ones if there is none."""
     known = kinds()
     if name not in known:
         raise unknown_name("kind", name, "kind of run", known)
@@ -91,12 +80,9 @@ def kind_of(name: str) -> Kind:
 
 
 def with_steps(spec: RunSpec, usual: RunSpec, steps: float | None) -> RunSpec:
-    """The run with the number of generations in which each member makes `steps` environment steps.
+    """The run with the number of generations in which each member makes `steps` environment steps, rounded up.
 
-    Args:
-      spec: the run.
-      usual: the run with the defaults.
-      steps: above 0, rounded up to whole generations; None changes nothing.
+    None changes nothing; `usual` is the run with the defaults.
 
     Raises:
       ValueError: no agents train, the number is not above 0, or the generations are given too.
@@ -124,11 +110,7 @@ def bounds_or_values(space: Space) -> dict[str, Chosen]:
 
 
 def check_effects(spec: RunSpec) -> None:
-    """Check that every setting of a run that differs from the default of its kind has an effect.
-
-    Raises:
-      ValueError: one has none; the message says which setting it needs.
-    """
+    """Raise a ValueError if a setting differs from the kind's default and has no effect, with what it would need."""
     chosen, usual = spec.flat, spec.kind.default().flat
     for rule in spec.kind.rules:
         own, default = (_named(settings[rule.part] if rule.part else settings) for settings in (chosen, usual))
@@ -137,5 +119,5 @@ def check_effects(spec: RunSpec) -> None:
             raise SettingError(changed[0], None, f"has an effect only {rule.needed}", "change that, or leave this out")
 
 
-def _named(part: Any) -> Mapping[str, Any]:
+def _named(part: object) -> Mapping[str, Any]:
     return part if isinstance(part, Mapping) else vars(part)

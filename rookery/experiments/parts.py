@@ -98,11 +98,7 @@ def learner_of(
 
 
 def _space(learner: Learner, chosen: Mapping[str, Any], replayed: Sequence[str]) -> Space:
-    """The search space of a learner with these choices, and with the environment's parameters that a schedule sets.
-
-    Raises:
-      ValueError: a choice is invalid, the environment has no such parameter, or the networks have one width.
-    """
+    """The search space of a learner with these choices, and with the environment's parameters that a schedule sets."""
     spec = learner.spec
     known = spec.parameters.fields if spec.parameters else {}
     for name in (name.removeprefix(PREFIX) for name in (*chosen, *replayed) if name.startswith(PREFIX)):
@@ -173,10 +169,7 @@ def with_annealing(spec: RunSpec, scheduled: bool) -> Any:
 
     The rates fall linearly with the share of these updates that is done: a run resumed with more generations continues
     with the rates that a run of the new length has at that generation.
-
-    Args:
-      spec: a run with an on-policy agent, with its other defaults filled in.
-      scheduled: whether the hyper-parameters follow a schedule of another run; if so, they are not annealed as well.
+    If they follow a schedule of another run (`scheduled`), they are not annealed as well.
     """
     assert isinstance(spec.learner, OnPolicyConfig)
     return row_of(spec).anneal(spec.agent, 0 if scheduled else spec.run.generations * spec.learner.evaluate_every)

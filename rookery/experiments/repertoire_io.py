@@ -23,8 +23,7 @@ from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.island_files import best_of
 from rookery.storage.record import PYTHON
 
-FORMAT = 1
-"""Version of the file format; incremented whenever an older reader would misread a newer file."""
+FORMAT = 1  # version of the file format; incremented whenever an older reader would misread a newer file
 
 
 def repertoire(run_dir: str | Path, program: Program | None = None) -> Repertoire:

@@ -22,8 +22,7 @@ from rookery.storage.record import SKILL_METHODS
 from rookery.training.config import RunConfig
 
 LearnerConfig = OffPolicyConfig | OnPolicyConfig
-MethodT = TypeVar("MethodT", default=Any)
-"""The settings of a population method, a frozen dataclass."""
+MethodT = TypeVar("MethodT", default=Any)  # the settings of a population method, a frozen dataclass
 
 
 class Method(NamedTuple):
@@ -69,16 +68,14 @@ class Method(NamedTuple):
 class Kind(NamedTuple):
     """A kind of run: a method with an agent that it trains."""
 
-    name: str
-    """Name on the command line."""
+    name: str  # name on the command line
     method: Method
-    agent: AgentRow | None
-    """None for a method that trains no agents."""
+    agent: AgentRow | None  # None for a method that trains no agents
 
     def __repr__(self) -> str:
         return f"Kind({self.name!r})"
 
-    def __deepcopy__(self, memo: Any) -> Self:
+    def __deepcopy__(self, memo: object) -> Self:
         return self  # it never changes
 
     @property
@@ -155,13 +152,9 @@ class RunSpec(Generic[MethodT]):
         parts = {"environment": self.environment, "run": self.run}
         return {**vars(self.method), **vars(self.wrapper), **trained, **parts}
 
-    def replace(self, **settings: Any) -> Self:
-        """The run with other values of settings: of parts, named as in `flat`, and of the fields of a part.
-
-        Raises:
-          TypeError: the kind of run has no such setting.
-          ValueError: a value is invalid.
-        """
+    def replace(self, **settings: object) -> Self:
+        """The run with other values of settings: of parts, named as in `flat`, and of the fields of a part. A TypeError
+        if the kind of run has no such setting, a ValueError if a value is invalid."""
         known = [*_names(self.flat)]
         for name in (name for name in settings if name not in known):
             hyper = describe(self.kind.agent.default_space) if self.kind.agent else ()
@@ -173,11 +166,11 @@ class RunSpec(Generic[MethodT]):
             raise TypeError(f"{name} must be of type {type(self.flat[name]).__name__}, got {value!r}.")
         return replaced
 
-    def with_run(self, **fields: Any) -> Self:
+    def with_run(self, **fields: object) -> Self:
         """The run with other values of fields of `RunConfig`."""
         return dataclasses.replace(self, run=dataclasses.replace(self.run, **fields))
 
-    def with_environment(self, **fields: Any) -> Self:
+    def with_environment(self, **fields: object) -> Self:
         """The run with other values of fields of its `EnvironmentConfig`."""
         return dataclasses.replace(self, environment=dataclasses.replace(self.environment, **fields))
 

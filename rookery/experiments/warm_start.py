@@ -38,16 +38,11 @@ from rookery.types import Genotype, Hyper
 class RestoredRun(NamedTuple):
     """A run opened at one of its checkpoints, to read its agents."""
 
-    path: Path
-    """The run directory."""
-    spec: RunSpec
-    """The description of the run."""
-    built: Built
-    """The parts of the run, built on one device."""
-    state: ProgramState
-    """The state in the checkpoint, without environments and replay buffers."""
-    generation: int
-    """The generation of the checkpoint: the number of finished generations."""
+    path: Path  # the run directory
+    spec: RunSpec  # the description of the run
+    built: Built  # the parts of the run, built on one device
+    state: ProgramState  # the state in the checkpoint, without environments and replay buffers
+    generation: int  # the generation of the checkpoint: the number of finished generations
 
 
 def restore_run(run_dir: str | Path, checkpoint: str | int = "last", program: Program | None = None) -> RestoredRun:
@@ -73,13 +68,7 @@ def restore_run(run_dir: str | Path, checkpoint: str | int = "last", program: Pr
 
 
 def opened_on(folder: RunFolder, over: Mesh | None, program: Program | None = None) -> tuple[RunSpec, Built]:
-    """The description of a run, and its parts built anew.
-
-    Args:
-      folder: the run directory.
-      over: the devices; None for all of this machine that divide the population.
-      program: the program of the run; by default the recorded one is built.
-    """
+    """The description of a run, and its parts built anew; by default on all devices that divide the population."""
     sources.use(folder)
     if program is not None:
         built = of_program(program, over or layout.mesh_of(program))
@@ -98,15 +87,7 @@ def restore(
     checkpoint: str | int,
     checkpoints: Checkpointer | None = None,
 ) -> RestoredRun:
-    """Restore the state in a checkpoint of a run.
-
-    Args:
-      folder: the run directory.
-      spec: the description of the run.
-      built: its parts.
-      checkpoint: as for `restore_run`.
-      checkpoints: those of the run, if they are open already.
-    """
+    """Restore the state in a checkpoint of a run, chosen as in `restore_run`."""
     checkpoints = checkpoints or Checkpointer(folder.checkpoints, read_only=True)
     chosen = find(folder, checkpoints, checkpoint, spec.run.best_by)
     template = without_data(programs.template(built.program, built.mesh))
@@ -159,9 +140,6 @@ def best_member(origin: RestoredRun) -> int:
     """The slot of the best member in a checkpoint by its last evaluation, among those not replaced since.
 
     Evaluation, rendering, export and warm starts use this member by default.
-
-    Args:
-      origin: a run with a population of agents, at a checkpoint.
     """
     return int(np.argmax(current_standing(origin)))
 
@@ -174,11 +152,7 @@ def current_standing(origin: RestoredRun) -> np.ndarray:
 def current_fitness(origin: RestoredRun) -> np.ndarray:
     """The fitness of each member of a checkpoint, -inf where it was not finite or the member was replaced since.
 
-    Args:
-      origin: a run with a population of agents, at a checkpoint.
-
-    Returns:
-      `[P]`; with a separate population for each of I roles `[P I]`, with the agent of role i in slot p at `p I + i`.
+    `[P]`; with a separate population for each of I roles `[P I]`, with the agent of role i in slot p at `p I + i`.
     """
     return _current(origin, "fitness")
 
@@ -312,11 +286,7 @@ def _initial_genotype(spec: RunSpec, origin: RestoredRun) -> Genotype:
 
 
 def _check_origin(spec: RunSpec, built: Built, origin: RestoredRun) -> None:
-    """Check that this run's agents can load the genotypes of the other run.
-
-    Raises:
-      ValueError: they cannot; the message names the difference.
-    """
+    """Raise a ValueError, which names the difference, if this run's agents cannot load the genotypes of the other."""
     if origin.built.learner is None:
         raise ValueError(
             f"{origin.path} is a run of kind {origin.spec.kind.name}, which trains no agents; start from a run that "

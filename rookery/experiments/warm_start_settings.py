@@ -21,11 +21,8 @@ def _of_genotypes() -> tuple[str, ...]:
 
 
 def without_population_method(spec: RunSpec) -> RunSpec:
-    """The run without its population method, to replay a schedule: `pbt-sac` -> `sac`.
-
-    Raises:
-      ValueError: a setting is given that has no effect, because the schedule fixes the hyper-parameters.
-    """
+    """The run without its population method, to replay a schedule: `pbt-sac` -> `sac`. A ValueError if a given setting
+    has no effect, because the schedule fixes the hyper-parameters."""
     default, ignored = spec.kind.default().flat, [*spec.space]
     ignored += ["draw_hyper"] if spec.flat.get("draw_hyper") else []
     if "pbt" in spec.flat:
@@ -42,10 +39,8 @@ def without_population_method(spec: RunSpec) -> RunSpec:
 def replay_defaults(run: RunSpec | None, kind: Kind) -> RunSpec:
     """The defaults of `kind` to replay the schedule of `run`: one member with its task, agent, learner and generations.
 
-    Args:
-      run: the run; None if it was started from Python, so that its settings are unknown. Then only the population size
-        differs from the kind's defaults.
-      kind: of the new run; a kind that cannot replay a schedule keeps its defaults.
+    Of a run that was started from Python (None) the settings are unknown; then only the population size differs from
+    the kind's defaults. A kind that cannot replay a schedule keeps its defaults.
     """
     default = kind.default()
     if "replay_schedule" not in default.flat:
@@ -68,8 +63,7 @@ _TRAINING = ("actor_epochs", "critic_epochs", "minibatches", "anneal_updates")
 def on_task(run: RunSpec | None, env: str | None) -> RunSpec | None:
     """The run with the environment `env`, if that is given; options of another one do not belong to it.
 
-    Returns:
-      The run; None if its settings are not known, since a user's function built it.
+    None if its settings are not known, since a user's function built it.
     """
     if run is None or not run.kind.method.has_task:
         return None
@@ -81,11 +75,8 @@ def on_task(run: RunSpec | None, env: str | None) -> RunSpec | None:
 def warm_start_defaults(run: RunSpec | None, kind: Kind) -> RunSpec:
     """The defaults of `kind` to start from the results of `run`: its task, networks and observation normalisation.
 
-    All other settings, such as the episode length, keep the kind's defaults.
-
-    Args:
-      run: the run; None if it was started from Python, so that its settings are unknown.
-      kind: of the new run.
+    All other settings, such as the episode length, keep the kind's defaults; so do all if the run was started from
+    Python (None), since its settings are unknown.
     """
     default = kind.default()
     if run is None:
@@ -111,11 +102,7 @@ DEFAULTS = {"replay_schedule": replay_defaults, "init_from": warm_start_defaults
 
 def defaults(kind: Kind, settings: Mapping[str, Any]) -> RunSpec:
     """The defaults of a kind of run, which include settings of the run that `replay_schedule` or `init_from` names, if
-    that run was not started from Python.
-
-    Args:
-      kind: of the new run.
-      settings: those that are given, of which `env` decides what belongs to the task.
+    that run was not started from Python. Of the given settings `env` decides what belongs to the task.
     """
     for name, of in DEFAULTS.items():
         if settings.get(name) is not None:

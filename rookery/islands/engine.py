@@ -18,20 +18,12 @@ def take_turns(
     callbacks: CallbacksFn,
     show: Callable[[], None],
 ) -> list[Outcome]:
-    """Run all islands in this process; the one with the fewest finished generations has the next turn.
+    """Run all islands of a run, whose folder exists and is locked, in this process; the one with the fewest finished
+    generations has the next turn.
 
     The others continue after an error that ends one island (`failures.ENDS_ONE`). Any other exception ends all of them.
-
-    Args:
-      spec: the whole run, whose folder exists and is locked.
-      builder: of all islands, or of the first where the environments run on the host.
-      requests: the signals that stop the run.
-      command: the words of the command line, for the journals.
-      callbacks: makes those of each island.
-      show: called after each generation.
-
-    Returns:
-      How each island ended.
+    The `builder` is that of all islands, or of the first where the environments run on the host; `show` is called after
+    each generation.
     """
     numbers, run_dir = range(spec.method.islands.islands), Path(str(spec.run.run_dir))
     builders = {number: builder.another() if number and builder.on_host else builder for number in numbers}

@@ -41,15 +41,10 @@ def sources(fitness: Array, migrants: Array, fraction: float, key: Key) -> Array
 
 
 def sampled(occupied: np.ndarray, fraction: float, seed: np.random.Generator) -> np.ndarray:
-    """The cells whose elites an island publishes: a random share of the occupied ones, at least one, ascending.
+    """The cells whose elites an island publishes: a random share of the occupied ones (`[C]` bool), at least one,
+    ascending.
 
-    Args:
-      occupied: `[C]` bool.
-      fraction: in [0, 1]; 0 publishes none.
-      seed: consumed.
-
-    Returns:
-      `[E]` int64.
+    `fraction` in [0, 1]; 0 publishes none.
     """
     cells = np.flatnonzero(occupied)
     count = min(len(cells), max(1, rounded(fraction, len(cells)))) if fraction > 0 else 0

@@ -12,8 +12,7 @@ from rookery.storage.events import Diverged
 from rookery.storage.island_files import island_dir, reached
 from rookery.storage.run_dir import RunFolder, RunFolderError, resume_command
 
-ENDS_ONE = (Diverged, CheckpointError, HostError)
-"""The errors that end one island of a run."""
+ENDS_ONE = (Diverged, CheckpointError, HostError)  # the errors that end one island of a run
 
 
 class Outcome(NamedTuple):
@@ -30,9 +29,6 @@ class IslandError(RuntimeError):
     """Islands of a run failed; all others have finished. What each of them has saved is complete.
 
     The message has a line for each island that failed.
-
-    Args:
-      outcomes: how each island ended.
 
     Attributes:
       outcomes: how each island ended.
@@ -51,13 +47,7 @@ def sentences(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def failed(number: int, error: Exception, run_dir: str | Path) -> Outcome:
-    """The outcome of an island that an error ended, with a remedy that leaves the other islands as they are.
-
-    Args:
-      number: of the island.
-      error: that ended it.
-      run_dir: the run directory of all islands.
-    """
+    """The outcome of an island that an error ended, with a remedy that leaves the other islands as they are."""
     run, island = RunFolder(run_dir), RunFolder(island_dir(run_dir, number))
     text = " ".join(str(error).split())
     again = f"continue with: {resume_command(run.path)}"

@@ -19,12 +19,9 @@ _EXCHANGE = 0x69736C65  # folded into the key of a run; larger than any index of
 class Schedule(NamedTuple):
     """When an island exchanges."""
 
-    every: int
-    """Generations between two exchanges."""
-    after: int
-    """Generations at the start without exchange: no member has made an update."""
-    steps: int
-    """Environment steps of one member in a generation."""
+    every: int  # generations between two exchanges
+    after: int  # generations at the start without exchange: no member has made an update
+    steps: int  # environment steps of one member in a generation
 
     def due(self, generation: int) -> bool:
         """Whether there is an exchange after this number of finished generations."""
@@ -159,11 +156,7 @@ class Island:
 
 
 def _check_repeated(generation: int, recorded: Exchange | None, published: str | None) -> None:
-    """Check that a replay publishes what the island published.
-
-    Raises:
-      StoreError: the exchange is not recorded, or the publications differ.
-    """
+    """Raise a StoreError unless a replay publishes what the island published, and the exchange is recorded."""
     if recorded is None:
         raise StoreError(f"the exchange after generation {generation} is not recorded, so it cannot be repeated.")
     if recorded.published not in (None, published):

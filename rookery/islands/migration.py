@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,72 +26,38 @@ from rookery.qd import repertoire as repertoires
 from rookery.qd.map_elites import limits_of, repertoire_of, with_repertoire
 from rookery.types import FROM_REPERTOIRE, Array, Genotype, Key, PyTree
 
-BATCH = 64
-"""Elites that are added to a repertoire at once."""
+BATCH = 64  # elites that are added to a repertoire at once
 _PREFIX = "genotype"
 
 
 class Published(NamedTuple):
     """Genotypes to publish, on the host."""
 
-    genotypes: PyTree
-    """`[E, ...]`."""
-    fitness: np.ndarray
-    """`[E]`, finite."""
-    descriptor: np.ndarray
-    """`[E, D]`; `[E, 0]` for members of a population."""
-    member: int | None = None
-    """Slot of the member; None for elites, and for genotypes that were read."""
+    genotypes: PyTree  # `[E, ...]`
+    fitness: np.ndarray  # `[E]`, finite
+    descriptor: np.ndarray  # `[E, D]`; `[E, 0]` for members of a population
+    member: int | None = None  # slot of the member; None for elites, and for genotypes that were read
 
 
 class Migration(NamedTuple):
     """The functions of one kind of program by which islands exchange genotypes."""
 
-    publish: "PublishFn"
-    choose: "ChooseFn"
-    load: "LoadFn"
+    publish: Callable[[ProgramState, Key], Published | None]
+    """The genotypes that an island publishes; None if no fitness is finite. The key is consumed."""
+    choose: Callable[[ProgramState, Sequence[float], Key], dict[int, int]]
+    """The fitness in the header of each publication -> slot -> index of the publication; for a repertoire, whose elites
+    need no slot, `{-1 - s: s}` for all s. The key is consumed."""
+    load: Callable[[ProgramState, Mapping[int, Published], Key], ProgramState]
+    """Loads what was chosen, slot -> genotypes; donates the state."""
     template: PyTree
     """Shapes and types of one genotype."""
     keeps_elites: bool
     """Whether elites of a repertoire are exchanged; False for members of a population."""
 
 
-class PublishFn(Protocol):
-    """The genotypes that an island publishes; None if no fitness is finite. The key is consumed."""
-
-    def __call__(self, state: ProgramState, key: Key) -> Published | None: ...
-
-
-class ChooseFn(Protocol):
-    """Choose from what others published.
-
-    Args:
-      state: of the program.
-      fitness: `[S]`, the fitness in the header of each publication.
-      key: consumed.
-
-    Returns:
-      Slot -> index of the publication; for a repertoire, whose elites need no slot, `{-1 - s: s}` for all s.
-    """
-
-    def __call__(self, state: ProgramState, fitness: Sequence[float], key: Key) -> dict[int, int]: ...
-
-
-class LoadFn(Protocol):
-    """Load what was chosen: `{slot: (genotypes [E, ...], fitness [E], descriptor [E, D])}`; donates the state."""
-
-    def __call__(self, state: ProgramState, chosen: Mapping[int, Published], key: Key) -> ProgramState: ...
-
-
 def migration(program: Program, over: Mesh, fraction: float, perturbation: Perturbation) -> Migration:
-    """The exchange of a program's genotypes.
-
-    Args:
-      program: a PBT population, or a repertoire that a population fills (ME-PBT), bound to its devices.
-      over: the devices.
-      fraction: see `IslandsConfig.migrate_fraction`.
-      perturbation: of the hyper-parameters of imported members.
-    """
+    """The exchange of the genotypes of a PBT population, or of a repertoire that a population fills (ME-PBT), which is
+    bound to its devices; the hyper-parameters of imported members are perturbed."""
     recipe, state = recipe_of(program), programs.template(program, over)
     placement = recipe.placement if recipe else Placement()
     layout = programs.shardings(over, program.divides_cells)
@@ -112,23 +78,17 @@ def migration(program: Program, over: Mesh, fraction: float, perturbation: Pertu
 
 def arrays_of(published: Published) -> dict[str, np.ndarray]:
     """The arrays of a publication, by name."""
-    named = {f"{_PREFIX}{jax.tree_util.keystr(path)}": leaf for path, leaf in _leaves(published.genotypes)}
+    leaves = jax.tree.leaves_with_path(published.genotypes)
+    named = {f"{_PREFIX}{jax.tree_util.keystr(path)}": leaf for path, leaf in leaves}
     return {"fitness": published.fitness, "descriptor": published.descriptor, **named}
 
 
 def published_in(publication: Publication, template: PyTree, name: str) -> Published:
-    """The genotypes in a publication.
-
-    Args:
-      publication: as it was read.
-      template: shapes and types of one genotype.
-      name: of the file, for the message.
-
-    Raises:
-      StoreError: it has other arrays than the genotypes of this program.
-    """
+    """The genotypes of the type of `template` in a publication; a StoreError, with the name of the file, if it has
+    other arrays."""
     arrays, count = publication.arrays, len(publication.arrays.get("fitness", ()))
-    expected = {f"{_PREFIX}{jax.tree_util.keystr(path)}": leaf for path, leaf in _leaves(template)}
+    leaves = jax.tree.leaves_with_path(template)
+    expected = {f"{_PREFIX}{jax.tree_util.keystr(path)}": leaf for path, leaf in leaves}
     fits = {"fitness", "descriptor", *expected} == set(arrays) and count > 0
     for key, leaf in expected.items() if fits else ():
         if arrays[key].shape != (count, *leaf.shape) or arrays[key].dtype != leaf.dtype:
@@ -152,10 +112,6 @@ def hyper_of(published: Published, index: int) -> dict[str, float]:
 def standing(state: ProgramState) -> np.ndarray:
     """The fitness of the policy in each slot of a PBT population, `[P]`: a child has that of its parent."""
     return np.asarray(jax.device_get(state.shared.recent))[:, 0]
-
-
-def _leaves(tree: PyTree) -> list[tuple[Any, Any]]:
-    return jax.tree.leaves_with_path(tree)
 
 
 def _row(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -29,16 +29,12 @@ from rookery.training.host_episodes import host_episodes
 from rookery.training.loop import Result, RunOptions, Sharing, result_of, turns
 from rookery.training.start_point import has_checkpoint
 
-CallbacksFn = Callable[[], Sequence[Callback | Required]]
-"""Makes the callbacks of one island, in its process."""
+CallbacksFn = Callable[[], Sequence[Callback | Required]]  # makes the callbacks of one island, in its process
 
 
 def check(spec: RunSpec) -> RunSpec:
-    """Check that a run can be divided into islands; returns it.
-
-    Raises:
-      ValueError: its kind has no islands, or a setting is incompatible with them.
-    """
+    """The run, if it can be divided into islands; a ValueError if its kind has none, or a setting is incompatible with
+    them."""
     settings = spec.flat
     if "islands" not in settings:
         raise SettingError("islands", None, f"has no effect on a run of kind {spec.kind.name}", "leave it out")
@@ -62,16 +58,11 @@ def check(spec: RunSpec) -> RunSpec:
     return spec
 
 
-_LARGEST = 2**16
-"""Members of an island up to which a suitable number is searched."""
+_LARGEST = 2**16  # members of an island up to which a suitable number is searched
 
 
 def _check_size(spec: RunSpec, count: int) -> None:
-    """Check that each of `count` islands has as many members as its selection and its devices need.
-
-    Raises:
-      ValueError: it has not.
-    """
+    """Raise a SettingError unless each of `count` islands has as many members as its selection and its devices need."""
     population = spec.method.population
     size = population // count
     wrong = _unsuitable(spec, size)
@@ -118,16 +109,8 @@ def config_of(spec: RunSpec, island: int) -> RunSpec:
 
 
 def resumed(folder: RunFolder, islands: int | None, changed: Mapping[str, Any]) -> RunSpec:
-    """The description with which a run of islands continues.
-
-    Args:
-      folder: the run directory.
-      islands: the number of islands, at least that of the run; None for as many as it has.
-      changed: fields of `RunConfig` that differ.
-
-    Raises:
-      ValueError: fewer islands than the run has.
-    """
+    """The description with which a run of islands continues, with the `changed` fields of `RunConfig`; a ValueError if
+    `islands` is less than the run has (None: as many)."""
     sources.use(folder)
     spec = check(from_record(folder.config))
     own = spec.method.islands
@@ -218,14 +201,8 @@ class Builder:
         return turns(self.built.program, config, self.built.mesh, options)
 
     def replayed(self, number: int, run_dir: Path, generations: int, journal: ImportJournal) -> Result:
-        """Run an island again from its seed, in another folder, with the exchanges of a journal.
-
-        Args:
-          number: of the island.
-          run_dir: the new run directory.
-          generations: to run.
-          journal: the exchanges; it is not written.
-        """
+        """Run an island again from its seed, in another folder, with the exchanges of a journal, which stays as it
+        is."""
         seed = seed_of(self._spec.run.seed, number)
         patience = self._spec.run.patience
         config = RunConfig(seed, generations, str(run_dir), generations, 1, patience=patience, quiet=True)

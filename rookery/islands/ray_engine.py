@@ -25,10 +25,8 @@ from rookery.training.compilation import keep_compiled_programs
 from rookery.versions import versions
 
 _POLL_SECONDS = 1.0
-_ANSWER_SECONDS = 10.0
-"""After which an island that does not answer has no process."""
-_RESTARTS = 100
-"""Restarts of an island by Ray before it counts as lost."""
+_ANSWER_SECONDS = 10.0  # after which an island that does not answer has no process
+_RESTARTS = 100  # restarts of an island by Ray before it counts as lost
 _OBJECT_STORE = 80 * 2**20
 """Bytes of the object store of a Ray that is started here; genotypes do not pass through it."""
 
@@ -61,11 +59,8 @@ class Actor:
         self._task, self._requests = task, Requests()
 
     def run(self) -> Outcome:
-        """Run the island to its end, or continue it.
-
-        Raises:
-          ValueError: this node has other versions, or cannot read the run directory.
-        """
+        """Run the island to its end, or continue it; a ValueError if this node has other versions, or cannot read the
+        run directory."""
         task = self._task
         spec = check(from_record(json.loads(task.record)))
         _check_node(task, str(spec.run.run_dir))
@@ -91,11 +86,7 @@ class Actor:
 
 
 def check_installed() -> None:
-    """Check that Ray is installed.
-
-    Raises:
-      ImportError: it is not.
-    """
+    """Raise an ImportError if Ray is not installed."""
     if importlib.util.find_spec("ray") is None:
         raise ImportError(
             'ray_address needs Ray: pip install "rookery[ray]"; without it the islands take turns in one process.'
@@ -110,15 +101,9 @@ def run_actors(
     callbacks: CallbacksFn,
     show: Callable[[], None],
 ) -> list[Outcome]:
-    """Run all islands on Ray; the arguments and the result are those of `engine.take_turns`.
+    """Run all islands on Ray; the other arguments and the result are those of `engine.take_turns`.
 
-    Args:
-      spec: the whole run, whose folder exists and is locked.
-      address: `auto`, the address of a cluster, or `local`.
-      requests: the signals that stop the run.
-      command: the words of the command line, for the journals.
-      callbacks: makes those of each island, in its process.
-      show: called about once a second.
+    `address` is `auto`, the address of a cluster, or `local`; `show` is called about once a second.
 
     Raises:
       ValueError: Ray cannot be reached, or a node has other versions or cannot read the run directory.
@@ -157,9 +142,7 @@ def run_actors(
 def _stop(ray: Any, actors: Mapping[int, Any], running: dict[Any, int], signum: int) -> list[Outcome]:
     """Save and stop the islands that are running; called repeatedly, since an actor that Ray restarts has forgotten it.
 
-    Returns:
-      The outcomes of those that do not answer, which are removed from `running`: they wait for a node, and what they
-      have saved is complete.
+    Those that do not answer are removed from `running`: they wait for a node, and what they have saved is complete.
     """
     for number in running.values():
         actors[number].stop.remote(signum)
@@ -171,16 +154,9 @@ def _stop(ray: Any, actors: Mapping[int, Any], running: dict[Any, int], signum: 
 
 @contextlib.contextmanager
 def connected(address: str, quiet: bool = False) -> Iterator[None]:
-    """A connection to Ray: to a cluster, or to one that is started on this machine, on loopback and without a
-    dashboard, and stopped at the end.
-
-    Args:
-      address: `auto`, the address of a cluster, or `local`.
-      quiet: do not print what islands and Ray print.
-
-    Raises:
-      ValueError: it cannot be reached, or runs other versions of Python or Ray.
-    """
+    """A connection to Ray: to a cluster by its address or `auto`, or to one that is started on this machine (`local`),
+    on loopback and without a dashboard, and stopped at the end. A ValueError if it cannot be reached, or runs other
+    versions of Python or Ray."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     here: dict[str, Any] = {}
@@ -210,13 +186,9 @@ def connected(address: str, quiet: bool = False) -> Iterator[None]:
 
 
 def _share(nodes: Sequence[Mapping[str, float]], islands: int) -> Resources:
-    """The largest equal share of which the nodes hold one for each island.
+    """The largest equal share of which the nodes, each with an amount of each resource, hold one for each island.
 
     Shares of several CPUs or GPUs are whole numbers; a fraction of a GPU has to be on a single one, as in Ray.
-
-    Args:
-      nodes: name of a resource -> amount, of each node.
-      islands: their number.
     """
     gpus = _largest([node.get("GPU", 0.0) for node in nodes], [islands] * len(nodes), islands, single=True)
     places = [_held(node.get("GPU", 0.0), gpus, single=True) if gpus else islands for node in nodes]
@@ -254,11 +226,8 @@ def _on_node(spec: RunSpec, number: int, reserved: Resources) -> RunSpec:
 
 
 def _check_node(task: Task, run_dir: str) -> None:
-    """Check the versions and the run directory of this node.
-
-    Raises:
-      ValueError: they differ from those of the process that starts the islands.
-    """
+    """Raise a ValueError if the versions or the run directory of this node differ from those of the process that starts
+    the islands."""
     found = versions((*PACKAGES, "ray"))
     for name, version in task.versions.items():
         if found[name] != version:

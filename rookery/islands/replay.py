@@ -45,12 +45,7 @@ class Replay(NamedTuple):
 def replay_island(run_dir: str | Path, number: int) -> Replay:
     """Run an island again up to its newest checkpoint, and compare state, tables and publications.
 
-    Args:
-      run_dir: the run directory of all islands, which is only read.
-      number: of the island.
-
-    Returns:
-      What was compared.
+    The run directory is that of all islands, and is only read.
 
     Raises:
       ValueError: the run has no such island, an exchange or a publication is missing, or something differs.
@@ -77,7 +72,8 @@ def replay_island(run_dir: str | Path, number: int) -> Replay:
         except StoreError as error:
             raise ValueError(f"island {number} cannot be replayed: {error}") from error
         leaves = _compare_states(state, result.state)
-        rows = sum(_compare_tables(*files, generation) for files in _tables(recorded, again))
+        tables = (recorded.metrics_file, again.metrics_file), (recorded.lineage_file, again.lineage_file)
+        rows = sum(_compare_tables(*files, generation) for files in tables)
     published = sum(exchange.published is not None for exchange in exchanges)
     size = trees.size_in_bytes(leaves)
     imports = sum(len(exchange.imports) for exchange in exchanges)
@@ -98,7 +94,7 @@ def _compare_states(saved: object, replayed: object) -> list[np.ndarray]:
 
 
 def _without_slots(state: object) -> object:
-    def strip(node: Any) -> Any:
+    def strip(node: object) -> Any:
         return node._replace(slot=()) if isinstance(node, HostState) else node
 
     return jax.tree.map(strip, state, is_leaf=lambda node: isinstance(node, HostState))
@@ -106,10 +102,6 @@ def _without_slots(state: object) -> object:
 
 def _data(leaf: jax.Array) -> jax.Array:
     return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
-
-
-def _tables(recorded: RunFolder, again: RunFolder) -> list[tuple[Path, Path]]:
-    return [(recorded.metrics_file, again.metrics_file), (recorded.lineage_file, again.lineage_file)]
 
 
 def _compare_tables(recorded: Path, again: Path, generation: int) -> int:

@@ -113,13 +113,8 @@ def progress(folder: RunFolder, islands: int) -> list[tuple[int, float]]:
 
 
 class Follower:
-    """Prints a line whenever the islands have passed a further exchange, on average.
-
-    Args:
-      spec: the whole run.
-      folder: the run directory.
-      after_exchange: called with its path then.
-    """
+    """Prints a line whenever the islands have passed a further exchange, on average, and calls `after_exchange`
+    then."""
 
     def __init__(self, spec: RunSpec, folder: RunFolder, after_exchange: Callable[[Path], None] | None):
         self._spec, self._folder = spec, folder

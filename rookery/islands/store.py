@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from rookery.storage.run_dir import sync_directory
+from rookery.storage.run_dir import TEMPORARY, write_atomically
 
 FORMAT = 1
 _FIRST_LINE = f"rookery publication {FORMAT} "
@@ -55,8 +55,7 @@ class Publication(NamedTuple):
     """Genotypes that an island published."""
 
     header: Header
-    arrays: Mapping[str, np.ndarray]
-    """Name -> array; leaves of genotypes are `[E, ...]` for E genotypes."""
+    arrays: Mapping[str, np.ndarray]  # name -> array; leaves of genotypes are `[E, ...]` for E genotypes
 
 
 class Store:
@@ -71,15 +70,12 @@ class Store:
         self.folder, self._read_only = folder, read_only
 
     def check(self) -> None:
-        """Check that the folder can be written to, and that its file system renames files.
-
-        Raises:
-          StoreError: it cannot, or does not.
-        """
+        """Raise a StoreError if the folder cannot be written to, or its file system does not rename files."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for left in self.folder.glob(".*.pub-*"):  # by an island that was killed while it wrote
-                left.unlink(missing_ok=True)
+            for pattern in (".*.pub-*", f"*{TEMPORARY}"):  # of an island that was killed while it wrote
+                for left in self.folder.glob(pattern):
+                    left.unlink(missing_ok=True)
             with tempfile.TemporaryDirectory(dir=self.folder, prefix=".check-") as found:
                 first, second = Path(found, "first"), Path(found, "second")
                 first.write_bytes(b"1")
@@ -118,11 +114,7 @@ class Store:
         return name
 
     def newest(self, island: int, experience: int) -> tuple[dict[str, Header], list[str]]:
-        """The newest publication of every other island that has at most this experience.
-
-        Args:
-          island: the number of the reader, whose publications are left out.
-          experience: environment steps of one member of the reader.
+        """The newest publication of every other island that has at most this experience of the reader.
 
         Returns:
           Name -> header, in the order of the islands; and a sentence for each file that was passed over because its
@@ -147,11 +139,7 @@ class Store:
         return found, notes
 
     def header(self, name: str) -> Header:
-        """The header of a publication, whose checksum is not verified.
-
-        Raises:
-          StoreError: the file is missing or damaged.
-        """
+        """The header of a publication, whose checksum is not verified; a StoreError if it is missing or damaged."""
         try:
             with open(self._path(name), "rb") as file:
                 file.readline(len(_FIRST_LINE) + 65)
@@ -161,11 +149,7 @@ class Store:
             raise _damaged(name, error) from error
 
     def read(self, name: str) -> Publication:
-        """A publication, whose checksum is verified.
-
-        Raises:
-          StoreError: the file is missing or damaged.
-        """
+        """A publication, whose checksum is verified; a StoreError if the file is missing or damaged."""
         try:
             return decode(self._path(name).read_bytes(), name)
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -196,17 +180,7 @@ class Store:
     def _write(self, name: str, content: bytes) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=f".{name}-")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, self.folder / name)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
-            sync_directory(self.folder)
+            write_atomically(self.folder / name, content)
         except OSError as error:
             raise StoreError(
                 f"{self.folder} cannot be written to ({error.strerror or error}), so this island publishes nothing at "
@@ -215,11 +189,7 @@ class Store:
 
 
 def encode(publication: Publication) -> bytes:
-    """The bytes of a publication.
-
-    Raises:
-      ValueError: an array has a type that is not a number, or the fitness is not finite.
-    """
+    """The bytes of a publication; a ValueError if an array is not of numbers, or the fitness is not finite."""
     header = publication.header._asdict()
     arrays = {name: np.ascontiguousarray(array) for name, array in publication.arrays.items()}
     for name, array in arrays.items():
@@ -232,15 +202,8 @@ def encode(publication: Publication) -> bytes:
 
 
 def decode(content: bytes, name: str) -> Publication:
-    """The publication in the bytes of a file; the checksum is verified, and its arrays are read-only.
-
-    Args:
-      content: the bytes.
-      name: of the file, which begins with the numbers of the island and the generation.
-
-    Raises:
-      ValueError, LookupError, TypeError: the content is damaged, or belongs to another name.
-    """
+    """The publication in the bytes of a file, with read-only arrays. Damage, or another name than that of the file, is
+    a ValueError, LookupError or TypeError."""
     first, _, body = content.partition(b"\n")
     if not first.startswith(_FIRST_LINE.encode()):
         raise ValueError("it does not begin like one")

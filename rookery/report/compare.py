@@ -92,8 +92,9 @@ def compare(
         runs = [run for group in found if group.environment == environment for run in group.runs]
         settings[environment] = _setting(environment, runs, gamma, fresh, metric)
     rows = [_row(group, settings[group.environment], resamples) for group in found]
+    better = partial(estimate, probability_of_improvement, resamples=resamples)
     pairs = [
-        Pair(first.group, second.group, _improvement(first, second, resamples))
+        Pair(first.group, second.group, better(first.scores, second.scores).item())
         for first, second in itertools.combinations(ranked(rows), 2)
         if first.group.environment == second.group.environment
     ]
@@ -104,7 +105,6 @@ def compare(
 
 
 def _evaluated(groups: Sequence[Group], fresh: Fresh, metric: str | None) -> list[Group]:
-    """The groups, with `Run.fresh` set in every run."""
     if fresh.episodes < 1:
         raise ValueError(f"fresh must be at least 1 episode, got {fresh.episodes}.")
     results = fresh.evaluate(list(dict.fromkeys(run.path for group in groups for run in group.runs)), metric)
@@ -153,7 +153,6 @@ def _setting(
 
 
 def _label(columns: set[str]) -> str:
-    """Label of the score by which the runs of an environment are compared."""
     if len(columns) == 1:
         return _SCORES.get(next(iter(columns)), next(iter(columns)))
     return "fitness, in a population its best member's" if columns == {"fitness", "best_fitness"} else MIXED
@@ -173,17 +172,11 @@ def _row(group: Group, setting: Setting, resamples: int) -> Row:
     diverged = sum(not np.isfinite(run.score(budget).fitness) for run in group.runs)
     gap = partial(optimality_gap, gamma=gamma)
     aggregates = (
-        estimate(statistic, {group.environment: scores}, resamples=resamples).item()
+        estimate(statistic, scores, resamples=resamples).item()
         for statistic in (interquartile_mean, median_run, mean, gap)
     )
     env_steps = max(run.score(budget).env_steps for run in group.runs)
     return Row(group, env_steps, scores, diverged, *aggregates)
-
-
-def _improvement(first: Row, second: Row, resamples: int) -> Estimate[float]:
-    environment = first.group.environment
-    samples = {environment: first.scores}, {environment: second.scores}
-    return estimate(probability_of_improvement, *samples, resamples=resamples).item()
 
 
 def _groups_table(environment: str, setting: Setting, rows: Sequence[Row]) -> Table:
@@ -231,6 +224,5 @@ def _new_table(title: str, caption: str | None) -> Table:
 
 
 def _cell(value: Estimate[float]) -> str:
-    """A value, with its interval in a second line."""
     interval = f"\n{significant(value.low)} to {significant(value.high)}" if value.has_interval else ""
     return significant(value.value) + interval

@@ -7,8 +7,7 @@ from rookery.report.formatting import counted, significant
 from rookery.report.run_groups import Group
 from rookery.report.runs import Run
 
-MIXED = "best fitness"
-"""Label of the score where only some of the runs have a repertoire."""
+MIXED = "best fitness"  # label of the score where only some of the runs have a repertoire
 _MOST_NAMES = 3
 
 

@@ -13,24 +13,14 @@ from rookery.report.formatting import Settings
 class Dimensions(NamedTuple):
     """The dimensions of a descriptor of size D."""
 
-    names: list[str]
-    """`[D]`."""
-    kind: str
-    """Either "final", the value of the last state, or "mean", the mean over the states of the episode."""
-    limits: np.ndarray | None
-    """`[2, D]`, lower and upper; None where the configuration does not record them."""
+    names: list[str]  # `[D]`
+    kind: str  # either "final", the value of the last state, or "mean", the mean over the states of the episode
+    limits: np.ndarray | None  # `[2, D]`, lower and upper; None where the configuration does not record them
 
 
 def dimensions(config: Settings, size: int) -> Dimensions:
-    """Read the descriptor's dimensions from a run's configuration.
-
-    Args:
-      config: content of `config.json`; its descriptor is ignored if it has another size.
-      size: D, as in the run's tables.
-
-    Returns:
-      The dimensions, with default names and without limits if the configuration does not record them.
-    """
+    """The dimensions of a descriptor of D = `size`, with default names and without limits where a run's `config.json`
+    records none of this size."""
     recorded = config.get("descriptor")
     recorded = recorded if isinstance(recorded, Mapping) and len(recorded.get("lower", ())) == size else {}
     limits = np.asarray([recorded["lower"], recorded["upper"]], float) if recorded else None

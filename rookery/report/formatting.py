@@ -9,8 +9,7 @@ import numpy as np
 from rookery.factories import AGENT_RETURN, BEST, MEASURE, RETURN
 from rookery.storage.record import SKILL_METHODS, environment_label, kind_label
 
-Settings = Mapping[str, Any]
-"""JSON values by name, as in `config.json`."""
+Settings = Mapping[str, Any]  # JSON values by name, as in `config.json`
 SKILL_METRICS = {
     "accuracy": "discriminator accuracy",
     "distance": "distance in phi along the skill",

@@ -51,24 +51,12 @@ def write_report(run_dirs: Sequence[str | Path], path: str | Path | None = None,
 
 
 def check_runs(run_dirs: Sequence[str | Path], path: str | Path | None = None, begun: bool = True) -> list[Path]:
-    """Check the arguments of `write_report` before any expensive computation.
-
-    Args:
-      run_dirs: as for `write_report`.
-      path: as for `write_report`.
-      begun: whether to reject a run without a finished generation.
-
-    Returns:
-      The absolute paths of the runs, without duplicates.
-
-    Raises:
-      ValueError: as `write_report`.
-    """
+    """The absolute paths of the runs, after the checks of `write_report`, before any expensive computation. `begun`
+    rejects a run without a finished generation."""
     return [record.path for record in _open(run_dirs, path, begun)[0]]
 
 
 def _open(run_dirs: Sequence[str | Path], path: str | Path | None, begun: bool = True) -> tuple[list[RunRecord], Path]:
-    """The runs, and the path of their page."""
     runs = list(dict.fromkeys(user_path(run).resolve() for run in run_dirs))
     if not runs:
         raise ValueError("there is no run to report on; give the folder of at least one.")
@@ -85,14 +73,9 @@ def _open(run_dirs: Sequence[str | Path], path: str | Path | None, begun: bool =
 
 
 def compose(run_dirs: Sequence[Path], live: Mapping[str, int | str] | None = None) -> str:
-    """The HTML text of the report.
+    """The HTML text of the report of at least one run.
 
-    Args:
-      run_dirs: run directories, at least one, without duplicates.
-      live: how the page is updated: reload `every` so many seconds, or whenever the server reports another `version`.
-
-    Returns:
-      The text.
+    `live` is how the page is updated: reload `every` so many seconds, or whenever the server reports another `version`.
     """
     return _compose([open_run(path) for path in run_dirs], live)
 
@@ -105,22 +88,19 @@ def _compose(records: Sequence[RunRecord], live: Mapping[str, int | str] | None)
     data = {"runs": runs, "comparison": comparison, "written": now, "live": live}
     tops = [run for record, run in zip(shown, runs, strict=True) if record in records]
     title = " and ".join(f"{run['kind']} on {run['env']}" for run in tops[:2])
+    has_bodies = any(record.episodes and record.episodes.header["kind"] == "bodies" for record in records)
+    libraries = ["charts", *(["bodies"] if has_bodies else [])]
     parts = {
         "title": html.escape(title + (" and others" if len(records) > 2 else "")),
         "style": "\n".join(_file(f"{name}.css") for name in _STYLES),
         "data": to_json(data),
-        "libraries": "\n".join(f"<script>{_file(f'vendor/{name}.min.js')}</script>" for name in _libraries(records)),
+        "libraries": "\n".join(f"<script>{_file(f'vendor/{name}.min.js')}</script>" for name in libraries),
         "scripts": "\n".join(_file(f"{name}.js") for name in [*_PARTS, *_PLAYER, *_SPACE, *_CHAPTERS, "page"]),
     }
     page = _file("page.html")
     for name in ("title", "style", "libraries", "scripts", "data"):  # data last: it could contain a placeholder's text
         page = page.replace(f"<!--{name}-->", parts[name], 1)
     return page
-
-
-def _libraries(records: Sequence[RunRecord]) -> list[str]:
-    has_bodies = any(record.episodes and record.episodes.header["kind"] == "bodies" for record in records)
-    return ["charts", "bodies"] if has_bodies else ["charts"]
 
 
 def _file(name: str) -> str:

@@ -21,10 +21,8 @@ from rookery.storage.record import are_independent
 from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing, user_path
 from rookery.trees import flatten_mapping
 
-Table = Mapping[str, np.ndarray]
-"""Columns of a table: name -> `[rows]`."""
-Event = Settings
-"""An event of a run, see `storage.events.read_journal`."""
+Table = Mapping[str, np.ndarray]  # columns of a table: name -> `[rows]`
+Event = Settings  # an event of a run, see `storage.events.read_journal`
 _AGAIN = "let the run write it again"
 
 
@@ -57,8 +55,7 @@ class Trajectory(NamedTuple):
     """Trajectory of one episode in descriptor space."""
 
     skill: int
-    points: np.ndarray
-    """`[states, 2]`: the first two dimensions of the descriptor, or the step and the only dimension."""
+    points: np.ndarray  # `[states, 2]`: the first two dimensions of the descriptor, or the step and the only dimension
 
 
 class RunRecord:
@@ -66,11 +63,8 @@ class RunRecord:
 
     Every field and method raises ValueError, with the remedy, where its file is missing or damaged.
 
-    Args:
-      folder: the run directory, which is only read.
-
     Attributes:
-      folder: the run directory.
+      folder: the run directory, which is only read.
       path: its absolute path.
       config: the configuration of the run.
     """
@@ -172,12 +166,8 @@ class RunRecord:
         return lineage_of(self.folder, self._tables[1], self._metrics)
 
     def learning_curve(self, score: str | None = None) -> Run:
-        """The learning curve of the whole folder.
-
-        Args:
-          score: a column of `metrics.csv`; by default the fitness of the best elite of a run with a repertoire, of the
-            best member of others.
-        """
+        """The learning curve of the whole folder by a column of `metrics.csv`: by default the fitness of the best elite
+        of a run with a repertoire, of the best member of others."""
         metrics = self.metrics
         column = score or ("max_fitness" if "max_fitness" in metrics else "best_fitness")
         for name in ("env_steps", column):
@@ -197,12 +187,8 @@ class RunRecord:
         )
 
     def measured(self, metric: str, per_member: bool) -> Sequence[Run]:
-        """The curves of the members that the fitness of the run is of, by another result of their evaluations.
-
-        Args:
-          metric: a measure of the task, or "return".
-          per_member: each independent member, in place of the best member of the population.
-        """
+        """The curves of the members that the fitness of the run is of (with `per_member` of each independent one, not
+        of the best), by a measure of the task or "return"."""
         fitness = list(self.members) if per_member else [self.learning_curve()]
         name = metric if metric == RETURN else f"{MEASURE}{metric}"
         columns = self.lineage.reported if per_member else {} if self.has_repertoire else self.metrics
@@ -304,11 +290,7 @@ class RunRecord:
 
 
 def open_run(path: str | Path) -> RunRecord:
-    """Open a run directory.
-
-    Raises:
-      RunFolderError: the folder is not a run; the message names similar runs nearby.
-    """
+    """Open a run directory; a RunFolderError, which names similar runs nearby, if it is none."""
     path = user_path(path)
     try:
         return RunRecord(open_existing(path))
@@ -325,11 +307,7 @@ def open_run(path: str | Path) -> RunRecord:
 
 
 def check_columns(path: Path, table: Table, needed: Sequence[str], remedy: str) -> None:
-    """Check that a table has the needed columns.
-
-    Raises:
-      ValueError: it lacks some.
-    """
+    """Raise ValueError if a table lacks some of the needed columns."""
     if missing := [name for name in needed if name not in table]:
         raise ValueError(f"{path} lacks the columns {', '.join(missing)}; {remedy}.")
 

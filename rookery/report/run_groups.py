@@ -103,9 +103,6 @@ def group_runs(
       metric: the measure of the task, or "return", that is the score of the same members in place of their fitness.
       across_objectives: whether runs whose fitness is another measure are on one environment.
 
-    Returns:
-      The groups.
-
     Raises:
       ValueError: no folder is given, a folder is not a run or has damaged files, or a run has no finished generation or
         lacks the column.
@@ -122,7 +119,11 @@ def group_runs(
         without_effect = _WITHOUT_EFFECT | {"population"} if per_member else _WITHOUT_EFFECT
         settings = _settings(record.config).items()
         key = tuple(sorted((name, _text(value)) for name, value in settings if name not in without_effect))
-        sorted_runs.setdefault(key, []).extend(_scored(record, per_member, score, metric))
+        if metric is not None:
+            scored = record.measured(metric, per_member)
+        else:
+            scored = record.members if per_member else [record.learning_curve(score)]
+        sorted_runs.setdefault(key, []).extend(scored)
         independent[key] = record.is_independent
     short = _short_names([dict(key) for key in sorted_runs])
     configurations = {key: {name: short.get(value, value) for name, value in key} for key in sorted_runs}
@@ -139,12 +140,6 @@ def _short_names(configurations: Sequence[Mapping[str, str]]) -> dict[str, str]:
     found = {settings.get(name, "") for settings in configurations for name in ("environment.env", "factory")}
     short = {name: Path(name).name for name in found if is_reference(name)}
     return {name: one for name, one in short.items() if [*short.values()].count(one) == 1}
-
-
-def _scored(record: RunRecord, per_member: bool, score: str | None, metric: str | None) -> Sequence[Run]:
-    if metric is not None:
-        return record.measured(metric, per_member)
-    return record.members if per_member else [record.learning_curve(score)]
 
 
 def _check_exact(records: Iterable[RunRecord]) -> None:

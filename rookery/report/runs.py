@@ -15,10 +15,8 @@ _RESAMPLES = 2000  # bootstrap resamples of a curve's band
 class Score(NamedTuple):
     """Score of a run."""
 
-    env_steps: float
-    """Environment steps of the scored generation."""
-    fitness: float
-    """NaN where no fitness was finite."""
+    env_steps: float  # environment steps of the scored generation
+    fitness: float  # NaN where no fitness was finite
 
 
 class Fresh(NamedTuple):

@@ -3,12 +3,12 @@
 import contextlib
 import hashlib
 import ipaddress
+import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import NamedTuple
 
 from rookery.factories import SettingError, verbatim
 from rookery.report.page import compose
@@ -21,26 +21,14 @@ _WAITING = (
     '<p style="font-family:system-ui;padding:2rem">Waiting for the run\'s first generation.</p>'
 )
 _PAGES = ("/", "/report.html")
-_NO_MORE: Mapping[str, str] = {}
-
-
-class _Page(NamedTuple):
-    """The text of a page, and the version of the runs' files that it was built from."""
-
-    version: str
-    text: str
 
 
 class Pages:
-    """The current page of some runs, built on request and cached; thread-safe.
-
-    Args:
-      run_dirs: the run directories.
-    """
+    """The current page of some runs, built on request and cached; thread-safe."""
 
     def __init__(self, run_dirs: Sequence[Path]):
         self._run_dirs = run_dirs
-        self._cached: _Page | None = None
+        self._built_from = self._text = ""
         self._lock = threading.Lock()
 
     def version(self) -> str:
@@ -67,11 +55,11 @@ class Pages:
         """The page, or a placeholder while a run has no finished generation."""
         with self._lock:
             version = self.version()
-            if self._cached is None or self._cached.version != version:
+            if self._built_from != version:
                 if not all(open_run(run_dir).has_generation for run_dir in self._run_dirs):
                     return _WAITING
-                self._cached = _Page(version, compose(self._run_dirs, {"version": version}))
-            return self._cached.text
+                self._built_from, self._text = version, compose(self._run_dirs, {"version": version})
+            return self._text
 
 
 def server(run_dirs: Sequence[str | Path], host: str = "127.0.0.1", port: int = 8000) -> ThreadingHTTPServer:
@@ -91,7 +79,8 @@ def server(run_dirs: Sequence[str | Path], host: str = "127.0.0.1", port: int = 
     """
     paths = [open_existing(run_dir).path for run_dir in run_dirs]
     handler = type("Handler", (_Handler,), {"pages": Pages(paths), "host": host})
-    kind = type("Server", (ThreadingHTTPServer,), {"address_family": _family(host), "daemon_threads": True})
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    kind = type("Server", (ThreadingHTTPServer,), {"address_family": family, "daemon_threads": True})
     try:
         return kind((host, port), handler)
     except (OSError, OverflowError) as error:
@@ -99,12 +88,6 @@ def server(run_dirs: Sequence[str | Path], host: str = "127.0.0.1", port: int = 
         raise SettingError(
             "port", port, f"cannot be used on {verbatim(host)}: {verbatim(reason)}", "choose another, or another {host}"
         ) from error
-
-
-def _family(host: str) -> int:
-    import socket
-
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -128,15 +111,15 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             text = make()
         except (ValueError, OSError) as error:  # a table is being written, or is damaged: let the browser retry
-            return self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", str(error), {"Refresh": "2"})
+            return self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", str(error), Refresh="2")
         return self._answer(HTTPStatus.OK, kind, text)
 
-    def _answer(self, status: HTTPStatus, kind: str, text: str, more: Mapping[str, str] = _NO_MORE) -> None:
+    def _answer(self, status: HTTPStatus, kind: str, text: str, **more: str) -> None:
         body = text.encode()
         headers = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body))}
         headers |= {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
         self.send_response(status)
-        for name, value in {**headers, **more}.items():
+        for name, value in (headers | more).items():
             self.send_header(name, value)
         with contextlib.suppress(ConnectionError):  # the client may have disconnected
             self.end_headers()

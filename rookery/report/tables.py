@@ -15,8 +15,7 @@ from rookery.report.runs import ranking_fitness, worst_fitness
 from rookery.report.statistics import interquartile_mean, over_runs
 from rookery.storage.played import Tournament
 
-Metrics = Mapping[str, np.ndarray]
-"""Metrics of an evaluation, see `deploy.evaluate.evaluate`."""
+Metrics = Mapping[str, np.ndarray]  # metrics of an evaluation, see `deploy.evaluate.evaluate`
 _DENSE_FROM = 8  # columns; wider tables are printed densely
 _REPERTOIRE = {"coverage": "coverage, %", "qd_score": "QD score", "max_fitness": "best fitness"}
 
@@ -75,15 +74,8 @@ def _titled_table(title: str, columns: Sequence[str], rows: Mapping[str, Sequenc
 
 
 def seeds_rows(fitness: npt.ArrayLike, floor: float | None = None) -> dict[str, str]:
-    """Statistics of the fitness of independent members: label -> text.
-
-    Args:
-      fitness: `[P]`.
-      floor: fitness of a diverged member; by default the lowest finite one.
-
-    Returns:
-      The rows of a table.
-    """
+    """Statistics of the fitness `[P]` of independent members, label -> text; a diverged one has the fitness `floor`, by
+    default the lowest finite one."""
     fitness = np.asarray(fitness, np.float64)
     finite = fitness[np.isfinite(fitness)]
     rows = {}
@@ -188,9 +180,6 @@ def team_evaluation(metrics: Metrics) -> Table:
       metrics: `agents` `[I]`, names; `fitness` `[P]`; for each name, `return/<name>`, `final_reward/<name>`,
         `terminated/<name>` and `truncated/<name>`, `[P, N]`; `independent` `[]`, whether each team is an independent
         run.
-
-    Returns:
-      The table.
     """
     if metrics.get("independent") and len(metrics["fitness"]) > 1:
         return _independent_teams(metrics)
@@ -269,10 +258,6 @@ def skill_evaluation(metrics: Metrics, member: int = 0) -> Table:
       metrics: `skill` `[N]`, the skill of each episode; for each member and episode `returns`, `lengths` in steps, and
         some of `accuracy` in [0, 1], `diversity_return` in nats, `distance` and `phi_step`, `[P, N]`, and `descriptors`
         `[P, N, D]`; D may be 0.
-      member: index of the member.
-
-    Returns:
-      The table.
     """
     skills, index, episodes = np.unique(metrics["skill"], return_inverse=True, return_counts=True)
     names = ("returns", "lengths", "descriptors", *(name for name in _OF_SKILLS if name in metrics))
@@ -296,10 +281,8 @@ def _columns_table(
     """A table of texts; with many columns a dense one, so that ten of them fit into 80 characters.
 
     Args:
-      title: the title.
       heading: name of the column of labels.
       labels: index of a row in `columns` -> its label, in the order of the rows.
-      columns: name -> texts.
       end_section: index of the row that a line follows; -1 for none.
     """
     dense = len(columns) + 1 >= _DENSE_FROM
@@ -337,11 +320,8 @@ def coverage_line(metrics: Metrics) -> str:
 
 
 def goal_evaluation(metrics: Metrics) -> Table:
-    """Distances that are left between the last states of episodes and their goals, and relative to the start.
-
-    Args:
-      metrics: of `deploy.evaluate.evaluate_goals`.
-    """
+    """Distances that are left between the last states of episodes and their goals, and relative to the start; `metrics`
+    are those of `deploy.evaluate.evaluate_goals`."""
     intact = np.isfinite(metrics["left"])  # the physics broke in the others
     at_start, left = (np.asarray(metrics[name], np.float64)[intact] for name in ("at_start", "left"))
     if not intact.any():
@@ -356,7 +336,7 @@ def goal_evaluation(metrics: Metrics) -> Table:
     for name in ("distance", "mean", "interquartile mean", "relative"):
         table.add_column(name, justify="left" if name == "distance" else "right")
     for label, (values, relative) in rows.items():
-        middle = float(interquartile_mean({"": values}))
+        middle = float(interquartile_mean(values))
         table.add_row(label, number(float(values.mean())), number(middle), relative)
     return table
 

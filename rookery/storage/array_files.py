@@ -22,14 +22,10 @@ def read(
     """Read a file whose `header` has a `format`.
 
     Args:
-      path: the file.
       version: the supported `format`.
       take: maps the header and the arrays (each loaded on access) to the content; raises ValueError or LookupError if
         something is missing.
       damaged: the message for a damaged file or one of another version, with the placeholders `path` and `error`.
-
-    Returns:
-      The result of `take`.
 
     Raises:
       OSError: the file cannot be read.

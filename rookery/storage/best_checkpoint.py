@@ -12,11 +12,8 @@ from rookery.storage.run_dir import RunFolder
 class Best:
     """Tracks the best generation so far. After a restart the values are read from `metrics.csv`.
 
-    Args:
-      column: the column of `metrics.csv` to maximise; None disables the selection.
-
     Attributes:
-      column: as given.
+      column: the column of `metrics.csv` to maximise; None disables the selection.
       generation: the generation of the best checkpoint, counted from 1; None before the first one.
     """
 
@@ -39,11 +36,9 @@ class Best:
                 self.improves(found, {self.column: values[found]})
 
     def improves(self, generation: int, row: Mapping[str, float]) -> bool:
-        """Whether a generation is better than all earlier ones, in which case it becomes the best.
+        """Whether a generation, counted from 1, is better than all earlier ones, in which case it becomes the best.
 
-        Args:
-          generation: counted from 1.
-          row: its metrics by column name; a value that is not finite is never an improvement.
+        A value in its `row` of metrics that is not finite is never an improvement.
         """
         if self.column is None or not self._value < row[self.column] < math.inf:
             return False
@@ -51,14 +46,7 @@ class Best:
         return True
 
     def check(self, columns: Iterable[str]) -> None:
-        """Check that the run will have the column.
-
-        Args:
-          columns: the names of the run's metrics.
-
-        Raises:
-          ValueError: the column does not exist; the message names the most similar ones.
-        """
+        """Raise a ValueError, which names the most similar ones, if the run's metrics `columns` lack the column."""
         columns = sorted(columns)
         if self.column is not None and self.column not in columns:
             remedy = suggestion(self.column, columns, f"the metrics are {', '.join(columns)}.")
@@ -69,8 +57,6 @@ def find(folder: RunFolder, checkpoints: Checkpointer, checkpoint: str | int, be
     """The generation of the checkpoint that a user selected; None for the newest complete one.
 
     Args:
-      folder: the run directory.
-      checkpoints: its checkpoints.
       checkpoint: "last", "best", or the number of a generation.
       best_by: the metric that the run was configured with, or None.
 

@@ -15,7 +15,7 @@ import re
 import shutil
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -129,7 +129,9 @@ class Checkpointer:
             }
             json.dumps(body)  # a value that is not JSON raises here, not in the background
             arrays = leaf_specs.stored(state)
-            self._check_space(sum(array.nbytes for array in arrays.values()))
+            needed, free = sum(array.nbytes for array in arrays.values()), shutil.disk_usage(self.directory).free
+            if free < needed:
+                raise OSError(f"it needs up to {needed:,} bytes and the disk has {free:,} free")
             writer = _checkpointer()
             path = opened.enter_context(_without_special_characters(self.directory / body["folder"]))
             writer.save(path, leaf_specs.copy(arrays))
@@ -229,11 +231,8 @@ class Checkpointer:
         return self._restore(template, generation, partial)
 
     def host_arrays(self, generation: int) -> dict[str, np.ndarray] | None:
-        """The arrays of the host that were saved with a generation; None if there are none.
-
-        Raises:
-          CheckpointError: the checkpoint is damaged.
-        """
+        """The arrays of the host that were saved with a generation, None if there are none; a CheckpointError if it is
+        damaged."""
         path = self.directory / self._verified(generation)["folder"] / _HOST_FILE
         if not path.exists():
             return None
@@ -252,19 +251,15 @@ class Checkpointer:
                 "Resume it with the program or configuration, and the version of rookery, that wrote it."
             )
         targets = leaf_specs.restore_targets(template, found)
-        arrays = self._read(body, targets, _read_part if len(there) < len(saved) else _read_all)
-        return leaf_specs.restored(template, saved, found, arrays), body["metadata"], body["generation"]
-
-    def _read(
-        self, body: Manifest, targets: Mapping[str, Target], read: Callable[[Path, Mapping[str, Target]], Restored]
-    ) -> Restored:
+        read = _read_part if len(there) < len(saved) else _read_all
         try:
-            return read(self.directory / body["folder"], targets)
+            arrays = read(self.directory / body["folder"], targets)
         except Exception as error:  # an older checkpoint would probably be unreadable too, and hide this error
             raise CheckpointError(
                 f"The checkpoint of generation {body['generation']} in {self.directory} is complete but could not be "
                 f"read: {self._reason(error)}; resume it with the version of orbax-checkpoint that wrote it."
             ) from error
+        return leaf_specs.restored(template, saved, found, arrays), body["metadata"], body["generation"]
 
     def _finish(
         self,
@@ -300,11 +295,6 @@ class Checkpointer:
             shutil.rmtree(entry, ignore_errors=True)
         if body is not None and not manifest.is_written(self.directory, body):
             shutil.rmtree(self.directory / body["folder"], ignore_errors=True)
-
-    def _check_space(self, needed: int) -> None:
-        free = shutil.disk_usage(self.directory).free
-        if free < needed:
-            raise OSError(f"it needs up to {needed:,} bytes and the disk has {free:,} free")
 
     def _error(self, generation: int, error: Exception) -> CheckpointError:
         newest = self.latest()
@@ -356,11 +346,7 @@ class Checkpointer:
             ) from damage
 
     def _checked(self, generation: int) -> Manifest:
-        """The manifest of a complete checkpoint, whose files are read and compared only once.
-
-        Raises:
-          Damaged: the checkpoint is incomplete or damaged.
-        """
+        """The manifest of a complete checkpoint, whose files are read and compared only once; raises `Damaged`."""
         if self._intact.get(generation) != manifest.read(self.directory, generation):
             self._intact[generation] = manifest.verified(self.directory, generation)
         return self._intact[generation]
@@ -404,15 +390,7 @@ def _read_part(path: Path, targets: Mapping[str, Target]) -> Restored:
 
 
 def _read_back(path: Path, written: Mapping[str, int]) -> None:
-    """Read every stored array into the memory of the host, in process 0.
-
-    Args:
-      path: of the committed checkpoint.
-      written: name -> bytes of each stored array.
-
-    Raises:
-      OSError: one cannot be read.
-    """
+    """Read every stored array, name -> bytes, into the memory of the host, in process 0; OSError if one cannot be."""
     from orbax.checkpoint import RestoreArgs
 
     ends = zip(written, itertools.accumulate(written.values()), strict=True)

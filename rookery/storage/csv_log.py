@@ -17,8 +17,7 @@ from rookery.storage.run_dir import RunFolder, output_to, write_atomically
 from rookery.storage.tensorboard import Events
 
 _LONGEST_ROW = 2**16
-INTEGER_COLUMNS = KEY_COLUMNS
-"""Columns that `read_csv` returns as int64; all others are float64."""
+INTEGER_COLUMNS = KEY_COLUMNS  # columns that `read_csv` returns as int64; all others are float64
 
 
 class TableWarning(UserWarning):
@@ -51,7 +50,8 @@ class RunLog:
         self._metrics = _Table(folder.metrics_file, resume_generation)
         self._lineage = _Table(folder.lineage_file, resume_generation)
         self._cells = _Table(folder.cells_file, resume_generation, has_all_generations=False)
-        self._elites = _last_elites(folder.cells_file)
+        last = _existing(folder.cells_file, "cell", "fitness")
+        self._elites = dict(zip(last["cell"].tolist(), last["fitness"].tolist(), strict=True)) if last else {}
         self._events = Events(folder.events, resume_generation)
 
     def write(self, generation: int, row: Mapping[str, float], members: Mapping[str, ArrayLike]) -> None:
@@ -156,12 +156,8 @@ def read_csv(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_last(path: Path) -> dict[str, float]:
-    """The last complete row of a table, without reading the others; {} if it has none.
-
-    Raises:
-      OSError: the file cannot be read.
-      ValueError: the row is damaged.
-    """
+    """The last complete row of a table, without reading the others; {} if it has none, a ValueError if it is
+    damaged."""
     with open(path, "rb") as file:
         header = file.readline()
         start = file.tell()
@@ -174,12 +170,7 @@ def read_last(path: Path) -> dict[str, float]:
 
 
 def write_table(path: Path, columns: Mapping[str, ArrayLike]) -> None:
-    """Write a complete table atomically; numbers are read back bit-equal.
-
-    Args:
-      path: the file, which is replaced.
-      columns: column name -> `[rows]`.
-    """
+    """Write a complete table, column name -> `[rows]`, atomically; numbers are read back bit-equal."""
     arrays = [np.asarray(values, _type_of(name)).tolist() for name, values in columns.items()]
     write_atomically(path, _as_csv([list(columns), *_numbers(arrays)]))
 
@@ -273,12 +264,6 @@ class _Table:
                 self._write()
             self._file.close()
             self._file = None
-
-
-def _last_elites(path: Path) -> dict[int, float]:
-    """The latest fitness of each cell according to `cells.csv`."""
-    table = _existing(path, "cell", "fitness")
-    return dict(zip(table["cell"].tolist(), table["fitness"].tolist(), strict=True)) if table else {}
 
 
 def _existing(path: Path, *needed: str) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from rookery.distributed.mesh import Mesh
 from rookery.storage.checkpoint import CheckpointWarning
 from rookery.storage.csv_log import TableWarning
 from rookery.storage.island_files import IslandWarning
-from rookery.storage.run_dir import OutputWarning, RunFolder, output_to
+from rookery.storage.run_dir import OutputWarning, RunFolder, append_line, output_to
 from rookery.storage.sources import SourceWarning
 from rookery.versions import versions
 
@@ -66,14 +66,10 @@ class Journal:
         command: Sequence[str] | None = None,
         warned: Sequence[str] = (),
     ) -> None:
-        """Record that the run starts or continues, with its command, versions and hardware.
+        """Record that the run starts or continues after `first` generations, with its command, versions and hardware.
 
-        Args:
-          first: the next generation, counted from 0.
-          over: the devices.
-          usage: returns the planned and measured memory at the end of the run.
-          command: the arguments of the command line, if one started the run.
-          warned: warnings that were shown before the journal was opened.
+        `usage` returns the planned and measured memory at the end of the run; `warned` are the warnings that were shown
+        before the journal was opened.
         """
         self.reached, self._usage, self._begun = first, usage, True
         if self._folder is None:
@@ -101,7 +97,11 @@ class Journal:
         if self._folder is not None:
             warnings.showwarning = self._show
         try:
-            self._end(error)
+            if self._folder is not None and self._usage is not None:
+                usage, reason = self._usage(), self._without_paths(exit_reason(error))
+                used = (usage.used.size, usage.used.meaning) if usage.used else (None, None)
+                memory = {"planned": usage.held, "peak": usage.peak, "used": used[0], "meaning": used[1]}
+                self._write("ended", at=_now(), generation=self.reached, why=reason, memory=memory)
         except Exception as failure:
             if error is None:
                 raise
@@ -116,12 +116,6 @@ class Journal:
         finally:
             self._show, warnings.showwarning = warnings.showwarning, recording
 
-    def _end(self, error: BaseException | None) -> None:
-        if self._folder is None or self._usage is None:
-            return
-        reason = self._without_paths(exit_reason(error))
-        self._write("ended", at=_now(), generation=self.reached, why=reason, memory=_memory_record(self._usage()))
-
     def _record_warning(self, message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, _RECORDED_WARNINGS):
             text = self._without_paths(str(message))
@@ -134,7 +128,7 @@ class Journal:
     def _write(self, event: str, **values: object) -> None:
         if self._folder is not None:
             with output_to(self._folder.journal_file):
-                _append(self._folder.journal_file, {"event": event, **values})
+                append_line(self._folder.journal_file, {"event": event, **values})
 
     def _without_paths(self, text: str) -> str:
         assert self._folder is not None
@@ -142,18 +136,10 @@ class Journal:
 
 
 def append_failure(folder: RunFolder, generation: int, message: str) -> None:
-    """Append the event that a run failed, after the process that trained it has ended or released the folder.
-
-    Args:
-      folder: the run directory.
-      generation: the number of finished generations.
-      message: why it failed.
-
-    Raises:
-      OSError: the journal cannot be written.
-    """
+    """Append the event that a run failed after so many finished generations, once the process that trained it has ended
+    or released the folder. Raises OSError if the journal cannot be written."""
     event = {"event": "failed", "at": _now(), "generation": generation, "message": _without_paths(message, folder)}
-    _append(folder.journal_file, event)
+    append_line(folder.journal_file, event)
 
 
 def read_journal(folder: RunFolder) -> list[dict[str, Any]]:
@@ -216,12 +202,8 @@ def command_line() -> list[str]:
 def hardware(over: Mesh) -> dict[str, object]:
     """A description of the hardware and the system.
 
-    Args:
-      over: the devices.
-
-    Returns:
-      `devices` as text, the `kind` of the first device, the number of `processes`, and for the machine of this process
-      the model of the `cpu`, the number of usable `cores`, the usable `memory` in bytes, and the `system`.
+    `devices` as text, the `kind` of the first device, the number of `processes`, and for the machine of this process
+    the model of the `cpu`, the number of usable `cores`, the usable `memory` in bytes, and the `system`.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
@@ -248,20 +230,8 @@ def _without_paths(text: str, folder: RunFolder) -> str:
     return _ABSOLUTE_PATH.sub(r"\1", text.replace(str(folder.path), folder.path.name))
 
 
-def _append(path: Path, event: Mapping[str, object]) -> None:
-    """Append a line, after a line break if the last line is incomplete."""
-    incomplete = path.exists() and not path.read_bytes().endswith(b"\n")
-    with open(path, "a", encoding="utf-8", newline="") as file:
-        file.write("\n" * incomplete + json.dumps(event) + "\n")
-
-
 def _now() -> str:
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-
-
-def _memory_record(usage: Usage) -> dict[str, Any]:
-    used = {"used": usage.used.size, "meaning": usage.used.meaning} if usage.used else {"used": None, "meaning": None}
-    return {"planned": usage.held, "peak": usage.peak, **used}
 
 
 def exit_reason(error: BaseException | None) -> str:

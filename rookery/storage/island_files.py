@@ -7,14 +7,14 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rookery.storage.csv_log import read_last
-from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing, resume_command
+from rookery.storage.run_dir import RunFolder, RunFolderError, append_line, open_existing, resume_command
 
 ISLAND = "island"
 """Key of an island's `config.json`: its `number`, the number of `islands`, `migrate_every` and `migrate_fraction`."""
@@ -27,32 +27,22 @@ class IslandWarning(UserWarning):
 class Import(NamedTuple):
     """What an island took from a publication."""
 
-    island: int
-    """Number of the island that published it."""
-    generation: int
-    """Number of generations that island had finished."""
-    file: str
-    """Name of the publication."""
-    slot: int | None
-    """The member that was replaced; None where elites were added to a repertoire."""
-    fitness: float
-    """Fitness of the genotype; of the best one of several elites."""
-    member: int | None = None
-    """Slot of the member in the island that published it; None for elites."""
+    island: int  # number of the island that published it
+    generation: int  # number of generations that island had finished
+    file: str  # name of the publication
+    slot: int | None  # the member that was replaced; None where elites were added to a repertoire
+    fitness: float  # fitness of the genotype; of the best one of several elites
+    member: int | None = None  # slot of the member in the island that published it; None for elites
 
 
 class Exchange(NamedTuple):
     """An exchange of an island: a line of `imports.jsonl`."""
 
-    generation: int
-    """Number of finished generations."""
-    experience: int
-    """Environment steps of one member of the island."""
-    published: str | None
-    """Name of the island's publication; None if there is none."""
+    generation: int  # number of finished generations
+    experience: int  # environment steps of one member of the island
+    published: str | None  # name of the island's publication; None if there is none
     imports: tuple[Import, ...]
-    notes: tuple[str, ...] = ()
-    """Sentences about publications that were left out."""
+    notes: tuple[str, ...] = ()  # sentences about publications that were left out
 
 
 def island_dir(run_dir: str | os.PathLike[str], number: int) -> Path:
@@ -68,11 +58,8 @@ def islands_of(run_dir: str | os.PathLike[str]) -> list[Path]:
 
 
 def best_of(run_dir: str | os.PathLike[str]) -> Path:
-    """The run directory of the island with the best member or elite in its last generation; any other run itself.
-
-    Raises:
-      RunFolderError: no island has a finished generation with a finite fitness.
-    """
+    """The run directory of the island with the best member or elite in its last generation (a RunFolderError if none is
+    finite); any other run itself."""
     islands = islands_of(run_dir)
     if not islands:
         return Path(run_dir)
@@ -92,11 +79,7 @@ def reached(island: Path) -> tuple[int, float]:
 
 
 def check_is_no_island(run_dir: str | os.PathLike[str]) -> None:
-    """Check that a run directory is not that of an island, which only the run that it belongs to can continue.
-
-    Raises:
-      RunFolderError: the run directory is that of an island.
-    """
+    """Raise RunFolderError if a run directory is that of an island, which only its whole run can continue."""
     folder = open_existing(run_dir)
     if ISLAND in folder.config:
         raise RunFolderError(
@@ -127,18 +110,10 @@ class ImportJournal:
         return [self._recorded[known] for known in sorted(self._recorded) if known < generation]
 
     def append(self, exchange: Exchange) -> None:
-        """Record an exchange and flush it to disk, before it is applied; a later one of a generation replaces it.
-
-        Raises:
-          OSError: the file cannot be written.
-        """
+        """Record an exchange and flush it to disk, before it is applied; a later one of a generation replaces it."""
         if self._path is not None:
-            incomplete = self._path.exists() and self._path.stat().st_size > 0 and _last_byte(self._path) != b"\n"
             content = {**exchange._asdict(), "imports": [entry._asdict() for entry in exchange.imports]}
-            with open(self._path, "a", encoding="utf-8", newline="") as file:
-                file.write("\n" * incomplete + json.dumps(content) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
+            append_line(self._path, content)
         self._recorded[exchange.generation] = exchange
 
 
@@ -173,25 +148,17 @@ def ancestors(
     return line[::-1]
 
 
-def _last_byte(path: Path) -> bytes:
-    with open(path, "rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read()
-
-
 def read_exchanges(path: Path) -> list[Exchange]:
     """The exchanges in `imports.jsonl`, the last one of each generation, by generation; [] without the file.
 
     Lines that are incomplete are left out.
     """
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-    found = {exchange.generation: exchange for exchange in _parsed(lines)}
-    return [found[generation] for generation in sorted(found)]
-
-
-def _parsed(lines: Sequence[str]) -> Iterator[Exchange]:
+    found = {}
     for line in lines:
         with contextlib.suppress(ValueError, TypeError, KeyError):
             content: Mapping[str, Any] = json.loads(line)
             imports = tuple(Import(**entry) for entry in content["imports"])
-            yield Exchange(**{**content, "imports": imports, "notes": tuple(content.get("notes", ()))})
+            exchange = Exchange(**{**content, "imports": imports, "notes": tuple(content.get("notes", ()))})
+            found[exchange.generation] = exchange
+    return [found[generation] for generation in sorted(found)]

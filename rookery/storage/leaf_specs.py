@@ -19,12 +19,10 @@ Tree = TypeVar("Tree")
 class LeafSpec(TypedDict):
     """What identifies a leaf, as JSON values."""
 
-    path: str
-    """Path in the tree, as text."""
+    path: str  # path in the tree, as text
     dtype: str
     shape: list[int]
-    value: NotRequired[Scalar]
-    """A Python scalar itself, which is not stored as an array."""
+    value: NotRequired[Scalar]  # a Python scalar itself, which is not stored as an array
 
 
 @jax.jit
@@ -51,11 +49,8 @@ def copy(arrays: Mapping[str, Stored]) -> dict[str, Any]:
 
 
 def specs(tree: PyTree) -> list[LeafSpec]:
-    """The specs of a tree's leaves, in the order of `jax.tree.leaves`.
-
-    Raises:
-      TypeError: a leaf is neither an array nor a Python bool, int or float.
-    """
+    """The specs of a tree's leaves, in the order of `jax.tree.leaves`; a TypeError if one is neither an array nor a
+    number or switch of Python."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return [_spec(jax.tree_util.keystr(path) or "the state", leaf) for path, leaf in leaves]
 
@@ -100,14 +95,8 @@ def restore_targets(template: PyTree, found: Sequence[int | None]) -> dict[str, 
 def restored(
     template: Tree, saved: Sequence[LeafSpec], found: Sequence[int | None], arrays: Mapping[str, jax.Array | np.ndarray]
 ) -> Tree:
-    """The state in the containers of the template.
-
-    Args:
-      template: the structure and the shardings.
-      saved: the specs of all saved leaves.
-      found: the numbers of the template's leaves among them; None for those that begin at 0.
-      arrays: what orbax restored, by the leaf's number.
-    """
+    """The state in the containers of the template, whose leaves have the numbers `found` among the `saved` ones (None:
+    they begin at 0); `arrays` are what orbax restored, by the leaf's number."""
     leaves, structure = jax.tree.flatten(template)
     values = [
         _zeros(leaf) if number is None else _restored(leaf, saved[number], arrays.get(str(number)))

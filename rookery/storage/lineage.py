@@ -80,12 +80,8 @@ class Lineage(NamedTuple):
 
     @property
     def best_member(self) -> int:
-        """The member with the highest finite fitness, or rating, in the last generation; among equals, the lowest
-        number.
-
-        Raises:
-          ValueError: no member of the last generation has a finite fitness.
-        """
+        """The member with the highest finite fitness (a ValueError without any), or rating, in the last generation;
+        among equals, the lowest number."""
         return self._best(len(self.fitness) - 1)
 
     @property
@@ -134,12 +130,7 @@ class Lineage(NamedTuple):
         schedule has one value for each generation that an ancestor trained in: it is shorter than the run where an
         import was published in an earlier generation.
 
-        Args:
-          member: as for `ancestors`.
-          generation: as for `ancestors`.
-
-        Returns:
-          The schedule, each of its values `[generation + 1]` float64.
+        The arguments are those of `ancestors`. Each value of the schedule is `[generation + 1]` float64.
 
         Raises:
           ValueError: as for `ancestors`, or an ancestor came from a repertoire, or an import is not recorded, so that
@@ -225,16 +216,8 @@ def _tables(folder: RunFolder) -> tuple[Mapping[str, np.ndarray], Mapping[str, n
 
 
 def lineage_of(folder: RunFolder, members: Mapping[str, np.ndarray], metrics: Mapping[str, np.ndarray]) -> Lineage:
-    """The lineage of a run whose `lineage.csv` and `metrics.csv` are read already.
-
-    Args:
-      folder: the run directory.
-      members: the columns of `lineage.csv`; {} if the file does not exist.
-      metrics: the columns of `metrics.csv`; {} if the file does not exist.
-
-    Raises:
-      ValueError: the run has no finished generation, or a table is damaged.
-    """
+    """The lineage of a run by the columns of its `lineage.csv` and `metrics.csv`, {} for a file that does not exist; a
+    ValueError if no generation is finished, or a table is damaged."""
     _check_table(folder, folder.lineage_file, members, _KNOWN_COLUMNS)
     generations, population = _shape(folder, members)
     _check_table(folder, folder.metrics_file, metrics, ("env_steps",))
@@ -287,11 +270,8 @@ def record_of(schedule: Schedule | None) -> dict[str, Any]:
 
 
 def schedule_of(record: Record) -> Schedule | None:
-    """The schedule stored in a run's `config.json`, bit-identical to the original; None for a run that replays none.
-
-    Raises:
-      ValueError: the entry is damaged.
-    """
+    """The schedule stored in a run's `config.json`, bit-identical to the original; None for a run that replays none, a
+    ValueError if it is damaged."""
     content = record.get(SCHEDULE)
     if content is None:
         return None
@@ -306,11 +286,7 @@ def schedule_of(record: Record) -> Schedule | None:
 
 
 def check_agent(schedule: Schedule, agent: str) -> None:
-    """Check that a schedule belongs to the given agent, or to an unknown one.
-
-    Raises:
-      ValueError: the schedule belongs to another agent; the message names both.
-    """
+    """Raise a ValueError, which names both, if a schedule belongs to another agent than the given one."""
     if schedule.agent not in (None, agent):
         raise ValueError(
             f"the schedule is that of a {schedule.agent} agent and cannot be replayed by {agent}; "

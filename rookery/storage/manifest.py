@@ -70,15 +70,8 @@ def name(generation: int, count: int) -> str:
 
 
 def write(directory: Path, body: Manifest) -> None:
-    """Flush the folder `body["folder"]` to disk, then write the manifest of `body["generation"]`.
-
-    Args:
-      directory: the directory of all checkpoints.
-      body: `format` and `files` are added.
-
-    Raises:
-      OSError: a file cannot be read or written.
-    """
+    """Flush the folder `body["folder"]` in the directory of all checkpoints to disk, then write the manifest of
+    `body["generation"]`, to which `format` and `files` are added. Raises OSError."""
     folder = directory / body["folder"]
     files = {
         path.relative_to(folder).as_posix(): _sync_and_hash(path)
@@ -92,11 +85,8 @@ def write(directory: Path, body: Manifest) -> None:
 
 
 def read(directory: Path, generation: int) -> Manifest:
-    """The body of a manifest whose checksum is valid; the checkpoint's files are not checked.
-
-    Raises:
-      Damaged: the manifest is missing, changed, or of another format.
-    """
+    """The body of a manifest, whose files are not checked; `Damaged` if it is missing, changed, or of another
+    format."""
     path = _path(directory, generation)
     try:
         with _reading(path):
@@ -112,11 +102,8 @@ def read(directory: Path, generation: int) -> Manifest:
 
 
 def verified(directory: Path, generation: int) -> Manifest:
-    """The body of a manifest whose files are all unchanged; reads every byte of them.
-
-    Raises:
-      Damaged: the manifest or a file is missing or changed; names the first one.
-    """
+    """The body of a manifest after reading every byte of its files; `Damaged` names the first that is missing or
+    changed."""
     body = read(directory, generation)
     for name, (size, digest) in body.get("files", {}).items():
         path = directory / body["folder"] / name

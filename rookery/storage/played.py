@@ -29,8 +29,7 @@ from rookery.storage import array_files
 from rookery.storage.csv_log import write_table
 from rookery.storage.run_dir import RunFolder, open_existing, write_atomically
 
-FORMAT = 1
-"""Version of the file format; incremented whenever an older reader would misread a newer file."""
+FORMAT = 1  # version of the file format; incremented whenever an older reader would misread a newer file
 _COMMON = {"step", "frames", "reward", "position"}
 _ARRAYS = {"plane": _COMMON | {"heading", "visible"}, "bodies": _COMMON | {"rotation"}, "film": {"film"}}
 
@@ -38,16 +37,12 @@ _ARRAYS = {"plane": _COMMON | {"heading", "visible"}, "bodies": _COMMON | {"rota
 class Episodes(NamedTuple):
     """Content of `episodes.npz`; see the module's docstring."""
 
-    header: Mapping[str, Any]
-    """JSON values."""
+    header: Mapping[str, Any]  # JSON values
     arrays: Mapping[str, np.ndarray]
 
 
 def write_episodes(run_dir: str | Path, episodes: Episodes) -> Path:
     """Write `episodes.npz` into a run directory, atomically.
-
-    Returns:
-      The file's path.
 
     Raises:
       RunFolderError: the folder is not a run.

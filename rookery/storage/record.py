@@ -14,8 +14,7 @@ SCHEDULE = "schedule"
 PYTHON = "python"
 """Kind stored in `config.json` for a run started from Python, whose program the command line cannot rebuild."""
 
-PROGRAM = "program"
-"""Kind of a run of a program that a user-defined factory builds, which `config.json` names."""
+PROGRAM = "program"  # kind of a run of a program that a user-defined factory builds, which `config.json` names
 
 DESCRIPTOR = "descriptor"
 """Key of `config.json` for the meaning and the limits of the descriptor, used to plot the repertoire."""
@@ -46,24 +45,12 @@ def key_implementation() -> str:
 
 
 def recorded_keys(record: Record) -> str:
-    """The implementation of random keys of a run.
-
-    Args:
-      record: the content of the run's `config.json`.
-    """
+    """The implementation of random keys of a run."""
     return str(record.get(KEYS, "threefry2x32"))
 
 
 def check_keys(record: Record, run_dir: object) -> None:
-    """Check that a run can be repeated or continued with the random keys of this process.
-
-    Args:
-      record: the content of the run's `config.json`.
-      run_dir: of the run, for the message.
-
-    Raises:
-      ValueError: it was run with another implementation.
-    """
+    """Raise ValueError if a run was run with other random keys than those of this process, and cannot be continued."""
     if (recorded := recorded_keys(record)) != key_implementation():
         raise ValueError(
             f"{run_dir} was run with the random keys {recorded}, but JAX now has {key_implementation()}, which draws "
@@ -76,9 +63,6 @@ def are_independent(record: Record) -> bool:
 
     Members with drawn hyper-parameters (`--draw-hyper`) are not: together they are one random search, whose result is
     the best member.
-
-    Args:
-      record: the content of the run's `config.json`.
     """
     return bool(record.get(INDEPENDENT, record.get("draw_hyper") is False))
 
@@ -89,12 +73,7 @@ def without_defaults(record: Record) -> dict[str, Any]:
 
 
 def with_first_defaults(record: Record, before: Record) -> dict[str, Any]:
-    """The record of a run that is continued, with the defaults that it had at its start.
-
-    Args:
-      record: the new settings.
-      before: the content of the run's `config.json`.
-    """
+    """The new settings `record` of a run that is continued, with the defaults that it had at its start."""
     others = without_defaults(record)
     if DEFAULTS not in before:
         return others
@@ -109,11 +88,7 @@ def _plain(value: object) -> object:
 
 
 def environment_label(record: Record) -> str:
-    """A short name of the run's environment for titles: a task, or `mass` for `path/mass.py:make`; "" if unknown.
-
-    Args:
-      record: the content of the run's `config.json`.
-    """
+    """A short name of the run's environment for titles: a task, or `mass` for `path/mass.py:make`; "" if unknown."""
     environment = record.get("environment")
     return label(str(environment.get("env", ""))) if isinstance(environment, Mapping) else ""
 

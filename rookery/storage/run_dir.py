@@ -9,7 +9,7 @@ import shlex
 import shutil
 import socket
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,45 +19,20 @@ from rookery.factories import user_path
 from rookery.types import Record
 from rookery.versions import version, versions
 
-FORMAT = 2
-"""The format version of `config.json`, incremented whenever an older reader would misread a newer file."""
+FORMAT = 2  # the format version of `config.json`, incremented whenever an older reader would misread a newer file
 REPLACED: dict[Path, dict[str, str]] = {}
 """Run directory -> functions that are read in place of the recorded ones, `env` or `factory`; see `sources.replace`."""
 CHECKPOINT_PREFIX = "generation_"
 """The name prefix of all files and folders of checkpoints, complete or not, inside `checkpoints/`."""
-_TEMPORARY = ".rookery-tmp"
-# The files of a run. `create(overwrite=True)` deletes only these, and config.json first, so that an incompletely
-# deleted run cannot be resumed.
+TEMPORARY = ".rookery-tmp"  # the end of the names of files that are being written
+# The files of a run. `create(overwrite=True)` deletes only these.
 _RUN_FILES = (
-    "metrics.csv",
-    "lineage.csv",
-    "repertoire.csv",
-    "cells.csv",
-    "journal.jsonl",
-    "curves.png",
-    "repertoire.png",
-    "evaluation.csv",
-    "skills.csv",
-    "skills.png",
-    "tournament.csv",
-    "tournament.png",
-    "episode.gif",
-    "episodes.npz",
-    "report.html",
-    "wandb.json",
-    "mlflow.json",
-    "imports.jsonl",
-    "source/files.json",
-    "source/[0-9]*",
-    "islands/[0-9]*",
-    "publications/[0-9]*.pub",
-    "events/events.out.tfevents.*",
-    f"checkpoints/{CHECKPOINT_PREFIX}[0-9]*",
-    f"interrupted/{CHECKPOINT_PREFIX}[0-9]*",
-    f"*{_TEMPORARY}",
-    f"checkpoints/*{_TEMPORARY}",
-    f"interrupted/*{_TEMPORARY}",
-    f"publications/*{_TEMPORARY}",
+    *("metrics.csv", "lineage.csv", "repertoire.csv", "cells.csv", "evaluation.csv", "skills.csv", "tournament.csv"),
+    *("journal.jsonl", "imports.jsonl", "wandb.json", "mlflow.json", "source/files.json", "source/[0-9]*"),
+    *("curves.png", "repertoire.png", "skills.png", "tournament.png", "episode.gif", "episodes.npz", "report.html"),
+    *("islands/[0-9]*", "publications/[0-9]*.pub", "events/events.out.tfevents.*"),
+    *(f"{folder}/{CHECKPOINT_PREFIX}[0-9]*" for folder in ("checkpoints", "interrupted")),
+    *(f"{folder}*{TEMPORARY}" for folder in ("", "checkpoints/", "interrupted/", "publications/")),
     "config.json",  # deleted last: without it a folder is no run directory
 )
 
@@ -76,61 +51,38 @@ class RunFolder:
     `create` and `open_existing` return instances; as a context manager an instance releases the lock at the end. The
     lock is a kernel lock, which is released immediately when its process ends for any reason.
 
-    Args:
-      path: the directory.
-
     Attributes:
       path: the absolute path.
       config: the configuration of the run, as passed to `create`.
       versions: the versions of `rookery`, `jax` and `python` that created the run.
-      config_file: `config.json`.
-      metrics_file: `metrics.csv`, one row per generation.
-      lineage_file: `lineage.csv`, one row per generation and member.
-      repertoire_file: `repertoire.csv`, one row per cell.
-      cells_file: `cells.csv`, one row per saved generation and cell whose elite changed its fitness.
-      evaluation_file: `evaluation.csv`, one row per new episode of the best member, see `deploy/evaluate.py`.
-      skills_file: `skills.csv`, the trajectories of each skill's episodes, one row per state.
-      tournament_file: `tournament.csv`, the returns of each member against each opponent, see `deploy/tournament.py`.
-      journal_file: `journal.jsonl`, one line per event, see `storage/events.py`.
-      imports_file: `imports.jsonl`, one line per exchange of an island, see `storage/island_files.py`.
-      episodes_file: `episodes.npz`, recorded episodes for playback, see `deploy/episodes.py`.
-      picture_file, repertoire_picture_file, skills_picture_file, tournament_picture_file: `curves.png`,
-        `repertoire.png`, `skills.png`, `tournament.png`.
-      report_file: `report.html`.
-      owner_file: `.owner.json`, the process that holds the lock, for the error message of other processes.
-      checkpoints: the folder of the checkpoints.
-      interrupted: the folder of the checkpoint within a generation that a signal stopped; the next one deletes it.
-      events: the folder of the TensorBoard event files.
-      islands: the folder of the run directories of islands, `islands/0`, `islands/1`, ...
-      sources, sources_file: the folder of the files of a user's functions, and their hashes, see `storage/sources.py`.
-      publications: the folder of what islands publish, see `islands/store.py`.
+      others: the paths of the files and folders of the run.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = user_path(path).absolute()
         self.config_file = self.path / "config.json"
-        self.metrics_file = self.path / "metrics.csv"
-        self.lineage_file = self.path / "lineage.csv"
-        self.repertoire_file = self.path / "repertoire.csv"
-        self.cells_file = self.path / "cells.csv"
-        self.evaluation_file = self.path / "evaluation.csv"
-        self.skills_file = self.path / "skills.csv"
-        self.tournament_file = self.path / "tournament.csv"
-        self.journal_file = self.path / "journal.jsonl"
-        self.imports_file = self.path / "imports.jsonl"
-        self.episodes_file = self.path / "episodes.npz"
+        self.metrics_file = self.path / "metrics.csv"  # a row per generation
+        self.lineage_file = self.path / "lineage.csv"  # a row per generation and member
+        self.repertoire_file = self.path / "repertoire.csv"  # a row per cell
+        self.cells_file = self.path / "cells.csv"  # a row per saved generation and cell whose elite changed its fitness
+        self.evaluation_file = self.path / "evaluation.csv"  # a row per new episode of the best member
+        self.skills_file = self.path / "skills.csv"  # the trajectories of each skill's episodes, a row per state
+        self.tournament_file = self.path / "tournament.csv"  # the returns of each member against each opponent
+        self.journal_file = self.path / "journal.jsonl"  # a line per event, see `storage/events.py`
+        self.imports_file = self.path / "imports.jsonl"  # a line per exchange of an island
+        self.episodes_file = self.path / "episodes.npz"  # recorded episodes for playback
         self.picture_file = self.path / "curves.png"
         self.repertoire_picture_file = self.path / "repertoire.png"
         self.skills_picture_file = self.path / "skills.png"
         self.tournament_picture_file = self.path / "tournament.png"
         self.report_file = self.path / "report.html"
-        self.owner_file = self.path / ".owner.json"
+        self.owner_file = self.path / ".owner.json"  # the process that holds the lock, for messages of other processes
         self.checkpoints = self.path / "checkpoints"
-        self.interrupted = self.path / "interrupted"
-        self.events = self.path / "events"
-        self.islands = self.path / "islands"
-        self.publications = self.path / "publications"
-        self.sources = self.path / "source"
+        self.interrupted = self.path / "interrupted"  # the checkpoint within a generation that a signal stopped
+        self.events = self.path / "events"  # of TensorBoard
+        self.islands = self.path / "islands"  # the run directories of islands, `islands/0`, `islands/1`, ...
+        self.publications = self.path / "publications"  # what islands publish, see `islands/store.py`
+        self.sources = self.path / "source"  # the files of a user's functions, and their hashes
         self.sources_file = self.sources / "files.json"
         self.config: dict[str, Any] = {}
         self.versions: dict[str, str] = {}
@@ -138,12 +90,8 @@ class RunFolder:
         self._lock = filelock.FileLock(self.path / ".lock", timeout=0, thread_local=False)
 
     def acquire(self) -> None:
-        """Acquire the single-writer lock.
-
-        Raises:
-          RunFolderError: another process holds it (the message names process, host and time), or the directory is not
-            writable.
-        """
+        """Acquire the single-writer lock; a RunFolderError if the directory is not writable, or another process (which
+        the message names, with its host and time) holds it."""
         try:
             self._lock.acquire()
         except (filelock.Timeout, RuntimeError) as error:  # RuntimeError: held by this thread
@@ -197,9 +145,7 @@ def resume_command(run_dir: str | os.PathLike[str]) -> str:
 def check_new(path: str | os.PathLike[str], in_python: str = "") -> None:
     """Check that a directory contains no run.
 
-    Args:
-      path: the directory.
-      in_python: what continues the run in Python, for the message; "" for the command line.
+    `in_python` is what continues the run in Python, for the message; "" for the command line.
 
     Raises:
       RunFolderError: it does, and the message names the remedy, in Python or on the command line; or other files have
@@ -254,7 +200,6 @@ def open_existing(path: str | os.PathLike[str], write: bool = False) -> RunFolde
     """Open the directory of an existing run and read its configuration.
 
     Args:
-      path: the directory.
       write: acquire the lock. Readers need no lock, since all files are written atomically or line by line.
 
     Raises:
@@ -285,7 +230,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
     The name of the temporary file is unique, since commands may write a page while the training writes it as well.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{_TEMPORARY}")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
     try:
         with open(temporary, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
@@ -298,13 +243,21 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     sync_directory(path.parent)
 
 
+def append_line(path: Path, content: Mapping[str, object]) -> None:
+    """Append a line of JSON and flush it to disk, after a line break if the last line is incomplete."""
+    with open(path, "ab+") as file:
+        size = file.tell()
+        file.seek(max(size - 1, 0))
+        start = b"" if file.read() in (b"", b"\n") else b"\n"
+        file.write(start + json.dumps(content).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
 @contextlib.contextmanager
 def output_to(path: Path) -> Iterator[None]:
-    """Let a run continue if a file beside its checkpoints cannot be written within the block.
-
-    Warns:
-      OutputWarning: once, until the file can be written again.
-    """
+    """Let a run continue with an `OutputWarning`, once until the file can be written again, if a file beside its
+    checkpoints cannot be written."""
     try:
         yield
     except OSError as error:

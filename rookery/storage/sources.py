@@ -26,14 +26,8 @@ class SourceWarning(UserWarning):
 
 
 def save(folder: RunFolder) -> None:
-    """Copy the source of the functions that a run's `config.json` names; those that it had are replaced.
-
-    Args:
-      folder: the run directory, whose lock the caller holds.
-
-    Warns:
-      OutputWarning: a file cannot be copied.
-    """
+    """Copy the source of the functions that a run's `config.json` names, in place of those that it had; an
+    OutputWarning if a file cannot be copied."""
     found: dict[str, Any] = {}
     with output_to(folder.sources_file):
         for number, where in enumerate(_references(folder.config)):
@@ -65,7 +59,6 @@ def replace(run_dir: str | Path, **functions: str | None) -> None:
     It counts in this process until the run is opened by other ones; a run that is resumed records the new name.
 
     Args:
-      run_dir: the run directory.
       **functions: `env` and `factory`, each the name of a function, or None to keep the recorded one.
 
     Raises:

@@ -22,8 +22,7 @@ from rookery.trees import flatten_mapping
 
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 """Environment variables, if the user has not set them: seconds and retries of a request; MLflow's own take minutes."""
-_RETRY_SECONDS = 60.0
-"""Time after a failed request in which values are collected without another one."""
+_RETRY_SECONDS = 60.0  # time after a failed request in which values are collected without another one
 _BATCH, _PARAMS, _LONGEST = 1000, 100, 500
 """Metrics and parameters in one request, and characters of a parameter, that every MLflow server accepts."""
 
@@ -158,11 +157,7 @@ class MlflowTracker:
 
 
 class _Sender:
-    """Sends values in a thread, so that a run waits neither for a database nor for a server.
-
-    Args:
-      send: sends at most `_BATCH` values.
-    """
+    """Sends values, by a function of at most `_BATCH` of them, in a thread: a run waits for no database or server."""
 
     def __init__(self, send: Callable[[list[Any]], None]):
         self._send = send
@@ -172,11 +167,8 @@ class _Sender:
         self._retry_at = 0.0
 
     def put(self, values: list[Any]) -> None:
-        """Add values, and begin to send what is pending, but not within `_RETRY_SECONDS` after a failure.
-
-        Raises:
-          Exception: what was sent before has failed; it remains pending.
-        """
+        """Add values, and begin to send what is pending, but not within `_RETRY_SECONDS` after a failure; what failed
+        remains pending, and its exception is raised here."""
         self._pending += values
         failure = None
         if self._sending is not None and self._sending.done():
@@ -188,11 +180,7 @@ class _Sender:
             raise failure
 
     def finish(self) -> None:
-        """Wait for the thread, and try once more to send what is pending.
-
-        Raises:
-          Exception: it could not be sent.
-        """
+        """Wait for the thread, and try once more to send what is pending; raises what prevents it."""
         self._thread.shutdown()
         self._send_pending()
 

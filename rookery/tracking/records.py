@@ -37,11 +37,7 @@ class TrackerError(ValueError):
 
 
 def load_package(name: str, extra: str) -> ModuleType:
-    """Import a package that a tracker needs.
-
-    Raises:
-      ImportError: it is not installed; the message names the extra to install.
-    """
+    """Import a package that a tracker needs; an ImportError names the extra to install."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -61,7 +57,9 @@ def values(generation: Generation) -> dict[str, float]:
     if "parent" in generation.members:
         size = len(generation.members["parent"])
         for name, array in generation.members.items():
-            found |= _of_members(name, np.asarray(array, np.float64)) if size <= MOST_MEMBERS else _summary(name, array)
+            numbers = np.asarray(array, np.float64)
+            each = {f"member/{member}/{name}": number for member, number in enumerate(numbers.tolist())}
+            found |= each if size <= MOST_MEMBERS else _summary(name, numbers)
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
@@ -89,12 +87,8 @@ def recorded(start: Start, first: int) -> Iterator[Generation]:
         yield Generation(number + 1, start.total, row, members, start.run_dir)
 
 
-def _of_members(name: str, array: np.ndarray) -> dict[str, float]:
-    return {f"member/{member}/{name}": value for member, value in enumerate(array.tolist())}
-
-
 def _summary(name: str, array: np.ndarray) -> dict[str, float]:
-    finite = np.asarray(array, np.float64)[np.isfinite(array)]
+    finite = array[np.isfinite(array)]
     if name == "parent" or not finite.size:
         return {}
     return {f"members/{name}/{label}": float(np.quantile(finite, at)) for label, at in _QUANTILES.items()}
@@ -118,11 +112,8 @@ def as_utf8(text: str) -> str:
 
 
 def read_record(run_dir: Path | None, tracker: str) -> dict[str, Any]:
-    """What a tracker recorded in a run directory with `write_record`; {} if there is nothing.
-
-    Raises:
-      TrackerError: the file is damaged.
-    """
+    """What a tracker recorded in a run directory with `write_record`; {} if there is nothing, a TrackerError if it is
+    damaged."""
     path = None if run_dir is None else _file(run_dir, tracker)
     if path is None or not path.exists():
         return {}

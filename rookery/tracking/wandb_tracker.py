@@ -42,7 +42,7 @@ class WandbTracker:
       TrackerError: `project` is empty, there is no key, or the server rejects it or cannot be reached.
     """
 
-    def __init__(self, project: str, quiet: bool = False, **options: Any):
+    def __init__(self, project: str, quiet: bool = False, **options: object):
         entity, _, name = project.rpartition("/")
         if not name:
             raise TrackerError(f"the W&B project {project!r} has no name; give PROJECT or ENTITY/PROJECT.")

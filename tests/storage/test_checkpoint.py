@@ -258,16 +258,16 @@ def test_temporary_folders_of_killed_runs_are_removed_by_writers_only(two):
 
 
 def test_a_reader_takes_the_next_checkpoint_if_one_is_deleted_meanwhile(two, monkeypatch):
-    read = Checkpointer._read
+    read_all, folder = checkpoints._read_all, manifest.read(two, 2)["folder"]
 
-    def read_too_late(self: Checkpointer, body: Any, *rest: Any) -> Any:
-        if body["generation"] == 2:
+    def read_too_late(path: Path, targets: Any) -> Any:
+        if path.name == folder:
             save_all(two, 3)
-            shutil.rmtree(two / body["folder"], ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)
             manifest.retire(two, 3, keep=1)
-        return read(self, body, *rest)
+        return read_all(path, targets)
 
-    monkeypatch.setattr(Checkpointer, "_read", read_too_late)
+    monkeypatch.setattr(checkpoints, "_read_all", read_too_late)
     with Checkpointer(two, read_only=True) as reader:
         state, _, generation = reader.restore(make_state(0))
     assert generation == 3

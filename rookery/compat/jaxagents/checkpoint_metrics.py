@@ -27,11 +27,8 @@ def save(store: Checkpointer, step: int, state: PyTree, metrics: Mapping[str, Ar
 
 
 def read(store: Checkpointer) -> tuple[list[int], dict[str, Array]]:
-    """Read the steps and metrics of all complete checkpoints. All checkpoint files are read, to verify them.
-
-    Returns:
-      The steps, ascending, and the metrics `[checkpoints, ...]`; empty without a complete checkpoint.
-    """
+    """Read the steps, ascending, and the metrics `[checkpoints, ...]` of all complete checkpoints, whose files are
+    verified."""
     steps = store.complete_generations()
     rows = [manifest.read(store.directory, step)["metadata"] for step in steps]
     return steps, {name: jnp.asarray([row[name] for row in rows]) for name in (rows[0] if rows else ())}

@@ -233,11 +233,8 @@ class Hooks(ABC):
     def _training(
         self, rng: Key, hyperparams: HyperParameters, before: Runner | None = None
     ) -> tuple[Runner, dict[str, Array]]:
-        """Train as one pure function, which can be mapped over keys and hyper-parameters.
-
-        Returns:
-          The final runner, and all metrics, leaves `[stages + 1, ...]`.
-        """
+        """Train as one pure function, which can be mapped over keys and hyper-parameters: the final runner, and all
+        metrics, leaves `[stages + 1, ...]`."""
         runner, first = self._begin(rng, hyperparams, before)
         stages = jnp.arange(-(-self.config.n_steps // self.config.eval_frequency))
         runner, rest = jax.lax.scan(self._training_step, runner, stages)
@@ -444,15 +441,8 @@ class Hooks(ABC):
 def optimizer(
     factory: Callable[..., optax.GradientTransformation], params: OptimizerParams
 ) -> optax.GradientTransformation:
-    """Clip the gradient by its global norm, then apply the optimizer of `factory`.
-
-    Args:
-      factory: optax factory, called with those fields of `params` that its signature contains.
-      params: arguments of the factory, and the limit of the norm.
-
-    Raises:
-      ValueError: the factory takes none of the fields.
-    """
+    """Clip the gradient by its global norm, then apply the optimizer of an optax `factory`, which is called with those
+    fields of `params` that its signature contains; a ValueError if it takes none."""
     given, takes = params._asdict(), inspect.signature(factory).parameters
     grad_clip = given.pop("grad_clip")
     taken = {name: value for name, value in given.items() if name in takes}

@@ -254,11 +254,8 @@ class SingleAgent(Learner):
 
     @takes_random_key
     def init(self, key: Key, action_size: int, observation_size: int) -> TrainingState:
-        """Initialise a training state; an agent of a population gets sampled hyper-parameters.
-
-        Raises:
-          ValueError: `action_size` differs from the constructor's.
-        """
+        """Initialise a training state; an agent of a population gets sampled hyper-parameters. A ValueError if
+        `action_size` differs from the constructor's."""
         check_counts(observation_size=observation_size)
         state = self._init_state(key, action_size, observation_size, self._agent(observation_size))
         return state.resample_hyperparams(state) if isinstance(state, records.PBTTrainingState) else state
@@ -274,9 +271,6 @@ class SingleAgent(Learner):
         """Step environments `[E, ...]`, or a single one, of `environments.create`.
 
         With `evaluation`, the running statistics of the observations are not updated.
-
-        Returns:
-          Environment states, training state, and the transitions.
         """
         return self._play(env_state, training_state, env, deterministic, evaluation, env_state.obs[..., :0])
 
@@ -296,11 +290,8 @@ class SingleAgent(Learner):
     def eval_policy_fn(
         self, training_state: StateT, eval_env_first_state: State, play_step_fn: PlayFn[StateT, Transition]
     ) -> tuple[Array, Array]:
-        """Evaluate in one episode per environment.
-
-        Returns:
-          Mean return `[]` and returns `[E]`, NaN where an action was not finite or the physics broke.
-        """
+        """Evaluate in one episode per environment: mean return `[]` and returns `[E]`, NaN where an action was not
+        finite or the physics broke."""
         _, returns, _ = self._unroll(play_step_fn, eval_env_first_state, training_state)
         return jnp.mean(returns), returns
 
@@ -311,11 +302,8 @@ class SingleAgent(Learner):
         play_step_fn: PlayFn[StateT, QDTransition],
         descriptor_extraction_fn: DescriptorFn,
     ) -> tuple[Array, Array, Array, Array]:
-        """Evaluate in one episode per environment, with descriptors; see `DescriptorFn`.
-
-        Returns:
-          Mean return `[]`, mean descriptor `[D]`, returns `[E]` and descriptors `[E, D]`.
-        """
+        """Evaluate in one episode per environment, with descriptors (see `DescriptorFn`): mean return `[]`, mean
+        descriptor `[D]`, returns `[E]` and descriptors `[E, D]`."""
         rows, returns, after = self._unroll(play_step_fn, eval_env_first_state, training_state)
         by_episode = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), rows)
         descriptors = descriptor_extraction_fn(by_episode, after.T)

@@ -163,7 +163,7 @@ def create(
     eval_metrics: bool = False,
     fixed_init_state: bool = False,
     backend: str = "spring",
-    **overrides: Any,
+    **overrides: object,
 ) -> Batch:
     """Create a batch of environments of one task, e.g. `walker2d_uni`; not inside a traced function.
 

@@ -48,11 +48,7 @@ def first_episodes(reward_t: Array, done_t: Array, action_t: Array) -> tuple[Arr
 
 
 def updates_of(updates_per_step: float, num_envs: int) -> int:
-    """Number of updates after a step of all environments: the product, rounded down.
-
-    Raises:
-      ValueError: the product is below 1.
-    """
+    """Number of updates after a step of all environments: the product, rounded down; a ValueError if it is below 1."""
     product = f"updates per step x environments = {updates_per_step} x {num_envs}"
     check(updates_per_step * num_envs >= 1, f"{product} is less than one update in each iteration; raise one of them.")
     return int(updates_per_step * num_envs)

@@ -53,11 +53,7 @@ def compute_euclidean_centroids(grid_shape: tuple[int, ...], minval: Limit, maxv
 
 
 def limits_of(size: int, *limits: Limit) -> list[list[float]]:
-    """Broadcast each limit, a number or `[size]`, to `[size]`.
-
-    Raises:
-      ValueError: a limit has another size.
-    """
+    """Broadcast each limit, a number or `[size]`, to `[size]`; a ValueError if one has another size."""
     fit = all(np.ndim(limit) == 0 or np.shape(limit)[0] == size for limit in limits)
     check(fit, f"limits of {size} dimensions must be one number or {size} numbers, got {limits}.")
     return [np.broadcast_to(np.asarray(limit, np.float64), size).tolist() for limit in limits]

@@ -51,11 +51,8 @@ class Population(SingleAgent):
     def get_init_fn(
         self, population_size: int, action_size: int, observation_size: int, buffer_size: int
     ) -> Callable[[Key], tuple[TrainingState, ReplayBuffer]]:
-        """Return a function of a key that creates training states and empty replay buffers.
-
-        Raises:
-          ValueError: `population_size` is below 1.
-        """
+        """Return a function of a key that creates training states and empty replay buffers; a ValueError if
+        `population_size` is below 1."""
         check_counts(population_size=population_size)
 
         def init(key: Key) -> tuple[TrainingState, ReplayBuffer]:
@@ -242,12 +239,6 @@ class PBT:
 
         A child copies its parent's training state and buffer, and resamples its hyper-parameters. Members with
         non-finite returns rank last, are replaced, and are never parents.
-
-        Args:
-          key: consumed.
-          population_returns: `[P]`.
-          training_state: leaves `[P, ...]`.
-          replay_buffer: leaves `[P, ...]`.
 
         Raises:
           ValueError: the arguments have different numbers of members, or other than `population_size`.

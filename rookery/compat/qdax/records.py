@@ -75,11 +75,7 @@ class Transition(Record):
 
     @classmethod
     def from_flatten(cls, flattened_transition: Array, transition: "Transition") -> Self:
-        """Restore the fields from the result of `flatten`.
-
-        Args:
-          flattened_transition: `[..., F]`.
-          transition: defines the shape of each field; its batch axes are ignored.
+        """Restore the fields from the result `[..., F]` of `flatten`; `transition` defines the shape of each field.
 
         Raises:
           ValueError: there are not F columns.
@@ -248,7 +244,7 @@ class TrainingState(Record):
         """Register the subclass as a pytree, with the constructor of this class."""
         jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, init=False)(cls))
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, **fields: object) -> None:
         if fields.keys() != {field.name for field in dataclasses.fields(self)}:
             fields = self._of_documented(fields)
         for name, value in fields.items():
@@ -287,11 +283,7 @@ class TrainingState(Record):
         return self.replace(**taken | changes)
 
     def check_optimizers(self) -> None:
-        """Check that the agent can learn.
-
-        Raises:
-          ValueError: there are no optimizer states, as in genotypes.
-        """
+        """Raise a ValueError if there are no optimizer states to learn with, as in genotypes."""
         parts = jax.tree.leaves(self.learned, is_leaf=lambda tree: isinstance(tree, Learned))
         bare = any(isinstance(part, Learned) and part.moments == () for part in parts)
         check(not bare, "these agents have no optimizer states; create them with init_optimizers_states.")

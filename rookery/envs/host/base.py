@@ -14,10 +14,8 @@ from numpy.typing import ArrayLike
 
 from rookery.types import Array
 
-FRESH = -1
-"""Slot of an episode whose first step was not taken yet."""
-ENDED = -2
-"""Slot of an episode that is over; further steps change nothing."""
+FRESH = -1  # slot of an episode whose first step was not taken yet
+ENDED = -2  # slot of an episode that is over; further steps change nothing
 
 TERMINATED, TRUNCATED, BROKEN, FAILED = 1, 2, 4, 8
 """Bits of `StepRows.flags`. FAILED: the environment raised an exception, or its worker was lost."""
@@ -37,18 +35,12 @@ class HostState(NamedTuple):
 class Sizes(NamedTuple):
     """Sizes of the arrays that are exchanged with the host."""
 
-    features: int
-    """O."""
-    dtype: np.dtype
-    """float32, or uint8 for pixels."""
-    descriptor: int
-    """D."""
-    action: tuple[int, ...]
-    """Shape of an action, `(A,)`, or `()` for discrete actions."""
-    discrete: bool
-    """Whether actions are int32 indices."""
-    measures: tuple[str, ...] = ()
-    """`[M]`, names of the measures."""
+    features: int  # O
+    dtype: np.dtype  # float32, or uint8 for pixels
+    descriptor: int  # D
+    action: tuple[int, ...]  # shape of an action, `(A,)`, or `()` for discrete actions
+    discrete: bool  # whether actions are int32 indices
+    measures: tuple[str, ...] = ()  # `[M]`, names of the measures
 
 
 class StepRows(NamedTuple):
@@ -119,7 +111,7 @@ class Runner(Protocol):
         """Free slots whose episodes are abandoned."""
         ...
 
-    def save(self, slots: Sequence[int]) -> dict[str, np.ndarray] | None:
+    def save(self, slots: Sequence[int]) -> Mapping[str, np.ndarray] | None:
         """The states of running episodes, arrays `[n, ...]`; None if they cannot be saved."""
         ...
 
@@ -154,12 +146,9 @@ class Host(Protocol):
     """An environment on the host, for the compiled program, whose mapped axes `shape` are n rows, and for the run."""
 
     sizes: Sizes
-    name: str
-    """Of the environment, for messages."""
-    failure: Event | None
-    """The first failure, after which the run stops."""
-    warnings: list[Event]
-    """Other events that were not shown to the user yet, each text once."""
+    name: str  # of the environment, for messages
+    failure: Event | None  # the first failure, after which the run stops
+    warnings: list[Event]  # other events that were not shown to the user yet, each text once
 
     def begin(self, shape: tuple[int, ...], seeds: ArrayLike) -> Rows:
         """Seeds `[n]` -> features `[n, O]`, descriptors `[n, D]`."""
@@ -193,11 +182,8 @@ class Host(Protocol):
         ...
 
     def load(self, arrays: Mapping[str, np.ndarray], /) -> None:
-        """Continue the episodes that `save` returned, in place of all others.
-
-        Raises:
-          HostError: the environments do not have the saved states' shapes.
-        """
+        """Continue the episodes that `save` returned, in place of all others; a HostError if the states have other
+        shapes."""
         ...
 
     def close(self) -> None:

@@ -7,17 +7,11 @@ from rookery.envs.host import calls
 from rookery.envs.host.pool import HostPool
 from rookery.factories import check_counts
 
-TIMEOUT = 60.0
-"""Default time limit of a reset or step, in seconds."""
+TIMEOUT = 60.0  # default time limit of a reset or step, in seconds
 
 
 def environment(spec: EnvSpec, pool: HostPool) -> Environment:
-    """Bind a pool's calls into an environment.
-
-    Args:
-      spec: of the environment; its sizes are those of the pool's arrays.
-      pool: the environments.
-    """
+    """Bind a pool's calls into an environment; the sizes of its spec are those of the pool's arrays."""
     return Environment(
         reset=partial(calls.reset, pool),
         step=partial(calls.step, pool),
@@ -28,16 +22,8 @@ def environment(spec: EnvSpec, pool: HostPool) -> Environment:
 
 
 def episode_length(name: str, limit: int | None, requested: int | None) -> int:
-    """The number of steps until truncation.
-
-    Args:
-      name: of the environment, for messages.
-      limit: the environment's own time limit, or None without one.
-      requested: the user's option, or None for the limit.
-
-    Raises:
-      ValueError: there is neither, or the request is below 1 or above the limit.
-    """
+    """The number of steps until truncation: the one `requested`, or the environment's own time limit. A ValueError if
+    there is neither, or the request is below 1 or above the limit."""
     length = limit if requested is None else requested
     if length is None:
         raise ValueError(
@@ -48,13 +34,3 @@ def episode_length(name: str, limit: int | None, requested: int | None) -> int:
     if limit is not None and length > limit:
         raise ValueError(f"{name} truncates episodes after {limit} steps; give an episode_length up to {limit}.")
     return int(length)
-
-
-def check_timeout(seconds: float) -> None:
-    """Check the time limit of a reset or step.
-
-    Raises:
-      ValueError: it is not above 0 s.
-    """
-    if seconds <= 0:
-        raise ValueError(f"timeout must be above 0 seconds, got {seconds}.")

@@ -15,11 +15,11 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from rookery.envs import base
 from rookery.envs.base import Step
-from rookery.envs.host.base import BROKEN, FRESH, TERMINATED, TRUNCATED, Host, HostState, Rows, Sizes
+from rookery.envs.host.base import BROKEN, FRESH, TERMINATED, TRUNCATED, Host, HostState, Rows
 from rookery.types import Array, Key, Observation, PyTree
 
 Function = Callable[[np.ndarray], Sequence[np.ndarray]]
@@ -31,7 +31,8 @@ def reset(host: Host, key: Key) -> tuple[HostState, Step]:
     """The start of an episode, whose seed is drawn with the key."""
     seed = jax.random.randint(key, (), 0, np.iinfo(np.int32).max)
     sizes = host.sizes
-    features, descriptor = _mapped(_Target(host.begin, [_features(sizes), _descriptor(sizes)], send_copy), seed)
+    results = [_row(sizes.dtype, sizes.features), _row(jnp.float32, sizes.descriptor)]
+    features, descriptor = _mapped(_Target(host.begin, results, send_copy), seed)
     action = jnp.zeros(sizes.action, jnp.int32 if sizes.discrete else jnp.float32)
     zeros = dict.fromkeys(sizes.measures, jnp.zeros(())) or None
     return HostState(jnp.asarray(FRESH, jnp.int32), seed, action), base.first_step(features, descriptor, measures=zeros)
@@ -39,7 +40,7 @@ def reset(host: Host, key: Key) -> tuple[HostState, Step]:
 
 def announce(host: Host, state: HostState, action: Array) -> HostState:
     """Let the host begin the step that `step` will take with the same action, while the device does other work."""
-    target = _Target(host.announce, [_integer()], omits=host.steps_here)
+    target = _Target(host.announce, [_row(jnp.int32)], omits=host.steps_here)
     (slot,) = _mapped(target, state.slot, state.seed, action)
     return state._replace(slot=slot)
 
@@ -48,9 +49,10 @@ def step(host: Host, state: HostState, action: Array, key: Key) -> tuple[HostSta
     """Step the environment, which ends the episode if an output is not finite; the key is not used."""
     del key
     sizes = host.sizes
-    results = [_integer(), _features(sizes), jax.ShapeDtypeStruct((), jnp.float32), _integer(), _descriptor(sizes)]
+    results = [_row(jnp.int32), _row(sizes.dtype, sizes.features), _row(jnp.float32), _row(jnp.int32)]
+    results.append(_row(jnp.float32, sizes.descriptor))
     if sizes.measures:
-        results.append(jax.ShapeDtypeStruct((len(sizes.measures),), jnp.float32))
+        results.append(_row(jnp.float32, len(sizes.measures)))
     target = _Target(host.step, results)
     slot, features, reward, flags, descriptor, *measures = _mapped(target, state.slot, state.seed, action)
     observation = Observation(features)
@@ -72,14 +74,9 @@ def send(function: Function, results: Results, argument: Array) -> Sequence[Arra
     On a CPU the function reads and writes the program's memory, which takes 3 microseconds; `io_callback`, which makes
     JAX arrays of it, takes 100 and is used on other devices. In a program for several devices the call must be inside
     of `shard_map`.
-
-    Args:
-      function: the function.
-      results: shapes and types of its results.
-      argument: its argument.
     """
     in_place = partial(_send_in_place, function, tuple(results))
-    return jax.lax.platform_dependent(argument, cpu=in_place, default=partial(send_copy, function, tuple(results)))
+    return jax.lax.platform_dependent(argument, cpu=in_place, default=partial(send_copy, function, results))
 
 
 def send_copy(function: Function, results: Results, argument: Array) -> Sequence[Array]:
@@ -99,16 +96,8 @@ def _fill(function: Function, context: object, outputs: Sequence[ArrayLike], arg
             np.asarray(output)[...] = values
 
 
-def _integer() -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((), jnp.int32)
-
-
-def _features(sizes: Sizes) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((sizes.features,), sizes.dtype)
-
-
-def _descriptor(sizes: Sizes) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((sizes.descriptor,), jnp.float32)
+def _row(dtype: DTypeLike, *shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
 
 
 class _Target(NamedTuple):

@@ -26,10 +26,8 @@ from rookery.envs.host.base import (
 from rookery.envs.host.workers import RunnerError, Worker, WorkerLost
 from rookery.factories import place_of
 
-_RESTARTS = 3
-"""How often a worker that was lost is started again in a run."""
-_REMEMBERED = 4_096
-"""Number of start states whose first features are compared with those of their episodes."""
+_RESTARTS = 3  # how often a worker that was lost is started again in a run
+_REMEMBERED = 4_096  # number of start states whose first features are compared with those of their episodes
 
 
 class _Task(NamedTuple):
@@ -58,9 +56,12 @@ class HostPool:
       sizes: of the arrays.
       start: creates a worker, given its number.
       workers: number of workers, at least 1; they are started with the first call.
-      timeout: seconds after which a step or a reset counts as hanging.
+      timeout: seconds above 0 after which a step or a reset counts as hanging.
       rows_here: up to so many rows are stepped in the calling thread, without the time limit. Handing them to another
         thread takes longer than few fast steps, but an environment that could hang has to be in another thread.
+
+    Raises:
+      ValueError: the timeout is not above 0.
     """
 
     def __init__(
@@ -72,6 +73,8 @@ class HostPool:
         timeout: float,
         rows_here: int = 0,
     ):
+        if timeout <= 0:
+            raise ValueError(f"timeout must be above 0 seconds, got {timeout}.")
         self.name, self.sizes, self._rows_here = name, sizes, rows_here
         self.failure: Event | None = None
         """The first failure, after which the run stops."""
@@ -237,10 +240,8 @@ class HostPool:
                 slots[row] = running
                 parts.setdefault(self._of_slot.get(running, 0), {}).setdefault(running, (row, seed))
             workers = {number: self._worker(number) for number in parts}
-        for (
-            number,
-            worker,
-        ) in workers.items():  # without the lock, since other devices step their environments meanwhile
+        # Without the lock, since other devices step their environments meanwhile.
+        for number, worker in workers.items():
             own, (rows, resets) = list(parts[number]), zip(*parts[number].values(), strict=True)
             begin = worker.call if self.steps_here(len(slots)) else worker.submit
             task = _Task(number, worker, own, begin("step", own, resets, actions[list(rows)]))

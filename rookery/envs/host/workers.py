@@ -17,8 +17,7 @@ import numpy as np
 from rookery.envs.host.base import Runner, StepRows, first_line
 from rookery.factories import place_of
 
-_START_SECONDS = 120.0
-"""Time limit for a process to start: it imports this package and its dependencies."""
+_START_SECONDS = 120.0  # time limit for a process to start: it imports this package and its dependencies
 
 
 class Worker:
@@ -194,8 +193,7 @@ _MAIN = (
 def serve(descriptor: int) -> None:
     """The main function of a worker's process: create the runner, then answer calls until `close`.
 
-    Args:
-      descriptor: file descriptor of the socket to the main process, the only one that can send to it.
+    `descriptor` is that of the socket to the main process, the only one that can send to it.
     """
     import cloudpickle
 

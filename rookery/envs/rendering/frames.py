@@ -19,11 +19,7 @@ _PALETTE_SIZE, _SAMPLED = 64, 8  # colours of a film of images, and number of im
 
 
 def frames(states: PyTree) -> list[PyTree]:
-    """Copy the states of an episode to the host and split them into a list of T + 1 states.
-
-    Args:
-      states: leaves `[T + 1, ...]`.
-    """
+    """Copy the states of an episode, leaves `[T + 1, ...]`, to the host and split them into a list of T + 1 states."""
     on_host = jax.tree.map(np.asarray, states)
     count = len(jax.tree.leaves(on_host)[0])
     return [jax.tree.map(itemgetter(t), on_host) for t in range(count)]
@@ -31,17 +27,10 @@ def frames(states: PyTree) -> list[PyTree]:
 
 @contextlib.contextmanager
 def canvas(modules: tuple[ModuleType, ...], figsize: tuple[float, float]) -> Iterator["Figure"]:
-    """Create a figure outside of pyplot on which `modules` draw while the context is active.
+    """Create a figure outside of pyplot on which `modules` with a global `plt` draw while the context is active.
 
     The modules draw with pyplot, which would choose a backend, look for a display and keep the figure. The context
-    replaces their global `plt` by an object that refers to the figure, and restores it at the end.
-
-    Args:
-      modules: modules with a global `plt`.
-      figsize: width and height in inches.
-
-    Yields:
-      The matplotlib figure.
+    replaces their global `plt` by an object that refers to the figure of `figsize` inches, and restores it at the end.
     """
     from matplotlib import patches
     from matplotlib.figure import Figure
@@ -65,15 +54,7 @@ def canvas(modules: tuple[ModuleType, ...], figsize: tuple[float, float]) -> Ite
 
 
 def write(figure: "Figure", draw: Callable[[int], object], count: int, path: str, frames_per_second: int) -> None:
-    """Draw the frames one after the other and write them as a `.gif`.
-
-    Args:
-      figure: the matplotlib figure that `draw` draws on.
-      draw: draws frame t on the figure, t counted from 0.
-      count: number of frames, at least 1.
-      path: output file.
-      frames_per_second: playback speed.
-    """
+    """Draw the frames, `draw(t)` for t from 0 to `count` - 1, on a figure and write them as a `.gif`."""
     from matplotlib.animation import PillowWriter
 
     writer = PillowWriter(fps=frames_per_second)
@@ -84,15 +65,9 @@ def write(figure: "Figure", draw: Callable[[int], object], count: int, path: str
 
 
 def write_images(images: list[np.ndarray], path: str, frames_per_second: float, most_pixels: int = 360) -> None:
-    """Write images as a `.gif`.
+    """Write images, `[height, width, 3]` uint8 each and of one size, as a `.gif`; larger ones are scaled down.
 
     One palette for all frames, chosen from some of them, halves the size of the file.
-
-    Args:
-      images: `[height, width, 3]` uint8 each, of one size, at least 1.
-      path: output file.
-      frames_per_second: playback speed.
-      most_pixels: largest height and width; larger images are scaled down.
     """
     from PIL import Image
 

@@ -1,8 +1,7 @@
 """Descriptions of how an environment is drawn: bodies in a plane, bodies in space, or the suite's visualiser."""
 
 from collections.abc import Callable
-from functools import partial
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from rookery.types import Array, PyTree
 
@@ -70,18 +69,6 @@ class Shape(NamedTuple):
     """A goal is drawn but takes no part in collisions."""
 
 
-class SceneFn(Protocol):
-    """Environment state -> the bodies in the plane."""
-
-    def __call__(self, state: PyTree) -> Scene: ...
-
-
-class BodiesFn(Protocol):
-    """Environment state -> the poses of the bodies in space."""
-
-    def __call__(self, state: PyTree) -> Pose: ...
-
-
 class FilmFn(Protocol):
     """Draw one episode, on the host, with the suite's visualiser.
 
@@ -98,14 +85,14 @@ class FilmFn(Protocol):
 class Picture(NamedTuple):
     """How an environment is drawn: by `scene` and `scenery`, by `bodies` and `shapes`, or by `film`."""
 
-    scene: SceneFn | None = None
-    """Bodies in the plane."""
+    scene: Callable[[PyTree], Scene] | None = None
+    """Environment state -> the bodies in the plane."""
     scenery: Scenery | None = None
     """Constant part of the planar picture."""
     film: FilmFn | None = None
     """The suite's visualiser."""
-    bodies: BodiesFn | None = None
-    """Bodies in space."""
+    bodies: Callable[[PyTree], Pose] | None = None
+    """Environment state -> the poses of the bodies in space."""
     shapes: tuple[Shape, ...] = ()
     """Shapes of the bodies and of their surroundings."""
     seconds: float | None = None
@@ -115,24 +102,11 @@ class Picture(NamedTuple):
 
 
 def inside(picture: Picture | None, field: str) -> Picture | None:
-    """Adapt a picture to a wrapper.
+    """The picture of a wrapper whose state has that of the wrapped environment in `field`."""
 
-    Args:
-      picture: picture of the wrapped environment, or None.
-      field: name of the field of the wrapper's state that contains the wrapped environment's state.
-    """
+    def within(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
+        return function and (lambda state, *more: function(getattr(state, field), *more))
+
     if picture is None:
         return None
-    return picture._replace(
-        scene=None if picture.scene is None else partial(_apply_inside, picture.scene, field),
-        film=None if picture.film is None else partial(_film_inside, picture.film, field),
-        bodies=None if picture.bodies is None else partial(_apply_inside, picture.bodies, field),
-    )
-
-
-def _apply_inside(function: Callable[[PyTree], PyTree], field: str, state: PyTree) -> PyTree:
-    return function(getattr(state, field))
-
-
-def _film_inside(film: FilmFn, field: str, states: PyTree, rewards: Array, path: str) -> None:
-    film(getattr(states, field), rewards, path)
+    return picture._replace(scene=within(picture.scene), film=within(picture.film), bodies=within(picture.bodies))

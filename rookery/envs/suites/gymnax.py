@@ -16,7 +16,6 @@ Unsupported: `MNISTBandit-bsuite`, which downloads its images.
 
 import importlib
 from functools import partial
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -49,14 +48,10 @@ DRAWN = (*CLASSIC, *GRIDS, "Catch-bsuite", "FourRooms-misc", "MetaMaze-misc", "P
 class Sizes(NamedTuple):
     """Sizes of an environment for the registry; a test compares them with the suite."""
 
-    observation_size: int
-    """O."""
-    action_size: int
-    """Number of dimensions, or of discrete actions."""
-    episode_length: int
-    """Time limit of the suite, in steps."""
-    discrete: bool = True
-    """Whether actions are discrete."""
+    observation_size: int  # O
+    action_size: int  # number of dimensions, or of discrete actions
+    episode_length: int  # time limit of the suite, in steps
+    discrete: bool = True  # whether actions are discrete
 
 
 TASKS = {
@@ -91,20 +86,13 @@ TASKS = {
 class GymnaxEnvironment(NamedTuple):
     """An environment of gymnax with its parameters."""
 
-    env: Any
-    """gymnax's environment object."""
-    params: PyTree
-    """gymnax's environment parameters."""
-    name: str
-    """gymnax's name."""
-    num_positions: int | None
-    """Number of values of an integer observation; None if observations are arrays."""
-    lower: Array | None
-    """Lower bounds of continuous actions, `[A]`; None if actions are discrete."""
-    upper: Array | None
-    """Upper bounds of continuous actions, `[A]`; None if actions are discrete."""
-    shape: Shape | None
-    """Shape of the observations, or a pytree of shapes; None if they are integers or vectors."""
+    env: Any  # gymnax's environment object
+    params: PyTree  # gymnax's environment parameters
+    name: str  # gymnax's name
+    num_positions: int | None  # number of values of an integer observation; None if observations are arrays
+    lower: Array | None  # lower bounds of continuous actions, `[A]`; None if actions are discrete
+    upper: Array | None  # upper bounds of continuous actions, `[A]`; None if actions are discrete
+    shape: Shape | None  # shape of the observations, or a pytree of shapes; None if they are integers or vectors
 
 
 def make(name: str, episode_length: int | None = None) -> Environment:
@@ -174,7 +162,7 @@ def _environment(suite_env: GymnaxEnvironment, episode_length: int) -> Environme
 
 def load(name: str) -> GymnaxEnvironment:
     """Load an environment of gymnax with its parameters and action bounds; see `make` for errors."""
-    suite = _import()
+    suite = third_party.imported("gymnax", "gymnax", INSTALL)
     with third_party.standard_promotion():
         env, params = suite.make(name)
     return _with_properties(env, params, name)
@@ -196,24 +184,11 @@ def _with_properties(env: "GymnaxEnv", params: PyTree, name: str) -> GymnaxEnvir
     return GymnaxEnvironment(env, params, name, num_positions, jnp.asarray(limits[0]), jnp.asarray(limits[1]), shape)
 
 
-def _import() -> ModuleType:
-    """Import gymnax without its output."""
-    try:
-        with third_party.quiet_import():
-            import gymnax
-    except ImportError as error:
-        raise ImportError(
-            f"this task needs gymnax, which cannot be imported ({error}); install it: {INSTALL}"
-        ) from error
-    return gymnax
-
-
 def _reset(suite_env: GymnaxEnvironment, key: Key) -> tuple[EnvState, Step]:
     with third_party.standard_promotion():
         observation, state = suite_env.env.reset_env(key, suite_env.params)
-    return third_party.strongly_typed(state), base.first_step(
-        _flat(suite_env, observation), jnp.zeros((0,), jnp.float32)
-    )
+    features = _flat(suite_env, observation)
+    return third_party.strongly_typed(state), base.first_step(features, jnp.zeros((0,), jnp.float32))
 
 
 def _step(suite_env: GymnaxEnvironment, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
@@ -234,11 +209,7 @@ def _flat(suite_env: GymnaxEnvironment, observation: PyTree) -> Array:
 
 
 def _film(suite_env: GymnaxEnvironment, states: PyTree, rewards: Array, path: str) -> None:
-    """Draw all states with gymnax's visualiser, together with the return so far.
-
-    Raises:
-      ImportError: the renderer of the classic tasks, pygame, is not installed.
-    """
+    """Draw all states with gymnax's visualiser, together with the return so far; needs pygame for the classic tasks."""
     if suite_env.name in CLASSIC:
         _require_pygame()
     with third_party.standard_promotion(), third_party.environment_variables(**HEADLESS_VARIABLES):

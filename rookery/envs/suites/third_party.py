@@ -4,11 +4,13 @@ The Protocols say what the adapters read of MuJoCo's and Brax's objects, which t
 """
 
 import contextlib
+import importlib
 import io
 import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Protocol
 
 import jax
@@ -60,17 +62,14 @@ class MujocoModel(Protocol):
 class Poses(Protocol):
     """Brax's `Transform` of the L links."""
 
-    pos: Array
-    """`[L, 3]`, metres."""
-    rot: Array
-    """`[L, 4]`, unit quaternions."""
+    pos: Array  # `[L, 3]`, metres
+    rot: Array  # `[L, 4]`, unit quaternions
 
 
 class Physics(Protocol):
     """What every backend of Brax has in its pipeline state."""
 
-    q: Array
-    """Joint coordinates."""
+    q: Array  # joint coordinates
     x: Poses
 
 
@@ -135,10 +134,8 @@ class PlaygroundEnv(BraxEnv, Protocol):
 class BodyPoses(Protocol):
     """MJX's `Data`: poses of the bodies."""
 
-    xpos: Array
-    """`[bodies, 3]`, metres."""
-    xquat: Array
-    """`[bodies, 4]`, unit quaternions."""
+    xpos: Array  # `[bodies, 3]`, metres
+    xquat: Array  # `[bodies, 4]`, unit quaternions
 
 
 class PlaygroundOutput(Protocol):
@@ -170,6 +167,16 @@ def ignored_warning(message: str) -> Iterator[None]:
         yield
 
 
+def imported(module: str, package: str, install: str) -> ModuleType:
+    """A module of a suite, imported without its output; an ImportError names the command that installs it."""
+    try:
+        with quiet_import():
+            return importlib.import_module(module)
+    except ImportError as error:
+        text = f"this task needs {package}, which cannot be imported ({error}); install it: {install}"
+        raise ImportError(text) from error
+
+
 @contextlib.contextmanager
 def quiet_import() -> Iterator[None]:
     """Suppress the output of an import, and remove the environment variables that it sets.
@@ -198,21 +205,14 @@ def environment_variables(**values: str) -> Iterator[None]:
     finally:
         for name, value in before.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)
             else:
                 os.environ[name] = value
 
 
 def check_unwrapped(adapt: str, env: object) -> None:
-    """Check that an environment object has no wrapper of Brax or Playground that ends, restarts or batches episodes.
-
-    Args:
-      adapt: the function that adapts the object, for the message.
-      env: the object.
-
-    Raises:
-      ValueError: the object has such a wrapper.
-    """
+    """Raise a ValueError if an environment object, given to the function `adapt`, has a wrapper of Brax or Playground
+    that ends, restarts or batches episodes."""
     while env is not None:
         if type(env).__module__ in ("brax.envs.wrappers.training", "mujoco_playground._src.wrapper"):
             raise ValueError(
@@ -224,9 +224,5 @@ def check_unwrapped(adapt: str, env: object) -> None:
 
 def strongly_typed(state: EnvState) -> EnvState:
     """Make the types of a state's leaves strong (not weak types), so that resets and steps return the same types."""
-    return jax.tree.map(_strongly_typed, state)
-
-
-def _strongly_typed(leaf: object) -> jax.Array:
-    array = jnp.asarray(leaf)
-    return jax.lax.convert_element_type(array, array.dtype)
+    arrays = jax.tree.map(jnp.asarray, state)
+    return jax.tree.map(lambda array: jax.lax.convert_element_type(array, array.dtype), arrays)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,27 +17,15 @@ EDGE = 5.12  # the usual search domain of the sphere and Rastrigin functions is 
 SHIFT = 0.4 * EDGE  # each entry of the optimum of the sphere and Rastrigin functions
 
 
-class InitFn(Protocol):
-    """Draw an initial genotype, `[n]` float32; the key is consumed."""
-
-    def __call__(self, key: Key) -> Array: ...
-
-
-class ScoreFn(Protocol):
-    """A genotype `[n]` -> its fitness `[]`, higher is better, and its descriptor `[D]`, both float32."""
-
-    def __call__(self, genotype: Array) -> tuple[Array, Array]: ...
-
-
 class Function(NamedTuple):
     """A scoring function, which MAP-Elites optimises without an environment."""
 
     name: str
     """Name of the function."""
-    init: InitFn
-    """Draws an initial genotype."""
-    score: ScoreFn
-    """Evaluates a genotype."""
+    init: Callable[[Key], Array]
+    """Draws an initial genotype, `[n]` float32; the key is consumed."""
+    score: Callable[[Array], tuple[Array, Array]]
+    """A genotype `[n]` -> its fitness `[]`, higher is better, and its descriptor `[D]`, both float32."""
     bounds: tuple[float, float] | None
     """Limits to which variation clips every entry; None: entries are unbounded."""
     descriptor: DescriptorSpec
@@ -117,10 +105,6 @@ def _score_projected(height: Callable[[Array], Array], genotype: Array) -> tuple
     return fitness, jnp.sum(contribution.reshape(2, -1), axis=1)
 
 
-def _sphere_height(distance: Array) -> Array:
-    return jnp.square(distance)
-
-
 def _rastrigin_height(distance: Array) -> Array:
     """`d^2 + 10 - 10 cos(2 pi d)`, in a form that is exactly 0 for d = 0 in floating point."""
     return jnp.square(distance) + 20.0 * jnp.square(jnp.sin(math.pi * distance))
@@ -132,6 +116,6 @@ def _uniform(size: int, low: float, high: float, key: Key) -> Array:
 
 _FUNCTIONS: dict[str, tuple[Callable[[str, int], Function], int]] = {  # factory and default size
     "arm": (_arm, 8),
-    "sphere": (partial(_projected, _sphere_height), 20),
+    "sphere": (partial(_projected, jnp.square), 20),
     "rastrigin": (partial(_projected, _rastrigin_height), 20),
 }

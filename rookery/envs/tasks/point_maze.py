@@ -18,7 +18,8 @@ actor-critic solves the maze within 60 thousand steps. With the goal at x = 0, w
 unit, it stays below the upper wall.
 
 A step moves the point by `action / 10`, so by at most 0.1 along each axis. A wall blocks the motion across it but not
-the motion along it: a point that pushes against a wall slides along it. Everything is pure JAX.
+the motion along it: a point that pushes against a wall slides along it. Everything is pure JAX. An `episode_length`
+below 1 step is a `ValueError`.
 
 Geometry of the trap, a U-shaped wall that is open towards the start:
 
@@ -92,12 +93,6 @@ def point_maze(episode_length: int = EPISODE_LENGTH) -> Environment:
 
     Observation `[2]` and descriptor `[2]` are the position, in [-1, 1]^2; the action `[2]` is clipped to [-1, 1]; the
     reward is in [-2.29, 0] per step.
-
-    Args:
-      episode_length: steps until truncation, at least 1.
-
-    Raises:
-      ValueError: `episode_length` is below 1.
     """
     return _environment("point_maze", START, _maze_step, episode_length, _scenery(GOAL, WALLS))
 
@@ -106,12 +101,6 @@ def point_trap(episode_length: int = EPISODE_LENGTH) -> Environment:
     """The trap: the reward is minus the distance to the goal; the episode terminates in the goal zone.
 
     Observation, action and descriptor are those of `point_maze`; the reward is in [-2.02, 0] per step.
-
-    Args:
-      episode_length: steps until truncation, at least 1.
-
-    Raises:
-      ValueError: `episode_length` is below 1.
     """
     scenery = _scenery(TRAP_GOAL, TRAP_END, TRAP_SIDES)
     return _environment("point_trap", TRAP_START, _trap_step, episode_length, scenery)
@@ -123,12 +112,6 @@ def point_goal(episode_length: int = EPISODE_LENGTH) -> Environment:
     Uniformly random actions do not reach the goal. The parameters (`ShapingWeights`) add rewards for motion: the
     approach to the goal alone leads into the dead end below the wall. Observation, action and descriptor are those of
     `point_maze`; measures are `success` and `approach`, by which the distance to the goal decreases.
-
-    Args:
-      episode_length: steps until truncation, at least 1.
-
-    Raises:
-      ValueError: `episode_length` is below 1.
     """
     spec = _spec("point_goal", episode_length)._replace(parameters=SHAPING, measures=MEASURES)
     environment = _sparse(spec, ShapingWeights())
@@ -141,12 +124,6 @@ def point_room(episode_length: int = EPISODE_LENGTH) -> Environment:
     The task is intended for skill discovery, which uses an intrinsic reward. The environment's reward is a control
     cost, -0.01 times the squared norm of the action, in [-0.02, 0] per step. Observation, action and descriptor are
     those of `point_maze`.
-
-    Args:
-      episode_length: steps until truncation, at least 1.
-
-    Raises:
-      ValueError: `episode_length` is below 1.
     """
     return _environment("point_room", ROOM_START, _room_step, episode_length, _scenery())
 
@@ -246,19 +223,11 @@ def _room_step(state: Array, action: Array, key: Key) -> tuple[Array, Step]:
 def move(
     position: Array, action: Array, walls: tuple[tuple[float, float, float], ...], stride_length: float = STRIDE
 ) -> Array:
-    """Move the point by one step, blocked by horizontal walls.
+    """Move a point `[2]` by one step, an `action` `[2]` clipped to [-1, 1], blocked by horizontal walls (y, left end,
+    right end).
 
     A point with the y of a wall counts as above it. The path is a straight segment, and a wall blocks it if the segment
     crosses the wall between its ends, whatever the length of the step. The point then keeps its y and takes its new x.
-
-    Args:
-      position: `[2]`.
-      action: `[2]`, clipped to [-1, 1].
-      walls: horizontal walls as (y, left end, right end).
-      stride_length: distance along an axis at action 1.
-
-    Returns:
-      The new position, `[2]`.
     """
     stride = stride_length * jnp.clip(action, -1.0, 1.0)
     target = jnp.clip(position + stride, -1.0, 1.0)

@@ -15,7 +15,6 @@ plain returns, without the entropy bonus of maximum-entropy agents. An `episode_
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,41 +28,54 @@ BEST_ACTION = 0.5
 TRUNCATION_LENGTH = 5
 
 
-class _Outcome(NamedTuple):
-    reward: Array  # []
-    next_observation: Array  # [1]
-    terminated: Array  # [] bool
-
-
-_RuleFn = Callable[[Array, Array], _Outcome]
-"""Observation `[1]` and clipped action `[1]` -> the outcome of the step."""
-_StartFn = Callable[[Key], Array]
-"""Key -> the first observation `[1]`."""
+_Outcome = tuple[Array | float, Array, Array | bool]
+"""Reward `[]`, next observation `[1]`, and whether the episode is terminated, `[]`."""
+_RuleFn = Callable[[Array, Array], _Outcome]  # observation `[1]` and clipped action `[1]` -> the outcome of the step
+_StartFn = Callable[[Key], Array]  # key -> the first observation `[1]`
 
 
 def probe_value(episode_length: int = 1) -> Environment:
     """One step, reward 1, terminated; the observation is always 0. V(0) = Q(0, a) = 1 for every action and discount."""
-    return _probe("probe_value", _start_at_zero, _constant_reward_rule, episode_length)
+    return _probe("probe_value", _start_at_zero, lambda observation, _: (1.0, observation, True), episode_length)
 
 
 def probe_discount(episode_length: int = 2) -> Environment:
     """Two steps, observations 0 and 1, rewards 0 and 1, terminated after the second step. V(0) = discount, V(1) = 1."""
-    return _probe("probe_discount", _start_at_zero, _delayed_reward_rule, episode_length)
+
+    def rule(observation: Array, action: Array) -> _Outcome:
+        del action
+        last = observation[0] > 0.5
+        return last.astype(jnp.float32), jnp.ones_like(observation), last
+
+    return _probe("probe_discount", _start_at_zero, rule, episode_length)
 
 
 def probe_observation(episode_length: int = 1) -> Environment:
     """One step, the reward is the observation, -1 or 1 with equal probability. V(o) = Q(o, a) = o for every action."""
-    return _probe("probe_observation", _start_at_random_sign, _observation_reward_rule, episode_length)
+    return _probe(
+        "probe_observation",
+        _start_at_random_sign,
+        lambda observation, _: (observation[0], observation, True),
+        episode_length,
+    )
 
 
 def probe_action(episode_length: int = 1) -> Environment:
     """One step, reward -(a - 0.5)^2; the observation is always 0. Q(0, a) is the reward; V(0) = 0 at a = 0.5."""
-    return _probe("probe_action", _start_at_zero, _action_reward_rule, episode_length)
+
+    def rule(observation: Array, action: Array) -> _Outcome:
+        return -jnp.square(action[0] - BEST_ACTION), observation, True
+
+    return _probe("probe_action", _start_at_zero, rule, episode_length)
 
 
 def probe_both(episode_length: int = 1) -> Environment:
     """One step, observation o = -1 or 1 with equal probability, reward -(a - 0.5 o)^2. V(o) = 0 at a = 0.5 o."""
-    return _probe("probe_both", _start_at_random_sign, _observation_and_action_reward_rule, episode_length)
+
+    def rule(observation: Array, action: Array) -> _Outcome:
+        return -jnp.square(action[0] - BEST_ACTION * observation[0]), observation, True
+
+    return _probe("probe_both", _start_at_random_sign, rule, episode_length)
 
 
 def probe_truncation(episode_length: int = TRUNCATION_LENGTH) -> Environment:
@@ -72,7 +84,7 @@ def probe_truncation(episode_length: int = TRUNCATION_LENGTH) -> Environment:
     V(0) = Q(0, a) = 1 / (1 - discount), since an agent bootstraps after a truncation. An agent that treats truncation
     as termination estimates at most (1 - discount^5) / (1 - discount).
     """
-    return _probe("probe_truncation", _start_at_zero, _never_terminated_rule, episode_length)
+    return _probe("probe_truncation", _start_at_zero, lambda observation, _: (1.0, observation, False), episode_length)
 
 
 def _probe(name: str, start: _StartFn, rule: _RuleFn, episode_length: int) -> Environment:
@@ -87,9 +99,9 @@ def _reset(start: _StartFn, key: Key) -> tuple[Array, Step]:
 
 def _step(rule: _RuleFn, state: Array, action: Array, key: Key) -> tuple[Array, Step]:
     del key  # only the start is random
-    outcome = rule(state, jnp.clip(action, -1.0, 1.0))
-    step = base.next_step(outcome.next_observation, outcome.reward, outcome.terminated, _no_descriptor())
-    return outcome.next_observation, step
+    reward, observation, terminated = rule(state, jnp.clip(action, -1.0, 1.0))
+    step = base.next_step(observation, jnp.float32(reward), jnp.asarray(terminated), _no_descriptor())
+    return observation, step
 
 
 def _no_descriptor() -> Array:
@@ -103,32 +115,3 @@ def _start_at_zero(key: Key) -> Array:
 
 def _start_at_random_sign(key: Key) -> Array:
     return jax.random.rademacher(key, (1,), jnp.float32)
-
-
-def _constant_reward_rule(observation: Array, action: Array) -> _Outcome:
-    del action
-    return _Outcome(jnp.float32(1.0), observation, jnp.asarray(True))
-
-
-def _delayed_reward_rule(observation: Array, action: Array) -> _Outcome:
-    del action
-    last = observation[0] > 0.5
-    return _Outcome(last.astype(jnp.float32), jnp.ones_like(observation), last)
-
-
-def _observation_reward_rule(observation: Array, action: Array) -> _Outcome:
-    del action
-    return _Outcome(observation[0], observation, jnp.asarray(True))
-
-
-def _action_reward_rule(observation: Array, action: Array) -> _Outcome:
-    return _Outcome(-jnp.square(action[0] - BEST_ACTION), observation, jnp.asarray(True))
-
-
-def _observation_and_action_reward_rule(observation: Array, action: Array) -> _Outcome:
-    return _Outcome(-jnp.square(action[0] - BEST_ACTION * observation[0]), observation, jnp.asarray(True))
-
-
-def _never_terminated_rule(observation: Array, action: Array) -> _Outcome:
-    del action
-    return _Outcome(jnp.float32(1.0), observation, jnp.asarray(False))

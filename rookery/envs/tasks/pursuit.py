@@ -23,8 +23,9 @@ sine of its heading. All four are 0 for a caught prey.
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,20 +54,10 @@ _DRAWS = 64  # candidate positions per prey; the first that is far enough from t
 class PursuitState(NamedTuple):
     """State of all agents, predators first."""
 
-    position: Array
-    """`[I, 2]` in [0, 1]."""
-    heading: Array
-    """Angles in rad, counter-clockwise from the x axis, in [-pi, pi], `[I]`."""
-    caught: Array
-    """Step in which each prey was caught, counted from 1; 0 while it is free; `[prey]` int32."""
-    time: Array
-    """Steps since the reset, `[]` int32."""
-
-
-class HeadingFn(Protocol):
-    """Headings `[I]` in rad and actions `[I, ...]` of all agents -> new headings `[I]` in rad."""
-
-    def __call__(self, heading: Array, action: Array) -> Array: ...
+    position: Array  # `[I, 2]` in [0, 1]
+    heading: Array  # angles in rad, counter-clockwise from the x axis, in [-pi, pi], `[I]`
+    caught: Array  # step in which each prey was caught, counted from 1; 0 while it is free; `[prey]` int32
+    time: Array  # steps since the reset, `[]` int32
 
 
 class PursuitParameters(NamedTuple):
@@ -92,7 +83,8 @@ class _Rules(NamedTuple):
     strides: tuple[Scalar, ...]  # [I] distance per step
     capture_radius: Scalar
     episode_length: int
-    turn: HeadingFn
+    turn: Callable[[Array, Array], Array]
+    """Headings `[I]` in rad and actions `[I, ...]` of all agents -> new headings `[I]` in rad."""
 
 
 def pursuit_discrete(
@@ -181,12 +173,10 @@ def _environment(name: str, rules: _Rules, parameters: PursuitParameters, action
     )
     picture = Picture(partial(_scene, rules), _scenery(rules))
     environment = Environment(partial(_reset, rules), partial(_step, rules), spec, picture=picture)
-    environment = environment._replace(parameterize=partial(_parameterize, environment, rules))
+    environment = environment._replace(
+        parameterize=lambda values: environment._replace(step=partial(_step, _with_parameters(rules, values)))
+    )
     return time_limit.limit_episode(time_limit.guard_physics(environment), rules.episode_length)
-
-
-def _parameterize(environment: Environment, rules: _Rules, values: PursuitParameters) -> Environment:
-    return environment._replace(step=partial(_step, _with_parameters(rules, values)))
 
 
 def _names(kind: str, count: int) -> tuple[str, ...]:

@@ -22,17 +22,8 @@ def start_bank(environment: Environment, key: Key, size: int) -> tuple[EnvState,
 def start_environments(
     environment: Environment, bank: tuple[EnvState, Step], key: Key, num_envs: int
 ) -> tuple[EnvState, Step]:
-    """Begin an episode in each of `num_envs` slots.
-
-    Args:
-      environment: the environment that `bank` was drawn from.
-      bank: start states, `[K, ...]`.
-      key: consumed.
-      num_envs: E.
-
-    Returns:
-      States and steps, `[E, ...]`.
-    """
+    """Begin an episode in each of E = `num_envs` slots from the start states `bank`; states and steps are `[E,
+    ...]`."""
     size = bank[1].reward.shape[0]
     if environment.assignment is None:
         return trees.take(bank, jax.random.randint(key, (num_envs,), 0, size))
@@ -57,12 +48,9 @@ def auto_reset(environment: Environment, bank: tuple[EnvState, Step]) -> Environ
 class Draws(NamedTuple):
     """The random numbers of one step with automatic reset, which do not depend on the environment's state."""
 
-    step_key: Key
-    """Key of the environment's step."""
-    start: Array
-    """`[]` int32, index of the start state of the next episode, used if the episode ends."""
-    next_key: Key
-    """Key of the next episode's assignment."""
+    step_key: Key  # key of the environment's step
+    start: Array  # `[]` int32, index of the start state of the next episode, used if the episode ends
+    next_key: Key  # key of the next episode's assignment
 
 
 def draw(bank: tuple[EnvState, Step], key: Key) -> Draws:

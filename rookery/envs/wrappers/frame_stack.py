@@ -16,10 +16,8 @@ from rookery.types import Array, Key
 class FrameStackState(NamedTuple):
     """State of the wrapped environment, and the features of the latest steps."""
 
-    inner: EnvState
-    """State of the wrapped environment."""
-    frames: Array
-    """`[F, O]`, or `[F, I, O]` for a team; the latest one is last."""
+    inner: EnvState  # state of the wrapped environment
+    frames: Array  # `[F, O]`, or `[F, I, O]` for a team; the latest one is last
 
 
 def stack_frames(environment: Environment, count: int) -> Environment:
@@ -52,10 +50,7 @@ def stack_frames(environment: Environment, count: int) -> Environment:
         picture=scene.inside(environment.picture, "inner"),
         announce=announce_inside(environment, "inner"),
         parameterize=parameterize_inside(environment, partial(stack_frames, count=count)),
-        settings={
-            **environment.settings,
-            "environment": {**environment.settings.get("environment", {}), "frame_stack": count},
-        },
+        settings=environment.recorded(frame_stack=count),
     )
 
 
@@ -76,22 +71,13 @@ def _reset(environment: Environment, count: int, key: Key) -> tuple[FrameStackSt
     state, step = environment.reset(key)
     features = step.observation.features
     frames = jnp.broadcast_to(features, (count, *features.shape))
-    return FrameStackState(state, frames), _with_frames(environment.spec.observation_shape, step, frames)
+    return FrameStackState(state, frames), step.observing(features=_join(environment.spec.observation_shape, frames))
 
 
 def _step(environment: Environment, state: FrameStackState, action: Array, key: Key) -> tuple[FrameStackState, Step]:
     inner, step = environment.step(state.inner, action, key)
     frames = jnp.concatenate([state.frames[1:], step.observation.features[None]])
-    return FrameStackState(inner, frames), _with_frames(environment.spec.observation_shape, step, frames)
-
-
-def _with_frames(shape: Shape | None, step: Step, frames: Array) -> Step:
-    """The step with the features of all frames; its observation and final observation are the same without resets."""
-    features = _join(shape, frames)
-    return step._replace(
-        observation=step.observation._replace(features=features),
-        final_observation=step.final_observation._replace(features=features),
-    )
+    return FrameStackState(inner, frames), step.observing(features=_join(environment.spec.observation_shape, frames))
 
 
 def _join(shape: Shape | None, frames: Array) -> Array:

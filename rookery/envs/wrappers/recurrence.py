@@ -18,10 +18,8 @@ from rookery.types import Key, PyTree
 class CarryState(NamedTuple):
     """State of the wrapped environment, and the agent's recurrent state."""
 
-    inner: EnvState
-    """State of the wrapped environment."""
-    carry: PyTree
-    """Leaves `[H]`, or `[I, H]` for a team."""
+    inner: EnvState  # state of the wrapped environment
+    carry: PyTree  # leaves `[H]`, or `[I, H]` for a team
 
 
 def with_carry(environment: Environment, carry_sizes: PyTree) -> Environment:
@@ -58,7 +56,7 @@ def with_carry(environment: Environment, carry_sizes: PyTree) -> Environment:
 def _reset(environment: Environment, carry_sizes: PyTree, key: Key) -> tuple[CarryState, Step]:
     state, step = environment.reset(key)
     carry = initial_carry(carry_sizes, step.reward.shape)
-    return CarryState(state, carry), _with_carry(step, carry)
+    return CarryState(state, carry), step.observing(carry=carry)
 
 
 def initial_carry(carry_sizes: PyTree, axes: tuple[int, ...] = ()) -> PyTree:
@@ -68,11 +66,4 @@ def initial_carry(carry_sizes: PyTree, axes: tuple[int, ...] = ()) -> PyTree:
 
 def _step(environment: Environment, state: CarryState, action: ActionWithCarry, key: Key) -> tuple[CarryState, Step]:
     inner, step = environment.step(state.inner, action.action, key)
-    return CarryState(inner, action.carry), _with_carry(step, action.carry)
-
-
-def _with_carry(step: Step, carry: PyTree) -> Step:
-    return step._replace(
-        observation=step.observation._replace(carry=carry),
-        final_observation=step.final_observation._replace(carry=carry),
-    )
+    return CarryState(inner, action.carry), step.observing(carry=action.carry)

@@ -64,25 +64,18 @@ class SkillsConfig:
 class Kind(NamedTuple):
     """A family of skill vectors of length S."""
 
-    draw: Callable[[int, Key], Array]
-    """S and a key -> a skill `[S]` from the uniform prior."""
-    enumerate: Callable[[int], np.ndarray]
-    """S -> the enumerated skills `[M, S]`, which represent all skills."""
+    draw: Callable[[int, Key], Array]  # S and a key -> a skill `[S]` from the uniform prior
+    enumerate: Callable[[int], np.ndarray]  # S -> the enumerated skills `[M, S]`, which represent all skills
 
 
 class SkillState(NamedTuple):
     """State of the wrapped environment, and the skill of the episode."""
 
-    inner: EnvState
-    """State of the wrapped environment."""
-    skill: Array
-    """`[S]`."""
-    turn: Array
-    """Index of the slot plus the number of episodes that ended in it, `[]` int32."""
-    episode_return: Array
-    """Sum of the episode's rewards so far, `[]`."""
-    previous: PyTree = ()
-    """The current state as the `Previous` of the next step; () if steps do not have it."""
+    inner: EnvState  # state of the wrapped environment
+    skill: Array  # `[S]`
+    turn: Array  # index of the slot plus the number of episodes that ended in it, `[]` int32
+    episode_return: Array  # sum of the episode's rewards so far, `[]`
+    previous: PyTree = ()  # the current state as the `Previous` of the next step; () if steps do not have it
 
 
 def skills(
@@ -119,14 +112,29 @@ def skills(
         raise ValueError(f"{spec.name} has skills already; apply the skills wrapper only once.")
     environment, skill = guard_physics(environment), SkillSpec(skill_kind, num_skills)
     draw, begin = partial(KINDS[skill_kind].draw, num_skills), partial(_start, with_previous)
-    skill_of_turn = partial(_skill_of_turn, jnp.asarray(enumerate_skills(skill)))
-    assign = partial(_assign, environment.assignment, partial(_choose, draw, skill_of_turn, balanced), begin)
+    listed, inner = jnp.asarray(enumerate_skills(skill)), environment.assignment
+
+    def assign(start: tuple[SkillState, Step], turn: Array, last: EnvState | None, key: Key | None) -> tuple:
+        """Begin an episode: by the wrapped environment's assignment after the state `last`, if any, then the skill."""
+        begun, skill_key = (start[0].inner, start[1]), key
+        if inner is not None:
+            inner_key, skill_key = (None, None) if key is None else jax.random.split(key)
+            if last is None or inner_key is None:
+                begun = inner.first(begun, turn, inner_key)
+            else:
+                begun = inner.next(begun, last, inner_key)
+        skill = listed[turn % len(listed)] if balanced or skill_key is None else draw(skill_key)
+        return begin(begun, skill, turn)
+
+    def assign_next(start: tuple[SkillState, Step], last: SkillState, key: Key) -> tuple[SkillState, Step]:
+        return assign(start, last.turn + 1, last.inner, key)
+
     wrap = partial(skills, num_skills=num_skills, skill_kind=skill_kind, balanced=balanced, with_previous=with_previous)
     return Environment(
         reset=partial(_reset, environment, begin, draw),
         step=partial(_step, environment),
         spec=spec._replace(skill=skill, has_previous=with_previous),
-        assignment=Assignment(partial(_first, assign), partial(_next, assign)),
+        assignment=Assignment(lambda start, slot, key: assign(start, slot, None, key), assign_next),
         picture=scene.inside(environment.picture, "inner"),
         announce=announce_inside(environment, "inner"),
         host=environment.host,
@@ -150,14 +158,6 @@ def whole_rounds(skill: SkillSpec, episodes: int) -> int:
     return -(-episodes // count) * count
 
 
-def _draw_one_hot(size: int, key: Key) -> Array:
-    return jax.nn.one_hot(jax.random.randint(key, (), 0, size), size)
-
-
-def _list_one_hot(size: int) -> np.ndarray:
-    return np.eye(size, dtype=np.float32)
-
-
 def _draw_direction(size: int, key: Key) -> Array:
     normal = jax.random.normal(key, (size,))
     return normal / jnp.linalg.norm(normal)
@@ -170,58 +170,18 @@ def _list_directions(size: int) -> np.ndarray:
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
-KINDS = {"one-hot": Kind(_draw_one_hot, _list_one_hot), "sphere": Kind(_draw_direction, _list_directions)}
-
-
-def _skill_of_turn(skills: Array, turn: Array) -> Array:
-    return skills[turn % skills.shape[0]]
+KINDS = {
+    "one-hot": Kind(
+        lambda size, key: jax.nn.one_hot(jax.random.randint(key, (), 0, size), size),
+        lambda size: np.eye(size, dtype=np.float32),
+    ),
+    "sphere": Kind(_draw_direction, _list_directions),
+}
 
 
 def _reset(environment: Environment, begin: Callable, draw: Callable, key: Key) -> tuple[SkillState, Step]:
     reset_key, skill_key = jax.random.split(key)
     return begin(environment.reset(reset_key), draw(skill_key), jnp.zeros((), jnp.int32))
-
-
-def _first(assign: Callable, start: tuple[SkillState, Step], slot: Array, key: Key | None) -> tuple[SkillState, Step]:
-    return assign(start, slot, None, key)
-
-
-def _next(assign: Callable, start: tuple[SkillState, Step], last: SkillState, key: Key) -> tuple[SkillState, Step]:
-    return assign(start, last.turn + 1, last.inner, key)
-
-
-def _assign(
-    inner: Assignment | None,
-    choose: Callable,
-    begin: Callable,
-    start: tuple[SkillState, Step],
-    turn: Array,
-    last: EnvState | None,
-    key: Key | None,
-) -> tuple[SkillState, Step]:
-    """Begin an episode from a start state: by the wrapped environment's assignment, if there is one, then the skill.
-
-    Args:
-      inner: assignment of the wrapped environment.
-      choose: turn, and a key or None -> skill.
-      begin: `_start`.
-      start: the start state.
-      turn: as in `SkillState`.
-      last: state in which the wrapped environment's episode before ended; None for the first of a slot.
-      key: None if the result depends on the start state and the turn only.
-    """
-    begun, skill_key = (start[0].inner, start[1]), key
-    if inner is not None:
-        inner_key, skill_key = (None, None) if key is None else jax.random.split(key)
-        if last is None or inner_key is None:
-            begun = inner.first(begun, turn, inner_key)
-        else:
-            begun = inner.next(begun, last, inner_key)
-    return begin(begun, choose(turn, skill_key), turn)
-
-
-def _choose(draw: Callable, skill_of_turn: Callable, balanced: bool, turn: Array, key: Key | None) -> Array:
-    return skill_of_turn(turn) if balanced or key is None else draw(key)
 
 
 def _start(with_previous: bool, start: tuple[EnvState, Step], skill: Array, turn: Array) -> tuple[SkillState, Step]:
@@ -245,8 +205,4 @@ def _step(environment: Environment, state: SkillState, action: Array, key: Key) 
 
 
 def _with_skill(step: Step, state: SkillState) -> Step:
-    return step._replace(
-        observation=step.observation._replace(skill=state.skill),
-        final_observation=step.final_observation._replace(skill=state.skill),
-        episode_return=state.episode_return,
-    )
+    return step.observing(skill=state.skill)._replace(episode_return=state.episode_return)

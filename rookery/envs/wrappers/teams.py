@@ -9,16 +9,11 @@ import jax.numpy as jnp
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step, Team, parameterize_inside
 from rookery.types import Array, Key
 
-AGENT = "agent"
-"""The name of the agent of a single-agent environment that is wrapped as a team."""
+AGENT = "agent"  # the name of the agent of a single-agent environment that is wrapped as a team
 
 
 def check_alone(spec: EnvSpec) -> None:
-    """Check that an environment is a single-agent environment.
-
-    Raises:
-      ValueError: it is a multi-agent environment; the message names it and the run kinds that support it.
-    """
+    """Raise a ValueError, which names the run kinds for teams, if an environment is a multi-agent environment."""
     if spec.team is not None:
         raise ValueError(
             f"{spec.name} is a multi-agent environment with {len(spec.team.names)} agents; "
@@ -97,8 +92,4 @@ def _add_agent_axis(step: Step) -> Step:
 
 
 def _add_index(step: Step) -> Step:
-    index = jnp.eye(step.reward.shape[0])
-    return step._replace(
-        observation=step.observation._replace(agent=index),
-        final_observation=step.final_observation._replace(agent=index),
-    )
+    return step.observing(agent=jnp.eye(step.reward.shape[0]))

@@ -18,10 +18,8 @@ from rookery.types import Array, Key, PyTree
 class TimeLimitState(NamedTuple):
     """State of the wrapped environment, and the step counter."""
 
-    inner: EnvState
-    """State of the wrapped environment."""
-    time: Array
-    """Steps since the reset, `[]` int32."""
+    inner: EnvState  # state of the wrapped environment
+    time: Array  # steps since the reset, `[]` int32
 
 
 def limit_episode(environment: Environment, length: int) -> Environment:
@@ -57,10 +55,7 @@ def limit_episode(environment: Environment, length: int) -> Environment:
         picture=scene.inside(environment.picture, "inner"),
         announce=announce_inside(environment, "inner"),
         parameterize=parameterize_inside(environment, partial(limit_episode, length=length)),
-        settings={
-            **environment.settings,
-            "environment": {**environment.settings.get("environment", {}), "episode_length": length},
-        },
+        settings=environment.recorded(episode_length=length),
     )
 
 
@@ -82,7 +77,7 @@ def _timed_step(
 
 
 def _broken_where(broken: Array, step: Step) -> Step:
-    """End an episode as broken if `broken`, `[]` bool; the numbers of its observation are kept."""
+    """End an episode as broken if `broken`, `[]` bool; the numbers of its observation and descriptor are kept."""
     return step._replace(
         reward=jnp.where(broken, 0.0, step.reward),
         terminated=step.terminated | broken,
@@ -173,23 +168,14 @@ def _guarded_step(environment: Environment, state: EnvState, action: Array, key:
     state, step = _in_float32(environment.step, state, action, key)
     # Not its measures, which training need not compute: they only spoil what is computed from them.
     broken = step.broken | ~trees.all_finite((step.reward, step.final_observation, step.descriptor))
-    clean = partial(jax.tree.map, _replace_nonfinite)
-    return state, step._replace(
+    clean = partial(jax.tree.map, partial(jnp.nan_to_num, posinf=0.0, neginf=0.0))
+    return state, _broken_where(broken, step)._replace(
         observation=clean(step.observation),
-        reward=jnp.where(broken, 0.0, step.reward),
-        terminated=step.terminated | broken,
-        truncated=step.truncated & ~broken,
         final_observation=clean(step.final_observation),
         descriptor=clean(step.descriptor),
-        broken=broken,
-        measures=jax.tree.map(partial(jnp.where, broken, 0.0), step.measures),
     )
 
 
 def _in_float32(function: Callable[..., tuple[EnvState, Step]], *arguments: PyTree) -> tuple[EnvState, Step]:
     with jax.default_matmul_precision("highest"):
         return function(*arguments)
-
-
-def _replace_nonfinite(values: Array) -> Array:
-    return jnp.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)

@@ -33,7 +33,6 @@ class Settings:
     and this one does not."""
 
     def __post_init__(self) -> None:
-        """Check the numbers, and expand the paths."""
         check_fields(self)
         expand_paths(self, "init_from", "replay_schedule")
 

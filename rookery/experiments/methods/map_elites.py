@@ -35,7 +35,6 @@ class Searched:
     evaluation: EvaluationConfig = field(default=EvaluationConfig(eval_episodes=4))
 
     def __post_init__(self) -> None:
-        """Check the numbers, and expand the paths."""
         check_fields(self)
         expand_paths(self, "init_from")
 
@@ -63,13 +62,11 @@ def search(
     ranked: bool = False,
     sizes: Mapping[str, int] = MappingProxyType({}),
 ) -> Built:
-    """Build a search of a repertoire without agents.
+    """Build a search of a repertoire without agents, whose settings are `Searched`.
 
     Args:
-      spec: the run; its settings are `Searched`.
-      over: see `Method.build`.
-      emitter: takes the scoring, the settings and the placement, and returns the emitter.
-      ranked: whether the emitter ranks genotypes by their improvement over a cell's threshold.
+      emitter: takes the scoring, the settings and the placement.
+      ranked: whether it ranks genotypes by their improvement over a cell's threshold.
       sizes: further sizes that the devices must divide.
     """
     settings: Searched = spec.method

@@ -34,7 +34,6 @@ class Settings:
     islands: IslandsConfig = field(default_factory=IslandsConfig)
 
     def __post_init__(self) -> None:
-        """Check the numbers, and expand the paths."""
         check_fields(self)
         expand_paths(self, "init_from")
 

@@ -31,14 +31,7 @@ class Settings(Varied):
 
 
 def search(spec: RunSpec, over: Mesh | None, make: Callable[..., Emitter], config: PgaMeConfig | DcrlMeConfig) -> Built:
-    """Build a search with variation and the gradient of critics.
-
-    Args:
-      spec: the run; its settings are `Varied`.
-      over: see `Method.build`.
-      make: `pga_me` or `dcrl_me`.
-      config: its config.
-    """
+    """Build a search with variation and the gradient of critics, by `pga_me` or `dcrl_me` with its config."""
 
     def emitter(scored: Scoring, settings: Varied, placement: Placement) -> Emitter:
         return make(scored, settings.batch_size, config, settings.policy, settings.variation, placement)

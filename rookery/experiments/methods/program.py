@@ -36,7 +36,6 @@ class Settings:
     """Parameters of the function, each as name=value."""
 
     def __post_init__(self) -> None:
-        """Check the types."""
         check_fields(self)
 
 
@@ -54,22 +53,13 @@ def build(spec: RunSpec[Settings], _: Schedule | None, over: Mesh | None, popula
 
 
 def of_program(program: Program, over: Mesh) -> Built:
-    """The parts of a run, from its program.
-
-    Args:
-      program: as it was built in Python.
-      over: the devices to bind it to.
-    """
+    """The parts of a run, from its program as it was built in Python."""
     program = layout.place(program, over)
     return Built(program, over, program.space, program.learner)
 
 
 def make(factory: str, options: dict[str, Any]) -> Program:
-    """Build the program of a user-defined factory.
-
-    Args:
-      factory: `package.module:function` or `path/to/file.py:function`.
-      options: keyword arguments of the factory.
+    """Build the program of a factory, `package.module:function` or `path/to/file.py:function`, with these options.
 
     Raises:
       ValueError: the name has another form; the module, the file or the function does not exist, or the function has no
@@ -91,18 +81,14 @@ def make(factory: str, options: dict[str, Any]) -> Program:
     raise ValueError(f"the factory {factory} returned {text}, not a rookery.Program; {remedy.format(factory=factory)}.")
 
 
-def check_program(program: Any) -> None:
-    """Check that a program is to be run.
-
-    Raises:
-      TypeError: it is something else; the message contains the remedy.
-    """
+def check_program(program: object) -> None:
+    """Raise a TypeError, with the remedy, if a program is something else."""
     if not isinstance(program, Program):
         text, remedy = _instead(program)
         raise TypeError(f"run needs a rookery.Program, got {text}; {remedy.format(factory='FILE:FUNCTION')}.")
 
 
-def _instead(found: Any) -> tuple[str, str]:
+def _instead(found: object) -> tuple[str, str]:
     """What was found in the place of a program, and the remedy."""
     default = type_of(found), "build one by rookery.pbt(learner) or rookery.Program(init, step, ...)"
     return next(((text, remedy) for kind, text, remedy in _REMEDIES if isinstance(found, kind)), default)

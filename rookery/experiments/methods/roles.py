@@ -95,8 +95,7 @@ def _with_opponents(settings: Settings, fitness: str | None, best_by: str | None
     return dataclasses.replace(settings, rating_opponents=opponents)
 
 
-_OPPONENTS = 4
-"""Default number of opponents of a rating; more cost evaluations, and average over more styles of play."""
+_OPPONENTS = 4  # default number of opponents of a rating; more cost evaluations, and average over more styles of play
 
 
 def describe(spec: RunSpec[Settings]) -> str:

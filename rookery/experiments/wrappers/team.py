@@ -6,10 +6,9 @@ from typing import Any, Literal
 from rookery.agents.multi_agent import independent, shared
 from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.wrappers.teams import as_team, identify
-from rookery.experiments.agents import AgentRow, Wrapper
+from rookery.experiments.agents import Wrapper
 from rookery.experiments.config import EnvironmentConfig, Rule
 from rookery.factories import check_fields
-from rookery.hyperparams import Space
 from rookery.learners.on_policy import OnPolicyConfig
 
 
@@ -24,7 +23,6 @@ class Settings:
     """With shared parameters, prepend a one-hot index of the agent in the team to its observation."""
 
     def __post_init__(self) -> None:
-        """Check the words."""
         check_fields(self)
 
 
@@ -33,16 +31,8 @@ def _environment(environment: Environment, settings: Settings) -> Environment:
     return identify(team) if settings.parameters == "shared" and settings.identify else team
 
 
-def _agent(agent: Any, spec: EnvSpec, settings: Settings) -> Any:
+def _agent(agent: object, spec: EnvSpec, settings: Settings) -> Any:
     return {"independent": independent, "shared": shared}[settings.parameters](agent, spec)
-
-
-def _sharing(spec: EnvSpec, settings: Settings) -> int:
-    return len(spec.team.names) if spec.team and settings.parameters == "shared" else 1
-
-
-def _space(row: AgentRow) -> Space:
-    return row.team_space or row.space
 
 
 WRAPPER = Wrapper(
@@ -52,10 +42,10 @@ WRAPPER = Wrapper(
     sources=("de Witt 2020 (arXiv:2011.09533)",),
     settings=Settings(),
     on_policy=True,
-    space=_space,
+    space=lambda row: row.team_space or row.space,
     environment=_environment,
     agent=_agent,
-    sharing=_sharing,
+    sharing=lambda spec, settings: len(spec.team.names) if spec.team and settings.parameters == "shared" else 1,
     defaults={
         "environment": EnvironmentConfig(env="pursuit_continuous"),
         "learner": OnPolicyConfig(num_envs=32),

@@ -41,8 +41,7 @@ class _Artists(NamedTuple):
 
     discs: "list[Circle]"
     noses: "list[Polygon]"
-    reaches: "list[Circle | None]"
-    """None for a body without a reach beyond its disc."""
+    reaches: "list[Circle | None]"  # None for a body without a reach beyond its disc
     crosses: "list[Line2D]"
     trails: "LineCollection"
     step: "Text"
@@ -52,8 +51,7 @@ class _Artists(NamedTuple):
 class _Return(NamedTuple):
     """A shown return."""
 
-    values: np.ndarray
-    """Cumulative, `[T]`."""
+    values: np.ndarray  # cumulative, `[T]`
     colour: str
 
 
@@ -78,12 +76,8 @@ def animate(
         the start state.
       returns: name -> `[T]`; one per body in their order, or any other number, which is then shown without colours.
       path: file to write: a `.gif`, or a `.mp4` where the program ffmpeg is installed.
-      title: title of the animation.
       frames_per_second: at least 1.
       most_frames: largest number of frames, at least 2; of a longer episode every k-th step is drawn, and the last.
-
-    Returns:
-      The path.
 
     Raises:
       ValueError: the path has another suffix, ffmpeg is missing, an argument is below its minimum, or there are no

@@ -30,17 +30,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.text import Text
 
-MOST_PAIRS = 6
-"""More pairs are drawn as a matrix."""
+MOST_PAIRS = 6  # more pairs are drawn as a matrix
 _MOST_LINES = 3  # of a label; the table has the full text
 
 
 def check_format(path: str | Path) -> None:
-    """Check that a figure can be written in the format that the path's suffix names.
-
-    Raises:
-      ValueError: matplotlib does not support the format.
-    """
+    """Check that matplotlib supports the format that the path's suffix names; ValueError where it does not."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     formats, suffix = sorted(FigureCanvasAgg.get_supported_filetypes()), Path(path).suffix[1:]
@@ -55,14 +50,7 @@ def draw_comparison(comparison: Comparison, path: str | Path) -> Path:
     diverged run continues after its end with the worst fitness, and a dashed line marks the common budget if budgets
     were unequal. Right: the interquartile mean at the common budget, or over fresh episodes, with its 95 % interval,
     best group on top; its labels explain the colours of both panels. Below: the probability of improvement of each
-    pair, as a matrix if there are more than six pairs.
-
-    Args:
-      comparison: result of `compare`.
-      path: file to write; its suffix is the format.
-
-    Returns:
-      The path.
+    pair, as a matrix if there are more than six pairs. The suffix of `path` is the format, and its path is returned.
 
     Raises:
       ValueError: the file cannot be written, or matplotlib does not support the format.

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-REPERTOIRE = REPERTOIRE_METRICS
-"""Columns of `metrics.csv` in a run with a repertoire, and their labels."""
+REPERTOIRE = REPERTOIRE_METRICS  # columns of `metrics.csv` in a run with a repertoire, and their labels
 _TEAM = "team"  # the panel of a team's fitness
 _MOST_OF_SKILLS = 2  # panels
 
@@ -54,9 +53,6 @@ def draw_curves(run_dir: str | Path) -> Path:
     show those of accuracy, return and diversity return that are not the fitness. For a team the first panel shows the
     return of each agent, and panels below show fitness and episode length. One panel per hyper-parameter that
     varied shows its values over generations on a separate scale, coloured by the rank of the member.
-
-    Returns:
-      The figure's path.
 
     Raises:
       ValueError: the folder is not a run, or no generation is finished.

@@ -30,9 +30,6 @@ def draw_repertoire(run_dir: str | Path) -> Path:
     is drawn as a strip, two as a map of the cells. With more, each panel shows a pair of the first six dimensions,
     divided into bins that show the best fitness of all elites whose descriptors are in the bin.
 
-    Returns:
-      The figure's path.
-
     Raises:
       ValueError: the folder is not a run, has no repertoire, or has a table that cannot be read.
     """
@@ -67,16 +64,8 @@ def summary(repertoire: Repertoire) -> str:
 
 
 def colours_of(repertoire: Repertoire, least: float | None = None, greatest: float | None = None) -> "ScalarMappable":
-    """The colour map of fitness; masked values get the pale colour of empty cells.
-
-    Args:
-      repertoire: the repertoire.
-      least: fitness at the dark end; None for the lowest of all elites.
-      greatest: fitness at the bright end; None for the highest of all elites.
-
-    Returns:
-      A matplotlib `ScalarMappable`.
-    """
+    """The colour map of fitness from `least` to `greatest`, by default the lowest and the highest of all elites; masked
+    values get the pale colour of empty cells."""
     import matplotlib
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize

@@ -33,12 +33,9 @@ _MANY = 60  # trajectories above which lines are thinner
 class View(NamedTuple):
     """The drawn part of the plane."""
 
-    ends: np.ndarray
-    """`[2, 2]`, lower and upper ends of both axes."""
-    limits: np.ndarray | None
-    """`[2, 2]`, lower and upper limits of the descriptor; None if unknown."""
-    equal: bool
-    """Whether both axes have the same unit."""
+    ends: np.ndarray  # `[2, 2]`, lower and upper ends of both axes
+    limits: np.ndarray | None  # `[2, 2]`, lower and upper limits of the descriptor; None if unknown
+    equal: bool  # whether both axes have the same unit
 
     @property
     def zoomed(self) -> bool:
@@ -58,9 +55,6 @@ def draw_skills(run_dir: str | Path) -> Path:
     dot marks the end of an episode, and rings mark the start states. For a descriptor that is the mean over an episode,
     the mean up to each step is drawn, fainter at early steps. The view shows the descriptor's limits, or zooms in where
     the trajectories cover less than two fifths of them.
-
-    Returns:
-      The figure's path.
 
     Raises:
       ValueError: the folder is not a run, has no trajectories, or has a table that cannot be read.
@@ -85,7 +79,9 @@ def draw_trajectories(axes: "Axes", trajectories: Sequence[Trajectory], descript
         _draw_starts(axes, trajectories)
     _frame(axes, view, descriptor)
     if len(colours) <= _MOST_LISTED:
-        _list_skills(axes)
+        place = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5)}
+        legend = axes.legend(title="skill", frameon=False, fontsize=8, title_fontsize=9, **place)
+        legend.get_title().set_color(INK)
     else:
         _draw_bar(axes, colours)
 
@@ -106,13 +102,8 @@ def view_of(trajectories: Sequence[Trajectory], descriptor: Dimensions) -> View:
 def _ends(spanned: np.ndarray, limits: np.ndarray | None, equal: bool) -> np.ndarray:
     """Lower and upper ends of some axes, `[2, axes]`.
 
-    Args:
-      spanned: `[2, axes]`, minimum and maximum of the points.
-      limits: `[2, axes]`; points beyond them are drawn as well.
-      equal: whether the axes have the same unit, so that the view zooms in on both or on none.
-
-    Returns:
-      The ends.
+    `spanned` are the minimum and maximum of the points `[2, axes]`; points beyond the `limits` `[2, axes]` are drawn as
+    well. Axes with an `equal` unit are both zoomed in on, or none.
     """
     size = spanned[1] - spanned[0]
     if limits is None:
@@ -154,7 +145,6 @@ def figure_size(view: View, size: int) -> tuple[float, float]:
 
 
 def _colours(skills: Sequence[int]) -> dict[int, Colour]:
-    """Skill -> colour."""
     import matplotlib
 
     if len(skills) <= len(PALETTE):
@@ -218,13 +208,6 @@ def _label(name: str, kind: str) -> str:
     """Label of an axis; without "final", since all states of an episode are drawn."""
     name = wrapped(name.removeprefix("final "), 50)
     return f"{name},\nmean of the steps so far" if kind == "mean" else name
-
-
-def _list_skills(axes: "Axes") -> None:
-    legend = axes.legend(
-        title="skill", loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=8, title_fontsize=9
-    )
-    legend.get_title().set_color(INK)
 
 
 def _draw_bar(axes: "Axes", colours: Mapping[int, Colour]) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -105,18 +105,9 @@ def count_whole(axes: "Axes") -> None:
 
 
 def draw_estimate(
-    axes: "Axes", steps: np.ndarray, estimate: "Estimate", colour: str, alpha: float = 0.15, **line: Any
+    axes: "Axes", steps: np.ndarray, estimate: "Estimate", colour: str, alpha: float = 0.15, **line: object
 ) -> None:
-    """Draw a curve and the band of its interval, where it has one.
-
-    Args:
-      axes: the axes.
-      steps: `[G]`, places along the horizontal axis.
-      estimate: of `[G]`.
-      colour: of the curve and the band.
-      alpha: opacity of the band, in [0, 1].
-      **line: further properties of the curve, of matplotlib's `plot`.
-    """
+    """Draw a curve `[G]` at `steps` `[G]`, and the band of its interval, where it has one; `alpha` is its opacity."""
     axes.plot(steps, estimate.value, color=colour, **{"linewidth": 1.8, **line})
     if estimate.has_interval:
         axes.fill_between(steps, estimate.low, estimate.high, color=colour, alpha=alpha, linewidth=0)

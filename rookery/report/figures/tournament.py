@@ -12,21 +12,11 @@ from rookery.storage.played import Tournament
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MOST_NUMBERS = 10
-"""Cells contain their numbers up to this number of members and of opponents."""
+_MOST_NUMBERS = 10  # cells contain their numbers up to this number of members and of opponents
 
 
 def draw_tournament(result: Tournament, path: str | Path, title: str = "") -> Path:
-    """Draw one heat map per role: members from the highest rating down, opponents by the mean return against them.
-
-    Args:
-      result: of the tournament.
-      path: file to write.
-      title: above the figure.
-
-    Returns:
-      The path.
-    """
+    """Draw one heat map per role: members from the highest rating down, opponents by the mean return against them."""
     roles, size, opponents = result.returns.shape
     columns = min(roles, 2)
     width, height = (max(3.8, 1.6 + 0.42 * opponents), max(2.6, 1.2 + 0.36 * size))

@@ -32,11 +32,8 @@ _OF_REPERTOIRE = ("max_fitness", "qd_score")
 
 
 def chapters(record: RunRecord) -> JsonObject:
-    """All sections of a run; those that do not apply to the run are None.
-
-    Raises:
-      ValueError: no generation is finished yet, or a table is damaged.
-    """
+    """All sections of a run, None where they do not apply; a ValueError if no generation is finished yet, or a table is
+    damaged."""
     check_metrics(record)
     return {
         **head(record),
@@ -51,11 +48,7 @@ def chapters(record: RunRecord) -> JsonObject:
 
 
 def check_metrics(record: RunRecord) -> None:
-    """Check that a run has a finished generation with all columns that a page needs.
-
-    Raises:
-      ValueError: no generation is finished yet, or the table is damaged.
-    """
+    """Raise ValueError if no generation of a run is finished, or its table lacks a column that a page needs."""
     needed = _NEEDED + _OF_REPERTOIRE * ("coverage" in record.metrics)
     check_columns(record.folder.metrics_file, record.metrics, needed, "put a copy of the file back")
 
@@ -187,12 +180,10 @@ def _episodes(recorded: Episodes | None) -> JsonObject | None:
         return None
     names = ("kind", "scenery", "shapes", "names", "episodes", "generation", "seed")
     header = {name: recorded.header.get(name) for name in names}
-    return header | {"secondsPerStep": recorded.header.get("seconds_per_step"), **_frames(recorded)}
-
-
-def _frames(recorded: Episodes) -> JsonObject:
     if "film" in recorded.arrays:
-        film = base64.b64encode(recorded.arrays["film"].tobytes()).decode()
-        return {"film": f"data:image/gif;base64,{film}", "arrays": {}}
-    arrays = {name: (rounded if name in _ROUNDED else packed)(array) for name, array in recorded.arrays.items()}
-    return {"film": None, "arrays": arrays}
+        film = f"data:image/gif;base64,{base64.b64encode(recorded.arrays['film'].tobytes()).decode()}"
+        arrays = {}
+    else:
+        film = None
+        arrays = {name: (rounded if name in _ROUNDED else packed)(array) for name, array in recorded.arrays.items()}
+    return header | {"secondsPerStep": recorded.header.get("seconds_per_step"), "film": film, "arrays": arrays}

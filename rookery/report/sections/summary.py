@@ -42,8 +42,7 @@ PHASES = ("seconds", "seconds_tables", "seconds_checkpoint")
 """Columns of `metrics.csv` that add up to the wall time of a generation; older runs have only the first."""
 _SHOWN_ELSEWHERE = {"kind", "space", DEFAULTS, SCALES, SCHEDULE, DESCRIPTOR, INDEPENDENT, KEYS, ISLAND}
 _WITHOUT_EFFECT = {"run.run_dir", "run.overwrite", "run.quiet", "run.live"}  # no effect on results
-_ENDS = ("ended", "failed")
-"""Events after which a run does not go on by itself."""
+_ENDS = ("ended", "failed")  # events after which a run does not go on by itself
 _PROBLEMS = {
     "diverged": "members whose fitness was not finite",
     "rejected": "genotypes or descriptors that were not finite, and were rejected",
@@ -55,11 +54,7 @@ _PROBLEMS = {
 
 
 def head(record: RunRecord) -> JsonObject:
-    """The head of a run's page, as JSON values.
-
-    Raises:
-      ValueError: no generation is finished yet, or a table is damaged.
-    """
+    """The head of a run's page, as JSON values; the errors are those of `chapters`."""
     config, journal, metrics, seeds = record.config, record.journal, record.metrics, record.seeds
     return {
         "name": record.name,
@@ -104,12 +99,7 @@ def _settings_title(config: Settings) -> str:
 
 
 def space(config: Settings, hyper: Mapping[str, np.ndarray] = MappingProxyType({})) -> list[list[str]]:
-    """Each hyper-parameter, and its value or how the values of the members are chosen.
-
-    Args:
-      config: of the run.
-      hyper: name -> the hyper-parameters of the members in each generation, `[G, P]`.
-    """
+    """Each hyper-parameter, and its value or how the values of the members `hyper`, name -> `[G, P]`, are chosen."""
     scheduled = part(part(config, SCHEDULE), "values")
     selects = "draw_hyper" not in config and part(config, "pbt").get("exploit") != "none"
 
@@ -238,17 +228,12 @@ def facts(
 
 
 def evaluated(config: Settings, episodes: Table) -> list[list[str]]:
-    """The result of the new episodes of the best member (`rookery evaluate`), with its interval; [] without any.
-
-    Args:
-      config: of the run.
-      episodes: of `evaluation.csv`.
-    """
+    """The result of the new episodes of the best member in `evaluation.csv`, with its interval; [] without any."""
     chosen = objective(config)
     scores = episodes.get(f"{MEASURE}{chosen}" if chosen else RETURN, np.zeros(0))
     if not len(scores) or not np.isfinite(scores).all():
         return []
-    found = estimate(mean, {"": np.asarray(scores)}).item()
+    found = estimate(mean, scores).item()
     which = f"member {episodes['member'][0]:.0f} after generation {episodes['generation'][0]:.0f}"
     interval = f", 95 % interval {number(found.low)} to {number(found.high)}" if found.has_interval else ""
     text = f"{chosen or RETURN} {number(found.value)} in {counted(len(scores), 'new episode')}{interval} ({which})"

@@ -12,7 +12,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -40,21 +40,16 @@ INSTALL = 'pip install "rookery[brax]"'
 class StateReaders(NamedTuple):
     """Functions that compute a task's outputs from Brax's `State` after a reset (except the reward) or a step."""
 
-    observation: Callable[[BraxState], Array]
-    """-> `[O]` float32."""
-    reward: Callable[[BraxState], Array]
-    """-> `[]` float32."""
-    descriptor: Callable[[PyTree], Array]
-    """-> `[D]` float32."""
+    observation: Callable[[BraxState], Array]  # -> `[O]` float32
+    reward: Callable[[BraxState], Array]  # -> `[]` float32
+    descriptor: Callable[[PyTree], Array]  # -> `[D]` float32
 
 
 class Descriptor(NamedTuple):
     """The descriptor of a user-defined environment."""
 
-    spec: DescriptorSpec
-    """Meaning and limits."""
-    function: Callable[[PyTree], Array]
-    """Brax's `State` -> `[D]`."""
+    spec: DescriptorSpec  # meaning and limits
+    function: Callable[[PyTree], Array]  # the suite's `State` -> `[D]`
 
 
 class Variant(NamedTuple):
@@ -189,7 +184,12 @@ def load(name: str, backend: str, **options: object) -> Any:
     allowed = ONLY_BACKENDS.get(name, BACKENDS)
     if backend not in allowed:
         raise ValueError(f"Brax's {name} does not run on backend {backend!r}; use one of {list(allowed)}.")
-    envs = _import_envs()
+    try:  # without its output: messages about the optional Warp, and jaxopt's deprecation warning
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore", DeprecationWarning)
+            from brax import envs
+    except ImportError as error:
+        raise ImportError(f"this task needs Brax, which cannot be imported ({error}); install it: {INSTALL}") from error
     patches.apply()
     with quiet_model_load():
         try:
@@ -198,17 +198,6 @@ def load(name: str, backend: str, **options: object) -> Any:
             raise ValueError(f"Brax has no environment {name!r}; `rookery envs` lists the supported ones.") from error
         except TypeError as error:
             raise ValueError(f"Brax's {name} does not take the options {sorted(options)}: {error}.") from error
-
-
-def _import_envs() -> ModuleType:
-    """Import `brax.envs` without its output: messages about the optional Warp, and jaxopt's deprecation warning."""
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore", DeprecationWarning)
-            from brax import envs
-    except ImportError as error:
-        raise ImportError(f"this task needs Brax, which cannot be imported ({error}); install it: {INSTALL}") from error
-    return envs
 
 
 @contextlib.contextmanager
@@ -268,7 +257,8 @@ def _step(
     step = base.next_step(readers.observation(after), readers.reward(after), done, readers.descriptor(after))
     if measures:
         step = step._replace(measures={"distance": rewards.distance(state, after.pipeline_state)})
-    return rewards.Measured(after.pipeline_state, step, rewards.parts_in(parts, after))
+    measured = {weight: jnp.asarray(after.metrics[metric], jnp.float32) for weight, metric in parts.items()}
+    return rewards.Measured(after.pipeline_state, step, measured)
 
 
 def native_observation(state: BraxState) -> Array:

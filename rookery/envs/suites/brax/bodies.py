@@ -32,31 +32,23 @@ _GOAL_COLOUR = (0.1, 0.6, 0.3, 0.6)
 
 
 def picture(brax_env: BraxRobot, goal: tuple[float, float] | None = None) -> Picture:
-    """Build the picture of a Brax environment.
-
-    Args:
-      brax_env: Brax's environment, with the task's modifications.
-      goal: x and y in metres of a goal on the ground that is not in the model; drawn as a flat disc.
-    """
-    goal_shapes = () if goal is None else (_goal(goal),)
-    return Picture(bodies=bodies, shapes=(*shapes(brax_env.sys.mj_model), *goal_shapes), seconds=_number(brax_env.dt))
+    """The picture of a Brax environment with the task's modifications, and a flat disc at x and y in metres of a goal
+    that is not in the model."""
+    found = shapes(brax_env.sys.mj_model)
+    if goal is not None:
+        size, upright = (_GOAL_RADIUS, _GOAL_HEIGHT / 2), (1.0, 0.0, 0.0, 0.0)
+        found += (Shape(-1, "cylinder", size, (*goal, _GOAL_HEIGHT / 2), upright, _GOAL_COLOUR, "goal"),)
+    return Picture(bodies=bodies, shapes=found, seconds=_number(brax_env.dt))
 
 
 def shapes(model: MujocoModel) -> tuple[Shape, ...]:
-    """Convert the visible geometries of a model; those of body 0 are floors, walls and rails.
-
-    Args:
-      model: MuJoCo's model; its bodies from 1 on are Brax's links, in the same order.
-    """
+    """The visible geometries of a model, whose bodies from 1 on are Brax's links; those of body 0 are floors, walls and
+    rails."""
     return tuple(_shape(model, geom) for geom in range(model.ngeom) if _is_visible(model, geom))
 
 
 def bodies(state: Physics) -> Pose:
-    """Poses of the links; on `mjx` they are one physics step behind the joint coordinates.
-
-    Args:
-      state: Brax's pipeline state, of any backend.
-    """
+    """Poses of the links in a pipeline state; on `mjx` they are one physics step behind the joint coordinates."""
     return Pose(jnp.asarray(state.x.pos, jnp.float32), jnp.asarray(state.x.rot, jnp.float32))
 
 
@@ -89,11 +81,6 @@ def _mesh_centre(model: MujocoModel, geom: int) -> np.ndarray:
     centre = model.geom_aabb[geom, :3]
     turned = centre + 2.0 * np.cross(vector, np.cross(vector, centre) + w * centre)
     return model.geom_pos[geom] + turned
-
-
-def _goal(position: tuple[float, float]) -> Shape:
-    size = (_GOAL_RADIUS, _GOAL_HEIGHT / 2)
-    return Shape(-1, "cylinder", size, (*position, _GOAL_HEIGHT / 2), (1.0, 0.0, 0.0, 0.0), _GOAL_COLOUR, "goal")
 
 
 def _numbers(row: Iterable[float]) -> tuple[Any, ...]:

@@ -24,26 +24,18 @@ PLANE, SPHERE, CAPSULE = 0, 2, 3  # MuJoCo's `mjtGeom`
 class Feet(NamedTuple):
     """The F feet of a robot as spheres and capsules attached to links; constants of the model."""
 
-    links: np.ndarray
-    """Index of the link of each foot, `[F]` int."""
-    centres: np.ndarray
-    """Centre of each foot in the link's frame, metres, `[F, 3]`."""
-    axes: np.ndarray
-    """Half the capsule's length along its axis, in the link's frame, metres, `[F, 3]`; 0 for a sphere."""
-    radii: np.ndarray
-    """Metres, `[F]`."""
-    floor: float
-    """Height of the floor, metres."""
+    links: np.ndarray  # index of the link of each foot, `[F]` int
+    centres: np.ndarray  # centre of each foot in the link's frame, metres, `[F, 3]`
+    axes: np.ndarray  # half the capsule's length along its axis, in the link's frame, metres, `[F, 3]`; 0 for a sphere
+    radii: np.ndarray  # metres, `[F]`
+    floor: float  # height of the floor, metres
 
 
 def ground_contact(feet: int) -> Variant:
     """Variant whose descriptor is the fraction of the episode's steps in which each foot touches the ground.
 
     A foot is in contact if it is less than 5 mm above the floor at the end of a step. The descriptor is `[feet]` in
-    [0, 1].
-
-    Args:
-      feet: number of feet; the loaded model must have the same number.
+    [0, 1]; the loaded model must have the same number of feet.
     """
     spec = base.descriptor_spec("ground contact of each foot", "mean", (0.0,) * feet, (1.0,) * feet)
     names = tuple(f"ground contact of foot {foot + 1}" for foot in range(feet))
@@ -63,10 +55,7 @@ def _contacts(feet: Feet, state: BraxState) -> Array:
 def foot_heights(feet: Feet, positions: Array, rotations: Array) -> Array:
     """Height of each foot's lowest point above the floor, `[F]` in metres, negative below the floor's surface.
 
-    Args:
-      feet: the result of `find_feet`.
-      positions: positions of the links, `[links, 3]`, metres.
-      rotations: unit quaternions (w, x, y, z) of the links, `[links, 4]`.
+    `positions` `[links, 3]` (metres) and `rotations` `[links, 4]` (unit quaternions w, x, y, z) are those of the links.
     """
     w, x, y, z = rotations[feet.links].T
     upwards = jnp.stack([2.0 * (x * z - w * y), 2.0 * (y * z + w * x), 1.0 - 2.0 * (x * x + y * y)], axis=-1)
@@ -76,14 +65,11 @@ def foot_heights(feet: Feet, positions: Array, rotations: Array) -> Array:
 
 
 def find_feet(system: BraxSystem, expected: int) -> Feet:
-    """Find a robot's feet and their geometry.
-
-    Args:
-      system: Brax's system of the loaded model.
-      expected: number of feet of the robot.
+    """Find a robot's feet and their geometry in Brax's system of the loaded model.
 
     Raises:
-      ValueError: the model has no level floor, another number of feet, or feet that are neither sphere nor capsule.
+      ValueError: the model has no level floor, another number of feet than `expected`, or feet that are neither sphere
+        nor capsule.
     """
     model = system.mj_model
     floor, feet = floor_and_feet(model)
@@ -93,13 +79,7 @@ def find_feet(system: BraxSystem, expected: int) -> Feet:
 
 
 def geometry(model: MujocoModel, floor: int, feet: list[int]) -> Feet:
-    """Read the geometry of feet from MuJoCo's model.
-
-    Args:
-      model: MuJoCo's model.
-      floor: geometry id of the floor.
-      feet: geometry ids of the feet, which must be spheres or capsules.
-    """
+    """Read the geometry of feet, spheres or capsules, from MuJoCo's model by the ids of the geometries."""
     if any(model.geom_type[g] not in (SPHERE, CAPSULE) for g in feet):
         raise ValueError("feet must be spheres or capsules; use the task without descriptor.")
     halves = [model.geom_size[g, 1] if model.geom_type[g] == CAPSULE else 0.0 for g in feet]
@@ -118,11 +98,7 @@ def floor_and_feet(model: MujocoModel) -> tuple[int, list[int]]:
     Names of links cannot identify feet, since the ant's lower legs have none. A torso or thigh that collides with the
     floor has child links; arms and heads, which have no child links, do not collide with the floor, nor do walls.
 
-    Args:
-      model: MuJoCo's model.
-
-    Returns:
-      The geometry id of the floor, and those of the feet.
+    Returns their geometry ids.
 
     Raises:
       ValueError: the model has no level floor, or several.

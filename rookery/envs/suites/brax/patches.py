@@ -33,13 +33,8 @@ def segment_sum(data: Array, segment_ids: Array, num_segments: int) -> Array:
     body could not be repeated bit by bit (the ant on an H100). XLA's option `xla_gpu_deterministic_ops` orders it, but
     computed other values (jaxlib 0.11.2).
 
-    Args:
-      data: `[N, ...]`, the forces on parts.
-      segment_ids: `[N]`, the bodies that the parts belong to; others than 0 to num_segments - 1 are left out.
-      num_segments: the number of bodies.
-
-    Returns:
-      `[num_segments, ...]`, the sums.
+    `data` `[N, ...]` are the forces on parts, `segment_ids` `[N]` the bodies that the parts belong to; others than 0 to
+    num_segments - 1 are left out.
     """
     ordered, scattered = (partial(sums, num_segments=num_segments) for sums in (_in_order, jax.ops.segment_sum))
     return jax.lax.platform_dependent(data, segment_ids, cuda=ordered, rocm=ordered, default=scattered)

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 
 from rookery import hyperparams
 from rookery.envs.base import Environment, EnvState, Step
-from rookery.envs.suites.third_party import BraxState
 from rookery.hyperparams import Field, LogUniform, Space
 from rookery.types import Array, Key, Scalar
 
@@ -37,17 +36,11 @@ _PARTS = {
 }
 """Robot -> part of the reward -> its name in Brax's metrics."""
 
-ALL = ("forward", "control", "healthy")
-"""The parts of the reward of an unmodified environment."""
+ALL = ("forward", "control", "healthy")  # the parts of the reward of an unmodified environment
 
 
 def parts_of(robot: str, included: tuple[str, ...] = ALL) -> Mapping[str, str]:
-    """Weight -> name in Brax's metrics of each part of a robot's reward; {} for a robot without parts.
-
-    Args:
-      robot: Brax's name.
-      included: the parts that the task's reward includes.
-    """
+    """Weight -> name in Brax's metrics of each `included` part of a robot's reward; {} for a robot without parts."""
     parts = _PARTS.get(robot, {})
     return {f"{part}_weight": metric for part, metric in parts.items() if part in included}
 
@@ -70,16 +63,10 @@ class Measured(NamedTuple):
 
     state: EnvState
     step: Step
-    parts: Mapping[str, Array]
-    """Weight -> part of the reward, `[]`."""
+    parts: Mapping[str, Array]  # weight -> part of the reward, `[]`
 
 
 MeasuredStepFn = Callable[[EnvState, Array, Key], Measured]
-
-
-def parts_in(parts: Mapping[str, str], after: BraxState) -> Mapping[str, Array]:
-    """The parts of the reward in Brax's `State` after a step."""
-    return {weight: jnp.asarray(after.metrics[metric], jnp.float32) for weight, metric in parts.items()}
 
 
 def distance(before: EnvState, after: EnvState) -> Array:
@@ -88,24 +75,17 @@ def distance(before: EnvState, after: EnvState) -> Array:
 
 
 def with_weights(environment: Environment, advance: MeasuredStepFn) -> Environment:
-    """The environment with the weights that its spec declares, if any, as parameters.
-
-    Args:
-      environment: with the step `unweighted_step`.
-      advance: takes a step without weights.
-    """
+    """The environment, whose step is `unweighted_step`, with the weights that its spec declares as parameters."""
     if environment.spec.parameters is None:
         return environment
-    return environment._replace(parameterize=partial(_weighted, environment, advance))
+    return environment._replace(
+        parameterize=lambda weights: environment._replace(step=partial(_weighted_step, advance, weights))
+    )
 
 
 def unweighted_step(advance: MeasuredStepFn, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
     """The step of Brax's reward."""
     return advance(state, action, key)[:2]
-
-
-def _weighted(environment: Environment, advance: MeasuredStepFn, weights: RewardWeights) -> Environment:
-    return environment._replace(step=partial(_weighted_step, advance, weights))
 
 
 def _weighted_step(

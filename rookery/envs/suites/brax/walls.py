@@ -63,14 +63,10 @@ HEALTHY_HEIGHT = (0.2, 5.0)  # metres; range of the torso's height in the maze, 
 class Wall(NamedTuple):
     """A box's outline from above, in metres."""
 
-    left: float
-    """Smallest x."""
-    right: float
-    """Largest x."""
-    near: float
-    """Smallest y."""
-    far: float
-    """Largest y."""
+    left: float  # smallest x
+    right: float  # largest x
+    near: float  # smallest y
+    far: float  # largest y
 
 
 class Robot(NamedTuple):
@@ -161,7 +157,6 @@ def _with_walls(text: str, model: MujocoModel, spheres: tuple[tuple[str, float],
 
 
 def _find(root: ElementTree.Element, tag: str, name: str | None = None) -> ElementTree.Element:
-    """Find the first element with this tag, and with this name if one is given."""
     found = root.find(f".//{tag}[@name='{name}']" if name else f".//{tag}")
     if found is None:
         raise ValueError(

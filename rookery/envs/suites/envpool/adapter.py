@@ -24,13 +24,10 @@ from rookery.envs.suites.gymnasium import spaces
 from rookery.envs.suites.gymnasium.measures import By, keys_of
 from rookery.factories import check_counts, suggestion
 
-PREFIX = "envpool:"
-"""Begins the names of EnvPool's environments."""
-EXTRA = "envpool"
-"""Extra of this package that installs the suite."""
+PREFIX = "envpool:"  # begins the names of EnvPool's environments
+EXTRA = "envpool"  # extra of this package that installs the suite
 INSTALL = f'pip install "rookery[{EXTRA}]"'
-_OWN_LIMIT = ("MiniGrid-", "BabyAI-")
-"""Begin the names of tasks whose rewards depend on the time limit."""
+_OWN_LIMIT = ("MiniGrid-", "BabyAI-")  # begin the names of tasks whose rewards depend on the time limit
 _RESERVED = (
     *("num_envs", "batch_size", "seed", "env_seed", "max_num_players", "max_episode_steps", "base_path"),
     *("thread_affinity_offset", "gym_reset_return_info"),
@@ -76,7 +73,6 @@ def make(
     """
     envpool, task = _import(), name.removeprefix(PREFIX)
     check_counts(num_threads=1 if num_threads is None else num_threads)
-    build.check_timeout(timeout)
     known = envpool.list_all_envs()
     if task not in known:
         remedy = suggestion(PREFIX + task, [PREFIX + other for other in known], _LIST)
@@ -98,7 +94,7 @@ def make(
     meanings = {measure.name: measure.meaning for measure in measured}
     sizes = spaces.sizes(observed, acted, 0, meanings)
     runner_task = EpisodeSettings(partial(_instance, task, options, threads), sizes, observed, acted, length, measured)
-    pool = HostPool(name, runner_task.sizes, partial(_worker, name, runner_task), 1, timeout)
+    pool = HostPool(name, sizes, lambda number: Worker(partial(Episodes, runner_task), f"{name}-{number}"), 1, timeout)
     return build.environment(spaces.spec(name, observed, acted, length, measures=meanings), pool)
 
 
@@ -135,15 +131,8 @@ def _instance(task: str, options: dict[str, object], threads: int, seeds: Sequen
 
 
 def _ignore_precision() -> None:
-    """Ignore Gymnasium's warning about bounds that EnvPool gives in float64.
-
-    For good and not in a context, since contexts of warnings in several threads disturb each other.
-    """
+    """Ignore Gymnasium's warning about float64 bounds for good: contexts of warnings disturb those of other threads."""
     warnings.filterwarnings("ignore", message=".*precision lowered by casting", category=UserWarning)
-
-
-def _worker(name: str, task: EpisodeSettings, number: int) -> Worker:
-    return Worker(partial(Episodes, task), f"{name}-{number}")
 
 
 @functools.cache

@@ -23,8 +23,7 @@ from rookery.envs.suites.gymnasium.measures import Measure, Sums
 from rookery.envs.suites.gymnasium.spaces import Actions, Observations
 from rookery.types import PyTree
 
-_TOGETHER = 64
-"""Largest number of environments of an instance: they are freed together."""
+_TOGETHER = 64  # largest number of environments of an instance: they are freed together
 
 
 class EpisodeSettings(NamedTuple):
@@ -54,10 +53,8 @@ class _Fresh(NamedTuple):
     """An environment at its start."""
 
     instance: "Instance"
-    number: int
-    """Of the environment in its instance."""
-    features: np.ndarray
-    """The first features, `[O]`."""
+    number: int  # of the environment in its instance
+    features: np.ndarray  # the first features, `[O]`
 
 
 class _Episode:
@@ -124,9 +121,8 @@ class Episodes:
                 continue
             episode.steps += 1
             parts.setdefault(episode.instance, {})[episode.number] = row
-        decoded = np.asarray(
-            self._task.actions.decode(np.where(finite.reshape(-1, *[1] * (actions.ndim - 1)), actions, 0))
-        )
+        given = np.where(finite.reshape(-1, *[1] * (actions.ndim - 1)), actions, 0)
+        decoded = np.asarray(self._task.actions.decode(given))
         for instance, row_of in parts.items():
             instance.send(decoded[list(row_of.values())], np.array(list(row_of), np.int32))
         for instance, row_of in parts.items():
@@ -140,7 +136,7 @@ class Episodes:
                 rows.flags[row] = TERMINATED if terminated[0] else TRUNCATED * bool(over)
                 if self._task.measures:
                     cut = not (terminated[0] or truncated[0])
-                    of_one = _of_one(info), _only(observation)
+                    of_one = {key: value[0] for key, value in info.items() if np.ndim(value)}, _only(observation)
                     rows.measures[row] = episode.sums.step(*of_one, bool(rows.flags[row]), bool(over and cut))
         events = replace_nonfinite(rows)
         self.free([slots[row] for row in np.flatnonzero(rows.flags).tolist()])
@@ -166,11 +162,6 @@ class Episodes:
                 features[int(info["env_id"][0])] = np.array(self._task.observations.encode(_only(observation)))
             found += [_Fresh(instance, number, features[number]) for number in range(len(chunk))]
         return found
-
-
-def _of_one(info: Mapping[str, Any]) -> dict[str, Any]:
-    """The info of a batch of one."""
-    return {key: value[0] for key, value in info.items() if np.ndim(value)}
 
 
 def _only(observation: PyTree) -> PyTree:

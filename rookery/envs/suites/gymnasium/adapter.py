@@ -15,15 +15,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from rookery.envs.base import DescriptorSpec, Environment
 from rookery.envs.host import build
 from rookery.envs.host.base import first_line
 from rookery.envs.host.pool import HostPool
 from rookery.envs.host.workers import ProcessRunner, Worker
 from rookery.envs.rendering.scene import Picture
-from rookery.envs.suites.gymnasium import film, spaces
+from rookery.envs.suites.gymnasium import film, spaces, states
 from rookery.envs.suites.gymnasium.episodes import DescribeFn, Episodes, EpisodeSettings
 from rookery.envs.suites.gymnasium.measures import By, Measure, Source, keys_of, measures_of
 from rookery.factories import RAISED, check_counts, make_importable, place_of, suggestion, type_of
@@ -31,10 +29,8 @@ from rookery.factories import RAISED, check_counts, make_importable, place_of, s
 if TYPE_CHECKING:
     from rookery.envs.suites.gymnasium.spaces import Env
 
-PREFIX = "gym:"
-"""Begins the names of Gymnasium's environments."""
-EXTRA = "gymnasium"
-"""Extra of this package that installs the suite."""
+PREFIX = "gym:"  # begins the names of Gymnasium's environments
+EXTRA = "gymnasium"  # extra of this package that installs the suite
 INSTALL = f'pip install "rookery[{EXTRA}]"'
 
 
@@ -46,21 +42,15 @@ threads on two cores 0.5 ms."""
 class Workers(NamedTuple):
     """How environments are divided among threads or processes."""
 
-    number: int | None
-    """None: one for each core, at most 8."""
-    kind: str
-    """One of "threads" and "processes"."""
-    timeout: float
-    """Seconds after which a reset or step counts as hanging."""
+    number: int | None  # None: one for each core, at most 8
+    kind: str  # one of "threads" and "processes"
+    timeout: float  # seconds after which a reset or step counts as hanging
 
 
 class Factory:
     """Creates environment objects by a function of the user, which must return a new one in each call.
 
     Many episodes run side by side, and one object for two of them would mix them without a word.
-
-    Args:
-      create: the function.
     """
 
     def __init__(self, create: Callable[[], object]):
@@ -73,11 +63,8 @@ class Factory:
         return self.checked(self.create())
 
     def checked(self, env: Any) -> "Env":
-        """An environment object, if it is one and was not created before.
-
-        Raises:
-          ValueError: the object is no environment, or it or the environment in its wrappers was returned before.
-        """
+        """An environment object; a ValueError if it is none, or if it or the environment in its wrappers was created
+        before."""
         gymnasium = _import()
         if not isinstance(env, gymnasium.Env):
             kind = "a vector environment" if isinstance(env, gymnasium.vector.VectorEnv) else type_of(env)
@@ -221,7 +208,10 @@ def _build(
         registered = getattr(env.spec, "id", None) or type(env.unwrapped).__name__
         name = name or f"{PREFIX}{registered}"
         length = build.episode_length(name, _limit(env), episode_length)
-        has_frames, is_own = film.has_frames(env, drawn is not None), _is_own(env)
+        layers = (*states.wrappers(env), env.unwrapped)
+        # Those of Gymnasium do not hang.
+        is_own = all(type(layer).__module__.split(".")[0] == "gymnasium" for layer in layers)
+        has_frames = film.has_frames(env, drawn is not None)
         observed, acted = spaces.observations(env.observation_space, name), spaces.actions(env.action_space, name)
     finally:
         with contextlib.suppress(*RAISED):  # it is discarded
@@ -234,19 +224,8 @@ def _build(
         name, EpisodeSettings(make_env, sizes, observed, acted, describe, length, measured), workers, rows_here
     )
     environment = build.environment(spaces.spec(name, observed, acted, length, descriptor, meanings), pool)
-    return environment._replace(picture=_picture(name, drawn or create, acted.decode) if has_frames else None)
-
-
-def _picture(name: str, create: Callable[[], object], decode: Callable[[np.ndarray], object]) -> Picture:
-    return Picture(film=partial(film.film, name, create, decode), replays=True)
-
-
-def _is_own(env: Any) -> bool:
-    """Whether an environment and its wrappers are Gymnasium's, which do not hang."""
-    layers = [env]
-    while layers[-1] is not env.unwrapped:
-        layers.append(layers[-1].env)
-    return all(type(layer).__module__.split(".")[0] == "gymnasium" for layer in layers)
+    picture = Picture(film=partial(film.film, name, drawn or create, acted.decode), replays=True)
+    return environment._replace(picture=picture if has_frames else None)
 
 
 def _pool(name: str, task: EpisodeSettings, workers: Workers, rows_here: int) -> HostPool:
@@ -254,13 +233,10 @@ def _pool(name: str, task: EpisodeSettings, workers: Workers, rows_here: int) ->
         raise ValueError(f"worker_kind must be threads or processes, got {workers.kind!r}.")
     count = min(os.cpu_count() or 1, 8) if workers.number is None else workers.number
     check_counts(workers=count)
-    build.check_timeout(workers.timeout)
     create = partial(_process, task) if workers.kind == "processes" else partial(Episodes, task)
-    return HostPool(name, task.sizes, partial(_worker, name, create), count, workers.timeout, rows_here)
-
-
-def _worker(name: str, create: Callable, number: int) -> Worker:
-    return Worker(create, f"{name}-{number}")
+    return HostPool(
+        name, task.sizes, lambda number: Worker(create, f"{name}-{number}"), count, workers.timeout, rows_here
+    )
 
 
 def _process(task: EpisodeSettings) -> ProcessRunner:
@@ -283,11 +259,8 @@ def _created(name: str, make_env: Factory) -> "Env":
 
 def _limit(env: Any) -> int | None:
     """The steps after which an environment object truncates; None if it has no time limit."""
-    limits = [getattr(env.spec, "max_episode_steps", None)]
-    while env is not env.unwrapped:
-        if isinstance(env, _import().wrappers.TimeLimit):  # that of an environment which is not registered
-            limits.append(env._max_episode_steps)
-        env = env.env
+    timed = [layer for layer in states.wrappers(env) if isinstance(layer, _import().wrappers.TimeLimit)]
+    limits = [getattr(env.spec, "max_episode_steps", None), *(layer._max_episode_steps for layer in timed)]
     return min((limit for limit in limits if limit is not None), default=None)
 
 

@@ -33,15 +33,12 @@ DescribeFn = Callable[[Any, Mapping[str, Any]], Any]
 class EpisodeSettings(NamedTuple):
     """What a worker needs to create and step environments."""
 
-    make_env: Callable[[], "Env"]
-    """Creates a new environment object."""
+    make_env: Callable[[], "Env"]  # creates a new environment object
     sizes: Sizes
     observations: Observations
     actions: Actions
-    descriptor: DescribeFn | None
-    """Environment object and info -> state descriptor `[D]`; None without one."""
-    episode_length: int
-    """Steps until truncation."""
+    descriptor: DescribeFn | None  # environment object and info -> state descriptor `[D]`; None without one
+    episode_length: int  # steps until truncation
     measures: tuple[Measure, ...] = ()
 
 

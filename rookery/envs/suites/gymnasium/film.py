@@ -11,13 +11,14 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rookery.envs.host.base import HostState, HostWarning, first_line
 from rookery.envs.rendering import frames
+from rookery.envs.suites import third_party
 from rookery.factories import RAISED, place_of
 from rookery.types import Array
 
@@ -26,20 +27,14 @@ if TYPE_CHECKING:
 
 MOST_FRAMES = 200
 """Largest number of frames, besides the first; of a longer episode every k-th step is drawn, and the last."""
-MOST_PER_SECOND = 50.0
-"""Browsers show the frames of a faster `.gif` at a tenth of a second each."""
+MOST_PER_SECOND = 50.0  # browsers show the frames of a faster `.gif` at a tenth of a second each
 _DEFAULT_PER_SECOND = 30.0
 _RGB = "rgb_array"
 _GL_ERRORS = re.compile(r"display|x11|glfw|egl|osmesa|opengl|gl ?context|video (device|system)", re.IGNORECASE)
 
 
 def has_frames(env: "Env", creatable: bool) -> bool:
-    """Whether an environment object can draw frames.
-
-    Args:
-      env: the object.
-      creatable: whether a further object can be created with another render mode, as `gymnasium.make` does.
-    """
+    """Whether an environment object can draw frames, or if `creatable` one that is created with another render mode."""
     modes = (getattr(env, "metadata", None) or {}).get("render_modes") or ()
     return _RGB in modes if creatable else getattr(env, "render_mode", None) == _RGB
 
@@ -58,9 +53,6 @@ def film(
       name: of the environment, for messages.
       create: creates an environment object whose render mode is "rgb_array".
       decode: action of the agent -> action of the environment.
-      states: all states of the episode, leaves `[T + 1, ...]`.
-      rewards: `[T + 1]`, those of the steps; 0 at the reset.
-      path: the `.gif` file to write.
 
     Raises:
       ValueError: no frames can be drawn; the message names the remedy.
@@ -115,11 +107,7 @@ def _speed(steps: int, per_second: Any) -> tuple[int, float]:
 
 
 def _frame(name: str, env: "Env") -> np.ndarray:
-    """The current frame `[height, width, 3]`.
-
-    Raises:
-      ValueError: the environment draws no frame.
-    """
+    """The current frame `[height, width, 3]`; a ValueError if the environment draws none."""
     try:
         image = env.render()
     except RAISED as error:
@@ -147,19 +135,13 @@ def _compare(name: str, recorded: np.ndarray, repeated: list[float]) -> None:
         warnings.warn(text, HostWarning, stacklevel=2)
 
 
-@contextlib.contextmanager
-def _without_display() -> Iterator[None]:
+def _without_display() -> contextlib.AbstractContextManager[None]:
     """Let MuJoCo and pygame draw without a display where there is none, unless the user has chosen how.
 
     Both read these variables when they draw first.
     """
     chosen = {name: value for name, value in _drawing_variables().items() if name not in os.environ}
-    os.environ.update(chosen)
-    try:
-        yield
-    finally:
-        for name in chosen:
-            os.environ.pop(name, None)
+    return third_party.environment_variables(**chosen)
 
 
 def _drawing_variables() -> dict[str, str]:

@@ -9,10 +9,8 @@ import numpy as np
 from rookery.envs.suites.gymnasium.spaces import checked_number
 from rookery.factories import MEASURE_NAMES, check_names
 
-MeasureFn = Callable[[Mapping[str, Any], Any], Any]
-"""The info and the observation of a step -> a number."""
-Source = MeasureFn | str
-"""What a measure is read by: a function, or a key of the info."""
+MeasureFn = Callable[[Mapping[str, Any], Any], Any]  # the info and the observation of a step -> a number
+Source = MeasureFn | str  # what a measure is read by: a function, or a key of the info
 By = Literal["last", "sum", "max"]
 """What an episode's measure is: the number of its last step, the sum over its steps, or the largest."""
 
@@ -24,16 +22,11 @@ class Measure(NamedTuple):
     read: MeasureFn
     by: By
     meaning: str
-    is_key: bool
-    """Whether it is a key of the info, and no function of the user."""
+    is_key: bool  # whether it is a key of the info, and no function of the user
 
 
 def measures_of(given: Mapping[str, Source | tuple[Source, By]] | None) -> tuple[Measure, ...]:
-    """The measures that a user declares.
-
-    Args:
-      given: name -> a function of the info and the observation of a step, or a key of the info; with the word of `By`
-        if it is not "last".
+    """The measures that a user declares: name -> its source, with the word of `By` if it is not "last".
 
     Raises:
       ValueError: a word that is none of `By`, or a name that no column can have.
@@ -60,7 +53,7 @@ def keys_of(measure: str, measure_by: By) -> tuple[Measure, ...]:
     return measures_of({key: (key, measure_by) for key in keys})
 
 
-def _entry(key: str, info: Mapping[str, Any], observation: Any) -> Any:
+def _entry(key: str, info: Mapping[str, Any], observation: object) -> Any:
     del observation
     if key not in info:
         known = ", ".join(map(str, info)) or "nothing"
@@ -80,22 +73,18 @@ class Sums:
     def __init__(self, measures: tuple[Measure, ...]):
         self._measures, self._highest = measures, [-np.inf] * len(measures)
 
-    def step(self, info: Mapping[str, Any], observation: Any, over: bool, cut: bool = False) -> list[float]:
+    def step(self, info: Mapping[str, Any], observation: object, over: bool, cut: bool = False) -> list[float]:
         """What a step adds; that is the whole measure at the end of an episode unless it is a sum.
 
-        Args:
-          info: of the step.
-          observation: the one after it.
-          over: it is the last step of the episode.
-          cut: the episode ends by a limit that the environment does not know, so that the info of its end is missing: a
-            measure by a key that the info then lacks is unknown, NaN, and so is a fitness that it is.
+        `over` says that the step is the last of the episode, `cut` that a limit ends the episode which the environment
+        does not know, so that the info of its end is missing: a measure by a key that it then lacks is unknown, NaN.
 
         Raises:
           ValueError: a measure is not one number, or the info lacks it.
         """
         return [self._added(place, info, observation, over, cut) for place in range(len(self._measures))]
 
-    def _added(self, place: int, info: Mapping[str, Any], observation: Any, over: bool, cut: bool) -> float:
+    def _added(self, place: int, info: Mapping[str, Any], observation: object, over: bool, cut: bool) -> float:
         name, read, by, *_ = self._measures[place]
         if by == "last" and not over:
             return 0.0

@@ -98,8 +98,6 @@ def observations(space: "Space", name: str, remedy: str | None = None) -> Observ
     Dict or Tuple of these.
 
     Args:
-      space: of Gymnasium.
-      name: of the environment, for messages.
       remedy: the end of the message, for environments that cannot be wrapped; by default it names a wrapper.
 
     Raises:
@@ -252,22 +250,14 @@ def _numbers(what: str, value: object) -> np.ndarray:
 
 
 def checked_number(what: str, value: Any) -> Any:
-    """A value of a step, such as "its reward", if it is one number.
-
-    Raises:
-      ValueError: the value is something else.
-    """
+    """A value of a step, such as "its reward"; a ValueError if it is not one number."""
     if not isinstance(value, float | int) and _numbers(what, value).shape != ():
         raise ValueError(f"{what} is {reprlib.repr(value)} of shape {np.shape(value)} instead of one number")
     return value
 
 
 def checked_flag(name: str, flag: object) -> bool:
-    """A flag of a step, `terminated` or `truncated`, if it is one bool.
-
-    Raises:
-      ValueError: the value is something else.
-    """
+    """A flag of a step, `terminated` or `truncated`; a ValueError if it is not one bool."""
     if not isinstance(flag, bool | np.bool_ | int):
         array = np.asarray(flag)
         if array.shape != () or array.dtype.kind not in "biu":
@@ -296,7 +286,6 @@ def _whole(value: Any) -> int | None:
 
 
 def _shown(value: object) -> str:
-    """A value in a message, shortened."""
     return str(value) if isinstance(value, int | float | np.number) else reprlib.repr(value)
 
 

@@ -8,8 +8,7 @@ import numpy as np
 
 _STATELESS = {"OrderEnforcing", "PassiveEnvChecker", "ClipAction", "RescaleAction", "FlattenObservation"}
 """Wrappers of Gymnasium without a state that a running episode needs."""
-_RANDOM_BYTES = 512
-"""Bytes that hold the state of a random generator as JSON."""
+_RANDOM_BYTES = 512  # bytes that hold the state of a random generator as JSON
 
 
 @runtime_checkable
@@ -28,8 +27,8 @@ class Resumable(Protocol):
 def save(env: Any) -> dict[str, np.ndarray] | None:
     """The state of a running episode, or None if it cannot be saved."""
     inner = env.unwrapped
-    wrappers = _wrappers(env)
-    if not {type(wrapper).__name__ for wrapper in wrappers} <= _STATELESS | {"TimeLimit"}:
+    layers = wrappers(env)
+    if not {type(layer).__name__ for layer in layers} <= _STATELESS | {"TimeLimit"}:
         return None
     if isinstance(inner, Resumable):
         arrays = {f"state/{name}": np.asarray(value) for name, value in inner.save_state().items()}
@@ -39,16 +38,13 @@ def save(env: Any) -> dict[str, np.ndarray] | None:
         arrays["random"] = _random_state(inner.np_random)
     else:
         return None
-    elapsed = [wrapper._elapsed_steps for wrapper in wrappers if type(wrapper).__name__ == "TimeLimit"]
+    elapsed = [layer._elapsed_steps for layer in layers if type(layer).__name__ == "TimeLimit"]
     return {"elapsed": np.asarray(elapsed, np.int64), **arrays}
 
 
 def load(env: Any, arrays: Mapping[str, np.ndarray]) -> None:
-    """Continue a saved episode in an environment object that was reset.
-
-    Raises:
-      KeyError, ValueError: the object does not have the saved arrays, or they have other shapes.
-    """
+    """Continue a saved episode in an environment object that was reset; a KeyError or ValueError where it has not the
+    saved arrays, or of other shapes."""
     inner = env.unwrapped
     saved = {name.removeprefix("state/"): value for name, value in arrays.items() if name.startswith("state/")}
     if isinstance(inner, Resumable):
@@ -59,12 +55,12 @@ def load(env: Any, arrays: Mapping[str, np.ndarray]) -> None:
         for name, value in saved.items():
             own[name][...] = value
         inner.np_random.bit_generator.state = json.loads(arrays["random"].tobytes().rstrip(b" "))
-    limits = [wrapper for wrapper in _wrappers(env) if type(wrapper).__name__ == "TimeLimit"]
-    for wrapper, steps in zip(limits, arrays["elapsed"].tolist(), strict=True):
-        wrapper._elapsed_steps = steps
+    limits = [layer for layer in wrappers(env) if type(layer).__name__ == "TimeLimit"]
+    for layer, steps in zip(limits, arrays["elapsed"].tolist(), strict=True):
+        layer._elapsed_steps = steps
 
 
-def _wrappers(env: Any) -> list[Any]:
+def wrappers(env: Any) -> list[Any]:
     """The wrappers of an environment, from the outermost to the innermost."""
     found = []
     while env is not env.unwrapped:

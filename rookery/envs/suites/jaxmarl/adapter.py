@@ -44,26 +44,16 @@ UNREACHED_LIMIT = 2**30  # steps; for environments that require a limit
 class JaxmarlEnvironment(NamedTuple):
     """An environment of JaxMARL, with the properties that convert its dictionaries to arrays."""
 
-    env: Any
-    """JaxMARL's environment object."""
-    agents: tuple[str | int, ...]
-    """The suite's keys of the agents, `[I]`."""
-    team: Team
-    """Names and unpadded sizes of the agents."""
-    discrete: bool
-    """Whether actions are discrete."""
-    masked: bool
-    """Whether observations have a mask of the available actions."""
-    done_is_time_limit: bool
-    """Whether `done` means only that the suite's time limit was reached."""
-    existing: Array
-    """Actions that exist for each agent, `[I, A]` bool."""
-    lower: Array
-    """Lower bounds of continuous actions, `[I, A]`; 0 if actions are discrete."""
-    upper: Array
-    """Upper bounds of continuous actions, `[I, A]`; 0 if actions are discrete."""
-    reports_available: bool
-    """Whether the suite's environment reports the available actions of a state."""
+    env: Any  # JaxMARL's environment object
+    agents: tuple[str | int, ...]  # the suite's keys of the agents, `[I]`
+    team: Team  # names and unpadded sizes of the agents
+    discrete: bool  # whether actions are discrete
+    masked: bool  # whether observations have a mask of the available actions
+    done_is_time_limit: bool  # whether `done` means only that the suite's time limit was reached
+    existing: Array  # actions that exist for each agent, `[I, A]` bool
+    lower: Array  # lower bounds of continuous actions, `[I, A]`; 0 if actions are discrete
+    upper: Array  # upper bounds of continuous actions, `[I, A]`; 0 if actions are discrete
+    reports_available: bool  # whether the suite's environment reports the available actions of a state
 
 
 def make(name: str, episode_length: int | None = None) -> Environment:
@@ -163,10 +153,11 @@ _ADVERSARY_NAMES = ("adversary", "eve")  # parts of the suite's names for agents
 
 def load(name: str, episode_length: int) -> JaxmarlEnvironment:
     """Load an environment of JaxMARL with its time limit disabled; see `make` for arguments and errors."""
-    suite = _import()
+    suite = third_party.imported("jaxmarl", "JaxMARL", INSTALL)
     with third_party.standard_promotion():
         env = _build(suite, name, episode_length)
-    return _with_properties(env, _has_legal_actions(name), done_is_time_limit=name.startswith(OVERCOOKED))
+    legal = name.startswith(SMAX) or name == "hanabi"
+    return _with_properties(env, legal, done_is_time_limit=name.startswith(OVERCOOKED))
 
 
 def _with_properties(env: Any, reports_available: bool, done_is_time_limit: bool = False) -> JaxmarlEnvironment:
@@ -200,18 +191,6 @@ def _with_properties(env: Any, reports_available: bool, done_is_time_limit: bool
         upper=jnp.asarray(upper),
         reports_available=reports_available,
     )
-
-
-def _import() -> ModuleType:
-    """Import JaxMARL without its output."""
-    try:
-        with third_party.quiet_import():
-            import jaxmarl
-    except ImportError as error:
-        raise ImportError(
-            f"this task needs JaxMARL, which cannot be imported ({error}); install it: {INSTALL}"
-        ) from error
-    return jaxmarl
 
 
 def _build(suite: ModuleType, name: str, episode_length: int) -> Any:
@@ -253,15 +232,8 @@ def _first_observations(env: Any, agents: tuple[str | int, ...], key: Key) -> li
     return [observations[agent] for agent in agents]
 
 
-def _has_legal_actions(name: str) -> bool:
-    return name.startswith(SMAX) or name == "hanabi"
-
-
 def _available_actions(suite_env: JaxmarlEnvironment, state: EnvState) -> Array:
-    """Actions that exist for each agent and, if the suite's environment says it, are available in this state.
-
-    `[I, A]` bool.
-    """
+    """Actions `[I, A]` bool that exist for each agent and, if the environment says it, are available in this state."""
     if not suite_env.reports_available:
         return suite_env.existing
     env = suite_env.env

@@ -30,16 +30,11 @@ UNSUPPORTED = {
 class Sizes(NamedTuple):
     """Sizes of an environment for the registry; a test compares them with the suite."""
 
-    observation_size: int
-    """Features of the agent with the largest observation, without the action mask."""
-    action_size: int
-    """Number of dimensions or of discrete actions, of the agent with the most."""
-    agents: int
-    """Number of agents."""
-    episode_length: int
-    """Time limit of the suite, in steps."""
-    discrete: bool = True
-    """Whether actions are discrete."""
+    observation_size: int  # features of the agent with the largest observation, without the action mask
+    action_size: int  # number of dimensions or of discrete actions, of the agent with the most
+    agents: int  # number of agents
+    episode_length: int  # time limit of the suite, in steps
+    discrete: bool = True  # whether actions are discrete
 
 
 TASKS = {

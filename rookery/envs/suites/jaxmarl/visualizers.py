@@ -21,14 +21,10 @@ OVERCOOKED_FRAMES_PER_SECOND = 4
 TILE = 32  # pixels
 
 
-def film(name: str, env: Any) -> FilmFn | None:
-    """Return the function that draws an environment, or None if JaxMARL cannot write its film.
+def film(name: str, env: object) -> FilmFn | None:
+    """The function that draws an environment object of JaxMARL, or None if JaxMARL cannot write its film.
 
     JaxMARL draws the other environments in windows only, or with packages that it does not require.
-
-    Args:
-      name: name of the task.
-      env: JaxMARL's environment object.
     """
     if any(base.__module__.startswith("jaxmarl.environments.mpe") for base in type(env).__mro__):
         return partial(_mpe, env)
@@ -39,7 +35,7 @@ def film(name: str, env: Any) -> FilmFn | None:
     return None
 
 
-def _mpe(env: Any, states: PyTree, rewards: Array, path: str) -> None:
+def _mpe(env: object, states: PyTree, rewards: Array, path: str) -> None:
     del rewards  # not shown
     with third_party.standard_promotion(), contextlib.redirect_stdout(io.StringIO()):
         from jaxmarl.environments.mpe import mpe_visualizer
@@ -50,7 +46,7 @@ def _mpe(env: Any, states: PyTree, rewards: Array, path: str) -> None:
             films.write(figure, drawing.update, len(frames), path, FRAMES_PER_SECOND)
 
 
-def _smax(env: Any, states: PyTree, rewards: Array, path: str) -> None:
+def _smax(env: object, states: PyTree, rewards: Array, path: str) -> None:
     """Draw one frame per step; the suite's film has one per substep (eight per step), which states do not contain."""
     del rewards  # not shown
     frames = films.frames(states.state)

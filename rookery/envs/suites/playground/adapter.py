@@ -19,8 +19,9 @@ import jax.numpy as jnp
 from jax.interpreters import partial_eval
 
 from rookery.envs import base
-from rookery.envs.base import DescriptorSpec, Environment, EnvSpec, EnvState, Step
+from rookery.envs.base import Environment, EnvSpec, EnvState, Step
 from rookery.envs.suites import third_party
+from rookery.envs.suites.brax.adapter import Descriptor, no_descriptor
 from rookery.envs.suites.playground import loading
 from rookery.envs.suites.playground.picture import picture
 from rookery.envs.suites.playground.randomization import Randomization, RandomizeFn, randomization
@@ -33,15 +34,6 @@ from rookery.types import Array, Key, PyTree
 EPISODE_LENGTH = 1000
 POLICY_OBSERVATION = "state"
 """What a policy reads where observations are a dictionary; the rest is for critics during training."""
-
-
-class Descriptor(NamedTuple):
-    """The descriptor of a user-defined environment."""
-
-    spec: DescriptorSpec
-    """Meaning and limits."""
-    function: Callable[[PyTree], Array]
-    """Playground's `State` -> `[D]`."""
 
 
 class Carried(NamedTuple):
@@ -67,21 +59,16 @@ class Carried(NamedTuple):
 class PlaygroundState(NamedTuple):
     """State of an environment between two steps."""
 
-    physics: EnvState
-    """The leaves of Playground's `State` that a step reads."""
-    parameters: tuple[Array, ...]
-    """Random parameters of the episode's physics; empty if they are not randomised."""
+    physics: EnvState  # the leaves of Playground's `State` that a step reads
+    parameters: tuple[Array, ...]  # random parameters of the episode's physics; empty if they are not randomised
 
 
 class Functions(NamedTuple):
     """What the adapter calls of a user's environment."""
 
-    env: "PlaygroundEnv | _Jitted"
-    """Playground's environment, or its functions `reset` and `step`."""
-    descriptor: Callable[[PyTree], Array]
-    """Playground's `State` -> `[D]`."""
-    randomization: Randomization | None
-    """Randomised parameters of the physics."""
+    env: "PlaygroundEnv | _Jitted"  # Playground's environment, or its functions `reset` and `step`
+    descriptor: Callable[[PyTree], Array]  # Playground's `State` -> `[D]`
+    randomization: Randomization | None  # randomised parameters of the physics
 
     def draw(self, key: Array) -> tuple[Array, ...]:
         """Random parameters of an episode."""
@@ -115,8 +102,7 @@ def make(
       descriptor: makes the descriptor from Playground's environment, for quality diversity.
 
     Raises:
-      ImportError: Playground is not installed.
-      ImportError: the task's robot has to be downloaded.
+      ImportError: Playground is not installed, or the task's robot has to be downloaded.
       ValueError: an argument is invalid, or the suite has no randomisation function for the task.
     """
     if not isinstance(randomize, bool):
@@ -171,7 +157,7 @@ def from_playground(
 def _environment(
     env: PlaygroundEnv, name: str, episode_length: int, descriptor: Descriptor | None, randomize: RandomizeFn | None
 ) -> Environment:
-    read_descriptor = _no_descriptor if descriptor is None else descriptor.function
+    read_descriptor = no_descriptor if descriptor is None else descriptor.function
     functions = Functions(env, read_descriptor, None if randomize is None else randomization(env, randomize))
     # Each trace of MJX takes seconds. With jit it is the same one here and in a run, unless parameters are drawn there.
     traced = functions._replace(env=_Jitted(jax.jit(env.reset, inline=True), jax.jit(env.step, inline=True)))
@@ -190,7 +176,7 @@ def _environment(
         observation_shape=None if is_shape(shape) and len(shape) == 1 else shape,
     )
     settings = {"environment": {"impl": loading.implementation(env)}}
-    environment = Environment(reset, step, spec, picture=picture(env, carried), settings=settings)
+    environment = Environment(reset, step, spec, picture=picture(env, carried.restore), settings=settings)
     return time_limit.limit_episode(time_limit.guard_physics(environment), episode_length)
 
 
@@ -212,7 +198,7 @@ def _carried(functions: Functions, action_size: int, shares_arrays: bool) -> tup
 
     # Trace a reset and a step.
     with third_party.standard_promotion():
-        keys = jax.eval_shape(lambda: _key_data(jax.random.split(jax.random.key(0), 3)))
+        keys = jax.eval_shape(lambda: jax.random.key_data(jax.random.split(jax.random.key(0), 3)))
         start = jax.eval_shape(reset, keys.update(shape=keys.shape[1:]))
         leaves, treedef = jax.tree.flatten(start)
         per_environment = [True] * len(leaves)
@@ -246,11 +232,12 @@ def _advance(functions: Functions, state: PyTree, action: Array) -> tuple[PyTree
 
 def _reset(functions: Functions, carried: Carried, key: Key) -> tuple[EnvState, Step]:
     env, descriptor, _ = functions
+    # Playground's environments store keys in their states, as arrays of integers.
     start_key, model_key = (key, key) if functions.randomization is None else jax.random.split(key)
     with third_party.standard_promotion():
-        parameters = functions.draw(_key_data(model_key))
+        parameters = functions.draw(jax.random.key_data(model_key))
         with functions.model(parameters):
-            start = third_party.strongly_typed(env.reset(_key_data(start_key)))
+            start = third_party.strongly_typed(env.reset(jax.random.key_data(start_key)))
         features = flatten_features(_observed(start))
         state = PlaygroundState(carried.reduce(start), parameters)
         return state, base.first_step(features, jnp.asarray(descriptor(start), jnp.float32))
@@ -272,13 +259,3 @@ def _step(
 def _observed(state: PlaygroundOutput) -> PyTree:
     observation = state.obs
     return observation.get(POLICY_OBSERVATION, observation) if isinstance(observation, dict) else observation
-
-
-def _key_data(key: Key) -> Array:
-    """Playground's environments store keys in their states, as arrays of integers."""
-    return jax.random.key_data(key)
-
-
-def _no_descriptor(state: PlaygroundOutput) -> Array:
-    del state
-    return jnp.zeros((0,), jnp.float32)

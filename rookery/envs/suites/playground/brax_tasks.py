@@ -42,33 +42,22 @@ WARP_ITERATIONS = 100
 class Physics(NamedTuple):
     """State of the physics between two steps, with the fields that Brax's classes read."""
 
-    q: Array
-    """Joint coordinates, `[q]`."""
-    qd: Array
-    """Joint velocities, `[v]`."""
-    x: PyTree
-    """Poses of the L links, Brax's `Transform`; one physics step behind `q`, as on Brax's backend."""
-    xd: PyTree
-    """Velocities of the links, Brax's `Motion`."""
-    warm_start: Array
-    """Joint accelerations that the constraint solver starts from, `[v]`."""
+    q: Array  # joint coordinates, `[q]`
+    qd: Array  # joint velocities, `[v]`
+    x: PyTree  # poses of the L links, Brax's `Transform`; one physics step behind `q`, as on Brax's backend
+    xd: PyTree  # velocities of the links, Brax's `Motion`
+    warm_start: Array  # joint accelerations that the constraint solver starts from, `[v]`
 
 
 class Engine(NamedTuple):
     """A robot's model, and the memory that its physics need."""
 
-    mj_model: MujocoModel
-    """MuJoCo's model."""
-    model: PyTree
-    """MJX's model."""
-    impl: str
-    """One of `loading.IMPLEMENTATIONS`."""
-    frames: int
-    """Physics steps per environment step."""
-    contacts: int
-    """The most contacts that one environment can have."""
-    constraints: int
-    """The most rows of constraints that one environment can have."""
+    mj_model: MujocoModel  # MuJoCo's model
+    model: PyTree  # MJX's model
+    impl: str  # one of `loading.IMPLEMENTATIONS`
+    frames: int  # physics steps per environment step
+    contacts: int  # the most contacts that one environment can have
+    constraints: int  # the most rows of constraints that one environment can have
 
 
 def make(
@@ -100,8 +89,7 @@ def make(
     _require(impl)
     on_mjx = variant._replace(prepare=functools.partial(_prepare, variant, impl))
     environment = brax.make(name, episode_length, BACKEND, on_mjx, **options)
-    settings = environment.settings.get("environment", {})
-    return environment._replace(settings={**environment.settings, "environment": {**settings, "impl": impl}})
+    return environment._replace(settings=environment.recorded(impl=impl))
 
 
 def _require(impl: str) -> None:
@@ -120,22 +108,12 @@ def _require(impl: str) -> None:
 
 
 def _prepare(variant: Variant, impl: str, brax_env: BraxRobot, name: str) -> StateReaders:
-    """Prepare a variant, and replace the physics of Brax's environment after its changes of the model."""
+    """Prepare a variant, and step the physics of Brax's environment by MJX itself after its changes of the model."""
     readers = variant.prepare(brax_env, name)
-    use_mjx(brax_env, impl)
-    return readers
-
-
-def use_mjx(brax_env: BraxRobot, impl: str) -> None:
-    """Step the physics of an environment that `brax.load` returned for the backend `mjx` by MJX itself.
-
-    Args:
-      brax_env: Brax's environment; its functions `pipeline_init` and `pipeline_step` are replaced.
-      impl: one of `loading.IMPLEMENTATIONS`.
-    """
     engine = _engine(brax_env, impl)
     brax_env.pipeline_init = functools.partial(_start, engine)
     brax_env.pipeline_step = functools.partial(_step, engine)
+    return readers
 
 
 def _engine(brax_env: BraxRobot, impl: str) -> Engine:
@@ -173,10 +151,7 @@ def _run(engine: Engine, frames: int, arguments: tuple[Array, ...]) -> Physics:
 
 
 def _batched(engine: Engine, frames: int, count: int) -> Callable[..., Physics]:
-    """Return the function of a whole batch of Warp, which grows with every axis that `vmap` adds.
-
-    Its arguments and results have the shape `[count, ...]`.
-    """
+    """The function of a whole batch `[count, ...]` of Warp, which grows with every axis that `vmap` adds."""
     function = custom_vmap(functools.partial(_simulate_batch, engine, frames, count))
     function.def_vmap(functools.partial(_widen, engine, frames, count))
     return function
@@ -201,13 +176,10 @@ def _widen(
 
 
 def _simulate(engine: Engine, frames: int, count: int, arguments: tuple[Array, ...]) -> Physics:
-    """Run one environment's physics.
+    """Run `frames` physics steps of one environment; 0 computes the poses only.
 
-    Args:
-      engine: the model.
-      frames: number of physics steps; 0 computes the poses only.
-      count: number of environments in the batch, which share Warp's pool of contacts.
-      arguments: joint coordinates, joint velocities, the accelerations that the solver starts from, and the action.
+    `count` environments of the batch share Warp's pool of contacts. `arguments` are joint coordinates, joint
+    velocities, the accelerations that the solver starts from, and the action.
     """
     from mujoco import mjx
 

@@ -8,7 +8,7 @@ import numpy as np
 from rookery.envs import base
 from rookery.envs.suites.brax import feet as brax_feet
 from rookery.envs.suites.playground.adapter import Descriptor
-from rookery.envs.suites.third_party import MujocoModel, PlaygroundEnv, PlaygroundOutput
+from rookery.envs.suites.third_party import PlaygroundEnv, PlaygroundOutput
 from rookery.types import Array
 
 FEET = {
@@ -50,7 +50,8 @@ def ground_contact(name: str, env: PlaygroundEnv) -> Descriptor:
     model = env.mj_model
     bodies = [model.body(foot).id for foot in FEET[name]]
     geoms = [geom for geom in range(model.ngeom) if model.geom_bodyid[geom] in bodies]
-    feet = brax_feet.geometry(model, model.geom("floor" if _has_floor(model) else "ground").id, geoms)
+    floor = "floor" if any(model.geom(geom).name == "floor" for geom in range(model.ngeom)) else "ground"
+    feet = brax_feet.geometry(model, model.geom(floor).id, geoms)
     owners = np.asarray([bodies.index(model.geom_bodyid[geom]) for geom in geoms])
     return Descriptor(contacts(name), partial(_contacts, feet, owners, len(bodies)))
 
@@ -69,7 +70,3 @@ def _contacts(feet: brax_feet.Feet, owners: np.ndarray, count: int, state: Playg
 
 def _position(torso: int, axes: int, state: PlaygroundOutput) -> Array:
     return jnp.asarray(state.data.xpos[torso, :axes], jnp.float32)
-
-
-def _has_floor(model: MujocoModel) -> bool:
-    return "floor" in [model.geom(geom).name for geom in range(model.ngeom)]

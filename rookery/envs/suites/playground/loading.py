@@ -22,40 +22,20 @@ IMPLEMENTATIONS = ("jax", "warp")
 
 
 def default_implementation() -> str:
-    """The implementation of the physics that suits this machine.
-
-    Returns:
-      `warp` on a single GPU, for which it was written; `jax` on all other machines: it is faster on a CPU and runs on
-      several devices.
-    """
+    """`warp` on a single GPU, for which it was written; `jax` on all other machines: it is faster on a CPU and runs on
+    several devices."""
     return "warp" if jax.default_backend() == "gpu" and jax.device_count() == 1 else "jax"
 
 
 def checked_implementation(impl: str | None) -> str:
-    """The given implementation, or the default.
-
-    Raises:
-      ValueError: the implementation is unknown.
-    """
+    """The given implementation, or the default; a ValueError if it is unknown."""
     if impl not in (None, *IMPLEMENTATIONS):
         raise ValueError(f"impl must be {' or '.join(IMPLEMENTATIONS)}, got {impl!r}.")
     return impl or default_implementation()
 
 
 def load(name: str, impl: str | None = None, naconmax: int | None = None) -> Any:
-    """Load an environment of Playground without wrappers.
-
-    Args:
-      name: one of `tasks.TASKS`.
-      impl: MJX's implementation; by default `default_implementation()`.
-      naconmax: for `warp`, the largest number of contacts of all environments of a batch together; by default
-        Playground's, which suits 2,048 environments.
-
-    Raises:
-      ImportError: Playground is not installed.
-      ImportError: the task's robot has to be downloaded.
-      ValueError: the name, the implementation or the number of contacts is invalid.
-    """
+    """Load an environment of Playground without wrappers; see `adapter.make` for arguments and errors."""
     if name not in tasks.TASKS:
         raise ValueError(f"MuJoCo Playground has no task {name!r}; `rookery envs playground` lists them.")
     chosen = checked_implementation(impl)
@@ -83,9 +63,6 @@ def without_iteration_messages(model: PyTree) -> PyTree:
     """Suppress Warp's messages that the solver stopped at its limit of iterations, as it is meant to.
 
     Messages about contacts or constraints for which there is no memory are kept.
-
-    Args:
-      model: MJX's model for `warp`.
     """
     from mujoco.mjx.third_party.mujoco_warp import OverflowType
 
@@ -104,11 +81,7 @@ def quiet_warp() -> None:
 
 @functools.cache
 def suite() -> ModuleType:
-    """Import Playground's registry without its output.
-
-    Raises:
-      ImportError: Playground is not installed.
-    """
+    """Import Playground's registry without its output; an ImportError if it is not installed."""
     try:
         with third_party.quiet_import():
             quiet_warp()

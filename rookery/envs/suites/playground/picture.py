@@ -1,11 +1,10 @@
 """Pictures of MuJoCo's robots: the geometries of the loaded model, and the poses of its bodies."""
 
 import functools
-from typing import Protocol
+from collections.abc import Callable
 
 import jax.numpy as jnp
 
-from rookery.envs.base import EnvState
 from rookery.envs.rendering.scene import Picture, Pose
 from rookery.envs.suites import third_party
 from rookery.envs.suites.brax import bodies
@@ -13,28 +12,18 @@ from rookery.envs.suites.third_party import PlaygroundEnv
 from rookery.types import PyTree
 
 
-class Restorer(Protocol):
-    """Makes Playground's `State` of the part that is carried between steps."""
-
-    def restore(self, carried: EnvState) -> PyTree: ...
-
-
-def picture(env: PlaygroundEnv, carried: Restorer) -> Picture:
-    """Build the picture of an environment.
-
-    Args:
-      env: Playground's environment.
-      carried: makes Playground's `State` from the physics of a `PlaygroundState`.
-    """
+def picture(env: PlaygroundEnv, restore: Callable[[PyTree], PyTree]) -> Picture:
+    """The picture of an environment of Playground; `restore` makes its `State` from the physics of a
+    `PlaygroundState`."""
     seconds = float(env.dt) if hasattr(env, "dt") else None
-    return Picture(bodies=functools.partial(_bodies, env, carried), shapes=bodies.shapes(env.mj_model), seconds=seconds)
+    return Picture(bodies=functools.partial(_bodies, env, restore), shapes=bodies.shapes(env.mj_model), seconds=seconds)
 
 
-def _bodies(env: PlaygroundEnv, carried: Restorer, state: EnvState) -> Pose:
+def _bodies(env: PlaygroundEnv, restore: Callable[[PyTree], PyTree], state: PyTree) -> Pose:
     """Poses of the bodies from 1 on, computed from the coordinates of the joints."""
     from mujoco import mjx
 
-    data = carried.restore(state.physics).data
+    data = restore(state.physics).data
     with third_party.standard_promotion():
         blank = mjx.make_data(env.mj_model, impl="jax")
         placed = blank.replace(qpos=data.qpos, mocap_pos=data.mocap_pos, mocap_quat=data.mocap_quat)

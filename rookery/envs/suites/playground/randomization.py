@@ -23,12 +23,9 @@ _TRACING = threading.RLock()
 class Randomization(NamedTuple):
     """Draws the random parameters of an environment's model, and applies them."""
 
-    env: Any
-    """Playground's environment."""
-    function: RandomizeFn
-    """Its randomisation function."""
-    randomized: tuple[bool, ...]
-    """Which leaves of the model are randomised."""
+    env: Any  # Playground's environment
+    function: RandomizeFn  # its randomisation function
+    randomized: tuple[bool, ...]  # which leaves of the model are randomised
 
     def draw(self, key: Array) -> tuple[Array, ...]:
         """Draw the parameters of one episode: the randomised leaves of the model, without a batch dimension."""
@@ -53,15 +50,8 @@ class Randomization(NamedTuple):
 
 
 def randomization(env: Any, function: RandomizeFn) -> Randomization:
-    """Prepare the randomisation of an environment's model.
-
-    Args:
-      env: an environment of Playground, which keeps its model in `_mjx_model`, as Playground's wrappers require.
-      function: its randomisation function.
-
-    Raises:
-      ValueError: the environment has no `_mjx_model`.
-    """
+    """Prepare the randomisation of the model of an environment of Playground; a ValueError if it is not in
+    `_mjx_model`, as Playground's wrappers require."""
     if not hasattr(env, "_mjx_model"):
         raise ValueError(f"the model of {type(env).__name__} cannot be randomised: it has no attribute _mjx_model.")
     _, axes = function(env.mjx_model, jax.random.key_data(jax.random.key(0))[None])

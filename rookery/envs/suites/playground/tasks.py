@@ -6,14 +6,10 @@ from typing import NamedTuple
 class Sizes(NamedTuple):
     """Sizes of a task for the registry; a test compares them with the suite."""
 
-    observation_size: int
-    """O."""
-    action_size: int
-    """Number of dimensions."""
-    episode_length: int = 1000
-    """Time limit of the suite, in steps."""
-    randomized: bool = False
-    """Whether the suite has a function that randomises the physics."""
+    observation_size: int  # O
+    action_size: int  # number of dimensions
+    episode_length: int = 1000  # time limit of the suite, in steps
+    randomized: bool = False  # whether the suite has a function that randomises the physics
 
 
 CONTROL_SUITE = {
