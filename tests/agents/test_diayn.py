@@ -279,9 +279,7 @@ def test_invalid_configurations_are_errors(options: dict, message: str) -> None:
 
 
 def test_an_environment_without_skills_or_descriptor_or_an_agent_on_policy_is_an_error() -> None:
-    with pytest.raises(
-        ValueError, match=r"^DIAYN needs an environment with skills; wrap it: skills\(test, num_skills=5\)\.$"
-    ):
+    with pytest.raises(ValueError, match=r"^DIAYN needs an environment with skills; wrap it: skills\(test,"):
         diayn(SPY, SPEC)
     with pytest.raises(ValueError, match=r"^descriptor_full_state is needed, since test has no descriptor"):
         diayn(SPY, SPHERE)

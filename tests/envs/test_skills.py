@@ -296,10 +296,7 @@ def test_slots_explore_and_live_by_keys_of_their_own() -> None:
     ("options", "message"),
     [
         ({"num_skills": 2_000_000_000}, r"^num_skills x num_skills must be at most 2147483647, the largest int32, got"),
-        (
-            {"skill_kind": "sphere", "balanced": True},
-            r"^balanced needs a finite number of skills; .*skill_kind one-hot",
-        ),
+        ({"skill_kind": "sphere", "balanced": True}, "^balanced needs a finite number of skills;"),
     ],
 )
 def test_mistakes_are_answered(options: dict, message: str) -> None:

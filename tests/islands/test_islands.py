@@ -344,10 +344,7 @@ QUARTERS = (
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (
-            "--population 5 --islands 2",
-            "--population cannot be divided evenly into 2 --islands, got 5; use 4 or 6, or ",
-        ),
+        ("--population 5 --islands 2", "--population cannot be divided evenly into 2 --islands, got 5; use 4 or 6"),
         ("--population 2 --islands 4", "--population cannot be divided evenly into 4 --islands, got 2; use 4, or "),
         ("--ray-address auto", "--ray-address has an effect only with --islands; give it, or leave this out."),
         ("--islands 2 --distributed", "the processes of jax.distributed cannot run islands; give --ray-address to"),

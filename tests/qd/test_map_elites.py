@@ -304,9 +304,7 @@ def three_ways(episode_length: int = 4, allowed: Array | None = None) -> Environ
 
 class TestScoring:
     def test_a_task_without_a_descriptor_or_of_several_agents_is_an_error(self):
-        with pytest.raises(
-            ValueError, match="probe_value has no descriptor, which quality diversity needs; tasks that"
-        ):
+        with pytest.raises(ValueError, match="probe_value has no descriptor, which quality diversity needs; tasks"):
             policy_scoring(registry.make("probe_value"))
         with pytest.raises(ValueError, match="line has no descriptor"):
             learner_scoring(walks.learner())
@@ -431,9 +429,7 @@ class TestLineage:
         family = lineage(me_pbt_run[0])
         revived = int(np.flatnonzero(family.parents[3] == FROM_REPERTOIRE)[0])
         assert family.ancestors(revived, 3).tolist() == [-1, -1, -1, revived]
-        with pytest.raises(
-            ValueError, match=r"elite of the repertoire that was loaded after generation 3, .* and the hyper-param"
-        ):
+        with pytest.raises(ValueError, match=r"elite of the repertoire that was loaded after generation 3, .* and"):
             family.schedule(revived, 3)
         whole = [member for member in range(4) if (family.ancestors(member, 2) >= 0).all()]
         assert whole, "no lineage reaches generation 0, so the test has no effect"

@@ -299,9 +299,7 @@ class TestScores:
 
     def test_a_run_beyond_the_common_budget_from_its_start_is_an_error(self, write):
         paths = [write("coarse", [1.0], steps=1000), write("fine", [1.0], kind="td3")]
-        with pytest.raises(
-            ValueError, match=r"coarse cannot be compared.* ends at 1,000 .*fine stopped at 100; continue that run"
-        ):
+        with pytest.raises(ValueError, match=r"coarse cannot be compared.* ends at 1,000 .*fine stopped at 100;"):
             compare(paths)
 
 
@@ -530,9 +528,7 @@ class TestMeasures:
     def test_the_return_of_older_runs_is_their_fitness_unless_it_is_another_measure(self, write):
         plain, other = write("plain", [1.0]), write("other", [1.0], learner={"objective": "success"})
         assert compare([plain], metric="return").rows[0].scores.tolist() == [1.0]
-        with pytest.raises(
-            ValueError, match=r"other cannot be .* records no measure return; leave it out, or .*--fresh"
-        ):
+        with pytest.raises(ValueError, match=r"other cannot be .* records no measure return; leave it out, or"):
             compare([plain, other], metric="return")
         (plain / "repertoire.csv").write_text("cell,fitness\n0,1.0\n")
         with pytest.raises(ValueError, match=r"records no success of its elites in training; .*--fresh 100"):
