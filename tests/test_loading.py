@@ -80,8 +80,6 @@ def test_a_repertoire(short_runs: dict[str, Path]) -> None:
     descriptor = rookery.qd.best(run.repertoire()).descriptor
     for where in (descriptor, np.asarray(descriptor), tuple(np.asarray(descriptor).tolist())):
         np.testing.assert_array_equal(run.policy()(observation), run.policy(cell=where)(observation))
-    with pytest.raises(ValueError, match="has a repertoire; choose by cell"):
-        run.policy(member=0)
 
 
 ENV = rookery.make("point_room", episode_length=10)

@@ -452,30 +452,16 @@ class TestPicture:
         assert {steps: steps_text(steps) for steps in texts} == texts
 
 
-def test_what_cannot_be_compared(write, tmp_path):
+def test_what_cannot_be_compared(write):
     with pytest.raises(ValueError, match="there is no run to compare"):
         compare([])
-    with pytest.raises(ValueError, match=r"none is not a run directory: there is no such folder\.$"):
-        compare([tmp_path / "none"])
     run = write("sac-hopper-0", [1.0])
-    with pytest.raises(ValueError, match=r"config.json is missing in it; runs near it are \S*/sac-hopper-0\.$"):
-        compare([tmp_path])
-    write("other", [1.0])
-    with pytest.raises(ValueError, match=r"there is no such folder; runs near it are \S*sac-hopper-0\.$"):
-        compare([tmp_path / "sac-hoper-0"])
     table = run / "metrics.csv"
     text = table.read_text()
     for column in ("env_steps", "best_fitness"):
         table.write_text(text.replace(column, "else"))
         with pytest.raises(ValueError, match=f"0 cannot be compared: its metrics.csv has no column {column}"):
             compare([run])
-    table.write_text(text.splitlines()[0] + "\n")
-    unfinished = "0 has no finished generation to report yet; wait for its first, or leave it out"
-    with pytest.raises(ValueError, match=unfinished):
-        compare([run])
-    table.unlink()
-    with pytest.raises(ValueError, match=unfinished):
-        compare([run])
     (run / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config.json is damaged"):
         compare([run])

@@ -112,7 +112,7 @@ class TestErrors:
             write_report([tmp_path / "wlaker"])
         with pytest.raises(ValueError, match=r"metrics\.csv is a file, not a run directory"):
             write_report([file])
-        create(tmp_path / "run", {}).release()
+        create(tmp_path / "run", {}).release()  # without a table
         with pytest.raises(ValueError, match="no finished generation to report yet; wait for its first"):
             write_report([tmp_path / "run"])
         assert check_runs([tmp_path / "run"], begun=False) == [tmp_path / "run"]
