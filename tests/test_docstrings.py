@@ -52,6 +52,7 @@ FLOWS = {
     "rookery.learners.skills.freeze_skills",
     "rookery.learners.train.train",
     "rookery.loading.load",
+    "rookery.loading.train",
     "rookery.running.run",
 }
 """What the guides and the tests of these functions run as well, in seconds."""

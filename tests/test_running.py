@@ -3,7 +3,6 @@ settings of all parts are recorded."""
 
 import dataclasses
 import json
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -256,9 +255,7 @@ def test_a_run_that_ends_before_its_first_selection_says_so(monkeypatch, capsys)
 def test_a_warm_up_that_fills_the_run_is_a_warning_before_it_compiles(monkeypatch) -> None:
     config = dataclasses.replace(tiny.CONFIG, warmup_steps=80)
     monkeypatch.setattr(loop, "turns", lambda *_, **__: pytest.fail("it ran before the warning"))
-    with pytest.raises(
-        ProgramWarning, match=r"^the warm-up lasts 2 generations, so that a run of 2 makes no update; give"
-    ):
+    with pytest.raises(ProgramWarning, match=r"^the warm-up lasts 2 generations, so that a run of 2 makes no update;"):
         rookery.run(rookery.pbt(tiny.learner(config=config), population_size=2), generations=2, quiet=True)
 
 
@@ -283,33 +280,17 @@ def test_mistakes_in_python_are_one_sentence() -> None:
         (lambda: me_pbt(learner, cells, population_size=4.0), r"^population_size must be a whole number, got 4\.0\.$"),
         (lambda: run(learner), r"^run needs a rookery\.Program, got a Learner; wrap it: rookery\.pbt\(learner,"),
         (lambda: run(pbt(learner), generatons=3), r"^RunConfig has no field generatons; did you mean generations\?$"),
-        (lambda: run(pbt(learner), generations="3"), r"^generations must be a whole number, got '3'\.$"),
         (lambda: sac(env.spec, (8,)), r"^config must be a SacConfig, got \(8,\); give its fields as keywords, or"),
         (lambda: sac_config(hidden_sizes=8), r"^hidden_sizes must be a sequence of numbers, .*, got 8\.$"),
-        (lambda: sac_config(hidden_sizes=(64.0,)), r"^hidden_sizes must each be a whole number, got 64\.0\.$"),
         (lambda: sac(env.spec, {"alpha_init": 1}), r"^config must be a SacConfig, got {'alpha_init': 1}; give its fi"),
         (lambda: off_policy(agent, env, {}), r"^config must be a OffPolicyConfig, got {}; give its fields as keyw"),
-        (lambda: off_policy(agent, env, batch_size=64.0), r"^batch_size must be a whole number, got 64\.0\.$"),
-        (lambda: off_policy(agent, env, buffer_size=1e5), r"^buffer_size must be a whole number, got 100000\.0\.$"),
-        (lambda: off_policy(agent, env, updates_per_step="1"), r"^updates_per_step must be a number, got '1'\.$"),
         (lambda: pbt(learner, 8), r"^space must be a search space, .* type int; did you mean population_size=8\?$"),
         (lambda: me_pbt(learner, cells, {"discount": 0.9}), r"^space must be a search space, .* mean rookery\.choose"),
         (lambda: cast(Any, rookery.seeds)(None), r"^the members of a population need a Learner, got None; give an"),
         (lambda: cast(Any, rookery.make)(3), r"^make takes the name of a task, such as 'point_maze', got an object"),
-        (lambda: pbt(learner, smooth=True), r"^smooth must be a whole number, got True\.$"),
-        (lambda: pbt(learner, frequencies=5), r"^frequencies must be a sequence of numbers, such as \(1, 10, 25, 50\)"),
-        (lambda: pbt(learner, perturb_factors=1.2), r"^perturb_factors must be a sequence of numbers, such as \(0\.8"),
-        (lambda: run(pbt(learner), seed="1"), r"^seed must be a whole number, got '1'\.$"),
-        (lambda: run(pbt(learner), seed=1.5), r"^seed must be a whole number, got 1\.5\.$"),
     ):
         with pytest.raises(TypeError, match=message):
             call()
-
-
-@pytest.mark.parametrize("seed", [-1, 2**32, 2**64])
-def test_seeds_that_would_be_equal_to_others_are_errors(seed: int) -> None:
-    with pytest.raises(ValueError, match=rf"^seed must lie in \[0, 4294967295\], got {seed}\.$"):
-        RunConfig(seed=seed)
 
 
 def test_numbers_of_arrays_are_recorded_as_numbers() -> None:
@@ -318,13 +299,6 @@ def test_numbers_of_arrays_are_recorded_as_numbers() -> None:
     made = rookery.agents.SacConfig(hidden_sizes=np.asarray([8, 4]), alpha_init=jnp.float32(0.5))  # pyright: ignore
     assert (made.hidden_sizes, made.alpha_init) == ((8, 4), 0.5)
     assert {type(value) for value in (*made.hidden_sizes, made.alpha_init)} == {int, float}
-
-
-@pytest.mark.parametrize("config", [rookery.populations.PbtConfig, rookery.qd.MePbtConfig])
-def test_perturbation_has_two_factors(config: Any) -> None:
-    for factors in ((0.8,), (0.8, 1.0, 1.25)):
-        with pytest.raises(ValueError, match=rf"^perturb_factors must be 2 numbers, got {re.escape(str(factors))}\.$"):
-            config(perturb_factors=factors)
 
 
 @pytest.mark.parametrize("make", [rookery.sac, rookery.td3, rookery.ppo])

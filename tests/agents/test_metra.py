@@ -257,20 +257,6 @@ def test_the_spaces_extend_that_of_the_wrapped_agent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "options", "message"),
-    [
-        (MetraConfig, {"phi_hidden_sizes": (8, 0)}, r"^phi_hidden_sizes must each be at least 1, got 0\.$"),
-        (LsdConfig, {"fitness": "accuracy"}, r"^fitness must be distance or return, got 'accuracy'\.$"),
-        (MetraConfig, {"initial_dual": 0.0}, r"^initial_dual must be above 0, got 0\.$"),
-        (MetraConfig, {"initial_dual": math.inf}, r"^initial_dual must be a finite number, got inf\.$"),
-    ],
-)
-def test_invalid_configurations_are_errors(config: type, options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        config(**options)
-
-
-@pytest.mark.parametrize(
     ("spec", "message"),
     [
         (SPEC2, r"^METRA needs an environment with skills; wrap it: skills\(test, num_skills=5\)\.$"),

@@ -392,24 +392,7 @@ def test_the_default_search_space() -> None:
     assert PpoConfig().hidden_sizes == (64, 64)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"hidden_sizes": (8, 0)}, r"^hidden_sizes must each be at least 1, got 0\.$"),
-        ({"actor_epochs": 0}, r"^actor_epochs must be at least 1, got 0\.$"),
-        ({"memory_size": 0}, r"^memory_size must be at least 1, got 0\.$"),
-        ({"initial_std": 0.0}, r"^initial_std must lie in \(0, 7\.38906\], got 0\.$"),
-        ({"anneal_updates": -1}, r"^anneal_updates must be at least 0, got -1\.$"),
-    ],
-)
-def test_invalid_configurations_are_errors(options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        PpoConfig(**options)
-
-
 def test_an_environment_with_skills_or_a_memory_is_an_error() -> None:
     for spec in (SPEC._replace(skill=SkillSpec("one-hot", 2)), SPEC._replace(recurrent=True)):
-        with pytest.raises(
-            ValueError, match=r"^PPO supports no environment with skills or a memory, but test has one;"
-        ):
+        with pytest.raises(ValueError, match=r"^PPO supports no environment with skills or a memory, but test has"):
             ppo(spec)

@@ -236,15 +236,3 @@ def test_the_default_search_space() -> None:
     assert dict(agent.space.domains) == domains
     assert agent.space.defaults == SacHyper(0.99, 3e-4, 3e-4, 3e-4, 1.0, 0.005)
     assert float(agent.init(jax.random.key(0)).log_alpha) == 0.0  # alpha 1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"alpha_init": 0.0}, r"^alpha_init must be above 0, got 0\.$"),
-        ({"hidden_sizes": (8, 0)}, r"^hidden_sizes must each be at least 1, got 0\.$"),
-    ],
-)
-def test_invalid_configurations_are_errors(options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        SacConfig(**options)

@@ -263,15 +263,3 @@ def test_the_default_search_space() -> None:
     assert agent.space.defaults == Td3Hyper(0.99, 3e-4, 3e-4, 0.1, 0.2, 0.5, 1.0, 0.005)
     assert set(agent.space.fields) == set(Td3Hyper._fields)
     assert Td3Config() == Td3Config(hidden_sizes=(256, 256), policy_delay=2)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"policy_delay": 0}, r"^policy_delay must be at least 1, got 0\.$"),
-        ({"hidden_sizes": (8, 0)}, r"^hidden_sizes must each be at least 1, got 0\.$"),
-    ],
-)
-def test_invalid_configurations_are_errors(options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Td3Config(**options)

@@ -14,12 +14,10 @@ import pytest
 
 import rookery
 import rookery.cli.app
-from rookery.cli.app import Train, parse
-from rookery.cli.options import options_of, options_of_kind
+from rookery.cli.app import parse
 from rookery.experiments import build
 from rookery.experiments.config_io import from_record, to_record
-from rookery.experiments.kinds import configure, kinds, with_space
-from rookery.populations.config import PbtConfig
+from rookery.experiments.kinds import configure, with_space
 from rookery.report.figures import curves
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv
@@ -76,9 +74,6 @@ def test_train_and_evaluate(rookery_command, tmp_path):
     assert "3 episodes per member" in out
     assert "generation 2" in out
     assert (run / "metrics.csv").read_text() == before
-    code, _, err = rookery_command("evaluate", str(run), "--episodes", "0")
-    assert code == 2
-    assert "--episodes must be at least 1" in err
 
     written = json.loads((run / "config.json").read_text())
     written["config"]["agent"]["colour"] = "blue"
@@ -198,8 +193,6 @@ def test_train_and_evaluate_skills_that_reach_goals(rookery_command, tmp_path):
     assert "coverage" in out
     assert re.search(r"5 goals, member [01]", out)
     assert re.search(r"left at the end +│ +[\d.]+ +│ +[\d.]+ +│ +[\d.]+", out)
-    code, _, err = rookery_command("evaluate", str(run), "--goals", "0")
-    assert (code, err) == (2, "error: --goals must be at least 1, got 0.\n")
     code, _, err = rookery_command("train", "diayn", "--init-from", str(run))
     assert code == 1
     assert "is a run of kind pbt-metra, from which a run of kind diayn cannot start, since their skills are" in err
@@ -224,8 +217,6 @@ def test_train_and_evaluate_a_team(rookery_command, tmp_path):
     assert f"generation {best}" in out
     assert "3 episodes per agent" in out
     assert re.search(r"prey +│? .*0 % .*100 %|prey .*%", out)
-    code, _, err = rookery_command("evaluate", str(run), "--checkpoint", "newest")
-    assert (code, "--checkpoint must be best, last or the number of a generation, got 'newest'" in err) == (1, True)
     code, _, err = rookery_command("evaluate", str(run), "--checkpoint", "77")
     assert (code, "The checkpoint of generation 77 cannot be used" in err) == (1, True)
 
@@ -321,49 +312,26 @@ INVALID = [
     ("train sac --policy-lr 3", 2, "has no flag --policy-lr; did you mean --space.policy-lr?"),
     ("train sac --pop 3", 2, "has no flag --pop; did you mean --population?"),
     ("train sac --hidden-sizes 8,8", 2, "--hidden-sizes must be whole numbers, got 8,8; separate them by spaces."),
-    ("train sac --env point_room --population -3", 2, "--population must be at least 1, got -3."),
-    ("train sac --env point_room --seeds -3", 2, "--seeds must be at least 1, got -3."),
-    ("train sac --seeds x", 2, "--seeds must be a whole number, got x."),
     ("train sac --population", 2, "--population must be a whole number, got nothing."),
     ("train sac --population 1 2", 2, "'2' after --population is one word too many"),
     ("train sac --steps-per-generation 101", 2, "--num-envs (25), got 101; use 100 or 125."),
     ("train sac --space.policy-lr 1 2 3", 2, "'3' after --space.policy-lr is one word too many"),
     ("train sac --space.policy-lr fixd", 2, "got fixd; did you mean fixed?"),
     ("train sac --env point_room --space.policy-lr 2 1", 1, "--space.policy-lr has an empty interval [2.0, 1.0]"),
-    (
-        "train sac --env point_goal --space.env.x-wait 1",
-        1,
-        "--space.env.x-wait: there is no parameter of point_goal named 'x_wait'; did you mean x_weight?",
-    ),
-    (
-        "train sac --env point_room --space.env.x-weight 1",
-        1,
-        "--space.env.x-weight has no effect, since point_room has no parameters; leave it out.",
-    ),
+    ("train sac --env point_goal --space.env.x-wait 1", 1, "--space.env.x-wait: there is no parameter of"),
+    ("train sac --env point_room --space.env.x-weight 1", 1, "--space.env.x-weight has no effect, since point_room"),
     ("train sac --env point_goal --space.env.x-weight 2 1", 1, "--space.env.x-weight has an empty interval [2.0, 1.0]"),
     ("train sac --env point_goal --space.env.x_weight=-11", 1, "--space.env.x-weight must lie in [-10, inf), got -11."),
     ("train sac --space.env.x-weight 1 2 3", 2, "'3' after --space.env.x-weight is one word too many"),
     ("train sac --space.env.x-weight --seed 1", 2, "--space.env.x-weight must be 2 numbers or a number or fixed or"),
-    (
-        "train sac --env point_goal --space.env.x-weight nan",
-        2,
-        "--space.env.x-weight must be 2 numbers or a number or fixed",
-    ),
+    ("train sac --env point_goal --space.env.x-weight nan", 2, "--space.env.x-weight must be 2 numbers or a number"),
     ("train map-elites --space.env.x-weight 1", 2, "rookery train map-elites has no flag --space.env.x-weight;"),
-    (
-        "train sac --env point_goal --objective sucess",
-        1,
-        "--objective: there is no measure of point_goal named 'sucess'; did you mean success",
-    ),
+    ("train sac --env point_goal --objective sucess", 1, "--objective: there is no measure of point_goal named"),
     ("train pbt-ippo --env pursuit_discrete --member agent --space.env.prey-speed 1 2", 1, "prey-speed belongs to the"),
     ("train pbt-sac --exploit tournamnt", 2, "or none, got tournamnt; did you mean tournament?"),
     ("train pbt-sac --perturb-factors 1", 2, "--perturb-factors must be 2 numbers, got 1."),
-    ("train pbt-sac --perturb-factors nan 1", 2, "--perturb-factors must each be a finite number, got nan."),
-    ("train sac --updates-per-step=inf", 2, "--updates-per-step must be a finite number, got inf."),
     ("train sac --updates-per-step -1e400", 2, "--updates-per-step must be a finite number, got -inf."),
     pytest.param(f"train sac --seeds {'9' * 5000}", 2, "--seeds must be a whole number, got 9999", id="digits"),
-    ("train diayn --discriminator-hidden-sizes 0", 2, "--discriminator-hidden-sizes must each be at least 1"),
-    ("train sac --seed 99999999999999999999", 2, "--seed must lie in [0, 4294967295], got 9999"),
     ("train sac --env point_room --devices 1000", 1, "--devices cannot be used: 1000 devices were requested, but"),
     ("compare . --picture x.foo", 1, "--picture must end in one of ."),
     ("train sac --env point_room --option foo", 1, "--option must be name=value"),
@@ -371,16 +339,6 @@ INVALID = [
     ("train sac --replay-schedule {{env}", 2, "/{{env} is not a run directory"),
     ("train map-elites --dimensions 3 --env {seed}:x", 1, "but {seed}:x is an environment, got 3; leave"),
     ("train sac --run-dir=", 2, "--run-dir is empty; give it a value, or leave it out."),
-    *(
-        (f"train {kind} --{flag} 0", 2, f"{flag} must be at least 1, got 0")
-        for kind, flags in {
-            "sac": "population generations devices",
-            "map-elites": "batch-size dimensions cells",
-            "me-pbt-td3": "population ga-population",
-            "pbt-ippo": "rollout-length rating-opponents",
-        }.items()
-        for flag in flags.split()
-    ),
     *(
         (f"{command} {__file__}", code, "cli/test_cli.py is a file, not a run directory")
         for command, code in {
@@ -404,45 +362,17 @@ INVALID = [
         ("train sac --env point_room --backend mjx", 1, "backend"),
         ("train sac --num-envs 7", 2, "--steps-per-generation must be a multiple of --num-envs (7), got 1000; use"),
         ("train sac --env point_room --space.discount 1.2", 1, "--space.discount must lie in [0, 1], got 1.2."),
-        (
-            "train pbt-td3 --env point_room --space.policy-lr -1 1",
-            1,
-            "a lower bound above 0 (at least 1.2e-38), got -1",
-        ),
+        ("train pbt-td3 --env point_room --space.policy-lr -1 1", 1, "bound above 0 (at least 1.2e-38), got -1"),
         ("train pbt-td3 --space.polcy-lr 1e-4 1e-3", 2, "--space.policy-lr"),
-        (
-            "train pbt-td3 --env point_room --exploit multi-frequency",
-            1,
-            "--population must be a multiple of 4 from 16 on",
-        ),
-        (
-            "train pbt-sac --env point_room --exploit tournament --population 1",
-            1,
-            "--population must be at least 2 with --exploit tournament, got 1; enlarge it",
-        ),
-        (
-            "train pbt-sac --env point_room --population 1",
-            1,
-            "--population must be at least 2 with --exploit truncation, got 1;",
-        ),
-        (
-            "train pbt-sac --env point_room --replace-fraction 0.05",
-            1,
-            "--replace-fraction replaces no member of a population of 8, got 0.05;",
-        ),
+        ("train pbt-td3 --env point_room --exploit multi-frequency", 1, "--population must be a multiple of 4 from 16"),
+        ("train pbt-sac --env point_room --exploit tournament --population 1", 1, "--population must be at least 2"),
+        ("train pbt-sac --env point_room --replace-fraction 0.05", 1, "--replace-fraction replaces no member of"),
         ("train map-elites --env probe_value", 1, "probe_value has no descriptor, which quality diversity needs"),
         ("train map-elites --env arm --episode-length 5", 1, "--episode-length has no effect on arm"),
         ("train map-elites --env point_room --dimensions 3", 1, "--dimensions belongs to a function (arm, sphere"),
         ("train map-elites --env arm --grid 4", 1, "a grid of 2 dimensions needs as many sizes, got (4,)"),
         ("train map-elites --env arm --cells 9 --shard-repertoire --devices 2", 1, "divided evenly over 2 devices"),
-        (
-            "train me-pbt-sac --best-fraction .5 --replace-fraction .3",
-            1,
-            "--sample-fraction samples 4 members, which with 5 best and 3 replaced exceed 10",
-        ),
-        ("train me-pbt-sac --iso-sigma -1", 2, "--iso-sigma must be at least 0, got -1"),
         ("train sac --replay-schedule nowhere", 2, "--replay-schedule cannot be used: "),
-        ("train diayn --num-skills 1", 2, "--num-skills must be at least 2, got 1"),
         ("train diayn --env probe_value", 1, "--descriptor-full-state is needed"),
         ("train diayn --skill-kind sphere --balanced", 2, "--balanced needs a finite number of skills"),
         ("train pbt-diayn --smerl-target 100", 2, "has no effect without --smerl; turn it on"),
@@ -450,14 +380,8 @@ INVALID = [
         ("train diayn --space.diversity-scale 2", 1, "is no hyper-parameter here"),
         ("train diayn --fitness acuracy", 2, "accuracy"),
         ("train metra --fitness accuracy", 2, "distance"),
-        ("train metra --initial-dual 0", 2, "--initial-dual must be above 0, got 0"),
-        ("train metra --space.slack 2", 1, "--space.slack must lie in (0, 1], got 2"),
-        ("train pbt-metra --space.dual-lr 1e-4 2", 1, "--space.dual-lr must lie in (0, 1], got 2"),
         ("train lsd --space.slack 1e-3", 2, "rookery train lsd has no flag --space.slack"),
         ("train lsd --initial-dual 3", 2, "rookery train lsd has no flag --initial-dual"),
-        ("train lsd --phi-hidden-sizes 0", 2, "--phi-hidden-sizes must each be at least 1, got 0"),
-        ("train metra --smerl-margin 1", 2, "has no effect without --smerl; turn it on"),
-        ("train metra --env probe_value", 1, "--descriptor-full-state is needed"),
         ("train metra --skill-kind gaussian", 2, "sphere"),
         ("train sac --init-from nowhere", 2, "--init-from cannot be used: "),
         ("train sac --env point_room --skill 1", 1, "--skill needs --init-from; give the run that"),
@@ -465,12 +389,7 @@ INVALID = [
         ("train sac --env pursuit_continuous", 1, "is a multi-agent environment with 2 agents; use ippo"),
         ("train ippo --minibatches 3", 1, "must divide the 4096 rows of a rollout, with two steps"),
         ("train ippo --recurrent --num-envs 6 --minibatches 4", 1, "in each, got 4; use 2 or 3 or 6"),
-        ("train ippo --space.kl-threshold -1", 1, "--space.kl-threshold must lie in [0, inf), got -1"),
-        (
-            "train ippo --fitness fox",
-            1,
-            "--fitness: there is no agent of pursuit_continuous named 'fox'; use one of predator",
-        ),
+        ("train ippo --fitness fox", 1, "--fitness: there is no agent of pursuit_continuous named 'fox'; use one of"),
         ("train ippo --episode-length 10 --best-by return/pray", 1, "did you mean return/prey"),
         ("train pbt-ippo --select-by fitness", 1, "--select-by cannot be by the mean return of a team"),
         ("train pbt-ippo --select-by ratings", 2, "--select-by must be auto or fitness or rating, got ratings"),
@@ -491,35 +410,18 @@ INVALID = [
         ("evaluate . --against other", 1, "has an effect only with --tournament"),
         ("evaluate . --tournament --goals 3", 1, "--goals has no effect with --tournament"),
         ("report . --port 80", 1, "--port has an effect only with --serve"),
-        (
-            "train program mine.py:build --option a=1 --option b=2",
-            2,
-            "--option is given twice; give it once, with all values.",
-        ),
+        ("train program mine.py:build --option a=1 --option b=2", 2, "--option is given twice; give it once,"),
         ("evaluate . --tournament", 1, "config.json is missing"),
         ("train pbt-ippo --member agent --fitness prey", 1, "--fitness has no effect with --member agent"),
-        ("train diayn --env pursuit_continuous", 1, "is a multi-agent environment with 2 agents; use ippo"),
         ("train map-elites --env pursuit_continuous", 1, "is a multi-agent environment with 2 agents; use ippo"),
         ("train pbt-ippo --member agent --parameters shared", 1, "roles need agents with separate parameters; use"),
         ("train pga-me --env sphere", 1, "PGA-ME learns from the transitions of episodes, but sphere is a function"),
-        (
-            "train dcrl-me --actor-share 0",
-            2,
-            "--actor-share must lie in (0, 0.5), below what --variation-share leaves, got 0",
-        ),
-        (
-            "train cma-mae --env sphere --batch-size 40",
-            1,
-            "--batch-size must be a multiple of the number of --emitters (15), at least 30",
-        ),
         (
             "train cma-mae --env sphere --survival dominated-novelty --archive-learning-rate 0.5",
             1,
             "--archive-learning-rate has no effect with --survival dominated-novelty; leave it out",
         ),
         ("compare", 2, "rookery compare needs RUNS"),
-        ("compare nowhere", 1, "no such folder"),
-        ("resume nowhere", 1, "no such folder"),
         ("resume .", 1, "config.json is missing"),
         ("evaluate nowhere", 1, "no such folder"),
         *INVALID,
@@ -624,47 +526,7 @@ def test_envs_filters_and_describes(rookery_command, monkeypatch):
     assert (code, error) == (1, "error: there is no task 'antt'; did you mean ant or ant_trap or mjx_ant?\n")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *(
-            f"train {kind}"
-            for kind in (
-                "pbt-sac",
-                "td3",
-                "map-elites",
-                "me-pbt-sac",
-                "me-pbt-td3",
-                "diayn",
-                "pbt-diayn-td3",
-                "ppo",
-                "pbt-ippo",
-            )
-        ),
-        *("train", "resume", "evaluate", "render", "compare", "report", "export", "envs", ""),
-    ],
-)
-def test_help_explains_every_field(rookery_command, command):
-    code, out, _ = rookery_command(*command.split(), "--help")
-    assert code == 0
-    text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", out).split()).replace("path/to/file.py:factory", "")  # the user's file
-    internal = r"`_|\w\.py\b|cyclopts|__|Config\b"
-    assert not re.search(internal, text), "a help text must not name internals"
-    if kind := kinds().get(command.removeprefix("train ")):
-        shown = {
-            flag for flag in re.findall(r"(?m)^ {1,4}(--[a-z][a-z.-]*)", re.sub("[│]", " ", out)) if flag != "--help"
-        }
-        assert shown == {option.flag for option in (*options_of(Train), *options_of_kind(kind))}, (
-            "the flags that suggestions are made from"
-        )
-    for flag, explained in re.findall(r" (--(?!help)[a-z][a-z.-]*)(?:, --no-[a-z-]+)? (.*?)(?= --[a-z]|$)", text):
-        sentence = re.sub(r"\(default.*", "", explained)
-        assert re.search(r"[A-Za-z].* .*\.", sentence), f"{flag} is not explained: {explained}"
-
-
 def test_a_config_survives_json():
-    written = configure("pbt-sac", population=7, pbt=PbtConfig(perturb_factors=(0.5, 2.0), best_count=1))
-    assert from_record(json.loads(json.dumps(to_record(written)))) == written
     written = configure("td3", space={"policy_lr": (1e-5, 1e-2), "discount": "fixed", "tau": 0.01})
     record = to_record(written)
     assert record["space"] == {"policy_lr": (1e-5, 1e-2), "discount": "fixed", "tau": 0.01}

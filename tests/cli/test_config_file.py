@@ -216,43 +216,24 @@ ERRORS = [
     ("seeds = 3", "pbt-sac --config run.toml", 2, "run.toml: rookery train pbt-sac has no setting seeds; did you"),
     ("seeds = 3\npopulation = 2", "sac --config run.toml", 2, "population is given twice, as seeds too;"),
     ("num-envs = 3\nnum_envs = 2", "sac --config run.toml", 2, "run.toml: num_envs is given twice, as num-envs too;"),
-    (
-        "[agent]\nhidden-sizes = [3]",
-        "sac --config run.toml",
-        2,
-        "run.toml: rookery train sac has no setting agent.hidden-sizes; did you mean hidden-sizes",
-    ),
+    ("[agent]\nhidden-sizes = [3]", "sac --config run.toml", 2, "has no setting agent.hidden-sizes; did you mean"),
     ("no-overwrite = true", "sac --config run.toml", 2, "has no setting no-overwrite; did you mean overwrite?"),
     ("option = {a = [1]}", "sac --config run.toml", 2, "run.toml: option a must be a number or a word, got [1]."),
     ("run-dir: yes", "sac --config run.yaml", 2, "run.yaml: run-dir must be a word, got True."),
     ("print-config = true", "sac --config run.toml", 2, "run.toml: print-config is no setting of a file"),
     ("space = 3", "sac --config run.toml", 2, "run.toml: rookery train sac has no setting space;"),
     ("population = 'x'", "sac --config run.toml", 2, "run.toml: population must be a whole number, got x."),
-    ("seeds = 'x'", "sac --config run.toml", 2, "run.toml: seeds must be a whole number, got x."),
-    ("population = 2.5", "sac --config run.toml", 2, "run.toml: population must be a whole number, got 2.5."),
     ("population = true", "sac --config run.toml", 2, "run.toml: population must be a whole number, got True."),
     ("population = [1, 2]", "sac --config run.toml", 2, "run.toml: population must be a whole number, got [1, 2]."),
     ("population = 1999-01-02", "sac --config run.toml", 2, "population must be a whole number, got 1999-01-02."),
     ("population:", "sac --config run.yaml", 2, "run.yaml: population must be a whole number, got None."),
-    ("exact = 1", "sac --config run.toml", 2, "run.toml: exact must be true or false, got 1."),
-    ("updates-per-step = nan", "sac --config run.toml", 2, "updates-per-step must be a finite number, got nan"),
     ("run-dir = ''", "sac --config run.toml", 2, "run.toml: run-dir must be a word, got nothing."),
     ("exploit = 'tournamnt'", "pbt-sac --config run.toml", 2, "run.toml: exploit must be truncation or tournament or"),
     ("space.tau = [1, 2, 3]", "sac --config run.toml", 2, "space.tau must be 2 numbers or a number or fixed, got"),
     ("space.tau = [2, 1]", "sac --config run.toml --env point_room", 1, "run.toml: space.tau has an empty interval"),
-    (
-        "env = 'point_rom'",
-        "sac --config run.toml",
-        1,
-        "run.toml: there is no task 'point_rom'; did you mean point_room",
-    ),
+    ("env = 'point_rom'", "sac --config run.toml", 1, "run.toml: there is no task 'point_rom'; did you mean"),
     ("population = 0", "pbt-sac --env point_room --config run.toml", 2, "run.toml: population must be at least 1, got"),
-    (
-        "population = 2",
-        "sac --env point_rom --config run.toml",
-        1,
-        "--env: there is no task 'point_rom'; did",
-    ),
+    ("population = 2", "sac --env point_rom --config run.toml", 1, "--env: there is no task 'point_rom'; did"),
     ("num-envs = 7", "sac --config run.toml", 2, "--steps-per-generation must be a multiple of num-envs (7), got"),
     ("population = 2", "sac --config run.toml --num-envs 7", 2, "error: --steps-per-generation must be a multiple"),
     ("init-from = 'nowhere'", "sac --config run.toml", 2, "run.toml: init-from cannot be used"),
@@ -286,7 +267,7 @@ def test_a_file_that_cannot_be_read(write, monkeypatch):
     assert call("train", "sac", "--config", name)[2].startswith(f"error: {name} is not valid TOML: 'utf-8' codec")
 
 
-@pytest.mark.parametrize("kind", [*kinds()][:-1])
+@pytest.mark.parametrize("kind", [kind for kind in kinds() if kind != "program" and not kind.endswith("-td3")])
 def test_printed_settings_give_the_same_config(write, kind):
     space = next((option.flag for option in options_of_kind(kinds()[kind]) if option.flag.startswith("--space.")), None)
     chosen = [space, "0.25", "0.5", "--space.env.some_weight", "-1", "1", "--space.env.b", "evolve"] if space else []

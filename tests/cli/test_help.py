@@ -28,8 +28,14 @@ def narrow(monkeypatch, tmp_path):
 
 
 def page(*words: str, command: str = "train") -> str:
+    """A page of the help, which explains each of its flags and names no internals."""
     code, out, err = call(*command.split(), *words, "--help")
     assert (code, err) == (0, "")
+    text = " ".join(out.split()).replace("path/to/file.py:factory", "")  # the user's file
+    assert not re.search(r"`_|\w\.py\b|cyclopts|__|Config\b", text)
+    for flag, explained in re.findall(r" (--(?!help)[a-z][a-z.-]*)(?:, --no-[a-z-]+)? (.*?)(?= --[a-z]|$)", text):
+        sentence = re.sub(r"\(default.*", "", explained)
+        assert re.search(r"[A-Za-z].* .*\.", sentence), f"{flag} is not explained: {explained}"
     return out
 
 

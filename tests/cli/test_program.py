@@ -174,7 +174,6 @@ def test_a_learner_that_is_set_gives_a_program_from_scratch_its_policies(scratch
         ("FILE:nothing", "returned None, not a rookery.Program; build one by rookery.pbt(learner) or rookery.Program("),
         ("FILE:build --option widht=3", "has no option widht; it has width, population."),
         ("FILE:build --option width", "--option must be name=value"),
-        ("FILE:build --devices 0", "--devices must be at least 1, got 0."),
         ("FILE:build --devices 2 --option population=3", "a population of 3 cannot be divided evenly over 2 devices"),
         ("mine.py", "'mine.py' names no function; give the file or the module and the function, as in mine.py:build."),
         ("mine", "'mine' names no function; give the file or the module and the function, as in ./mine.py:build."),

@@ -82,15 +82,6 @@ def test_the_best_elite_of_a_repertoire_acts(tmp_path: Path) -> None:
         render.render(map_elites_run, member=0)
 
 
-def test_missing_members_skills_and_checkpoints_are_rejected(sac_run: Path) -> None:
-    with pytest.raises(ValueError, match=r"^member must be in 0\.\.1, got 2\.$"):
-        render.render(sac_run, member=2)
-    with pytest.raises(ValueError, match=r"has no skills to choose from; leave skill out\.$"):
-        render.render(sac_run, skill=0)
-    with pytest.raises(ValueError, match=r"^checkpoint must be best, last or the number of a generation, got 'new'\.$"):
-        render.render(sac_run, checkpoint="new")
-
-
 def test_environments_without_a_picture_are_rejected(tmp_path: Path) -> None:
     probe = dataclasses.replace(SAC_RUN, environment=EnvironmentConfig(env="probe_truncation", devices=1))
     with pytest.raises(ValueError, match=r"^probe_truncation cannot be rendered; the tasks point_\*, pursuit_\* and"):

@@ -2,7 +2,7 @@
 
 The library's own tasks run in `test_envs.py`, with some robots. The rest is left out for its time: a check of a robot
 of Brax, MABrax or MuJoCo Playground takes up to a minute, one of SMAX a quarter of it. All other tasks of gymnax and
-JaxMARL are traced in `test_gymnax.py` and `test_jaxmarl.py`.
+JaxMARL are traced in `test_registry.py`.
 """
 
 import warnings
@@ -18,7 +18,7 @@ from rookery.envs.suites import gymnax
 LENGTH = 8
 CHECKED = (
     *("CartPole-v1", "Pendulum-v1", "Breakout-MinAtar", "FrozenLake-misc"),  # numbers, continuous, an image, a place
-    *("MPE_simple_v3", "MPE_simple_speaker_listener_v4", "MPE_simple_facmac_v1"),  # alone, masked, continuous
+    *("MPE_simple_speaker_listener_v4", "MPE_simple_facmac_v1"),  # masked, continuous
 )
 ONE_START = {
     "Asterix-MinAtar": "the player begins in the middle of an empty board",

@@ -108,9 +108,7 @@ def test_registered_names_and_their_records(monkeypatch: pytest.MonkeyPatch) -> 
     rookery.register("my_room", f"{__name__}:short_room")
     assert rookery.make("my_room", episode_length=4).spec.episode_length == 4
     rookery.register("nameless", lambda: rookery.make("point_room"))
-    with pytest.raises(
-        ValueError, match=r"^'nameless' is registered for .*lambda>, which another process cannot import"
-    ):
+    with pytest.raises(ValueError, match=r"^'nameless' is registered for .*lambda>, which another process cannot"):
         custom.canonical("nameless")
 
 

@@ -34,29 +34,13 @@ def rolled(env: Environment, policy: Any, steps: int, seed: int = 0) -> Step:
     return jax.jit(roll)()
 
 
-def types(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), tree)
-
-
-@pytest.mark.parametrize("name", gymnax.TASKS)
-def test_the_table_is_what_the_suite_has(name: str) -> None:
-    env, sizes, suite_env = gymnax.make(name), gymnax.TASKS[name], gymnax.load(name)
-    assert sizes.episode_length == suite_env.params.max_steps_in_episode
-    assert sizes.discrete == (suite_env.lower is None)
-    if sizes.discrete:
-        assert suite_env.env.action_space(suite_env.params).n == sizes.action_size
-    state, start = jax.eval_shape(env.reset, jax.random.key(0))
-    action = jax.ShapeDtypeStruct(*(((), jnp.int32) if sizes.discrete else ((sizes.action_size,), jnp.float32)))
-    after, step = jax.eval_shape(env.step, state, action, jax.random.key(0))
-    assert types(state) == types(after), "whatever comes out of a step fits where a reset's result went"
-    assert not any(leaf.weak_type for leaf in jax.tree.leaves(state))
-    for suite_step in (start, step):
-        assert (suite_step.observation.features.shape, suite_step.observation.features.dtype) == (
-            (sizes.observation_size,),
-            jnp.float32,
-        )
-        assert (suite_step.reward.shape, suite_step.reward.dtype) == ((), jnp.float32)
-        assert {flag.shape for flag in (suite_step.terminated, suite_step.truncated, suite_step.broken)} == {()}
+def test_the_table_is_what_the_suite_has() -> None:
+    for name, sizes in gymnax.TASKS.items():
+        suite_env = gymnax.load(name)
+        assert sizes.episode_length == suite_env.params.max_steps_in_episode
+        assert sizes.discrete == (suite_env.lower is None)
+        if sizes.discrete:
+            assert suite_env.env.action_space(suite_env.params).n == sizes.action_size
 
 
 def test_every_environment_is_a_task_or_refused_with_a_reason() -> None:
@@ -83,14 +67,22 @@ def test_an_upright_pole_is_truncated_and_a_falling_one_is_terminated() -> None:
 
 
 @pytest.mark.parametrize(("name", "bound"), [("Pendulum-v1", 2.0), ("MountainCarContinuous-v0", 1.0)])
-@pytest.mark.parametrize("action", [-1.0, 0.25, 7.0])
-def test_actions_are_scaled_to_the_bounds_of_the_suite(name: str, bound: float, action: float) -> None:
+def test_actions_are_scaled_to_the_bounds_of_the_suite(name: str, bound: float) -> None:
     env, suite_env = registry.make(name), gymnax.load(name)
-    state, _ = env.reset(jax.random.key(0))
-    _, step = env.step(state, jnp.asarray([action]), jax.random.key(1))
-    with third_party.standard_promotion():
-        own = jnp.asarray([bound * min(action, 1.0)])
-        observation, _, reward, _, _ = suite_env.env.step_env(jax.random.key(1), state.inner, own, suite_env.params)
+    actions, key = jnp.asarray([[-1.0], [0.25], [7.0]]), jax.random.key(1)
+
+    @jax.jit
+    def both(key: jax.Array) -> Any:
+        state, _ = env.reset(jax.random.key(0))
+        _, step = jax.vmap(env.step, in_axes=(None, 0, None))(state, actions, key)
+        own_step = jax.vmap(suite_env.env.step_env, in_axes=(None, None, 0, None))
+        with third_party.standard_promotion():
+            observation, _, reward, _, _ = own_step(
+                key, state.inner, bound * jnp.minimum(actions, 1.0), suite_env.params
+            )
+        return step, observation, reward
+
+    step, observation, reward = both(key)
     np.testing.assert_allclose(step.observation.features, observation, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(step.reward, reward, rtol=1e-5)
 

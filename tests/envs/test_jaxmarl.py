@@ -19,12 +19,6 @@ from rookery.envs.suites import third_party
 from rookery.envs.suites.jaxmarl import adapter as jaxmarl
 from rookery.envs.suites.jaxmarl import tasks as jaxmarl_tasks
 
-STEPPED = (  # one of each kind takes a step here; the others differ by their map, and are built by the registry's tests
-    *(name for name in jaxmarl_tasks.TASKS if name.startswith("MPE") and "_3a" not in name and "_6a" not in name),
-    *("SMAX_3m", "SMAX_smacv2_5_units", "overcooked_cramped_room", "overcooked_v2_cramped_room", "switch_riddle"),
-    *("coin_game", "storm_2p", "storm_np", "hanabi", "jaxnav", "hopper_3x1"),
-)
-
 
 def rolled(env: Environment, policy: Any, steps: int, seed: int = 0) -> tuple[Any, Step]:
     """All states `[steps + 1, ...]` of an episode, also after its end, and all steps `[steps, I, ...]`;
@@ -50,33 +44,6 @@ def still(env: Environment) -> Any:
     assert spec.team is not None
     agents = len(spec.team.names)
     return jnp.zeros((agents,), jnp.int32) if spec.discrete else jnp.zeros((agents, spec.action_size))
-
-
-def types(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), tree)
-
-
-@pytest.mark.parametrize("name", STEPPED)
-def test_steps_match_the_specification(name: str) -> None:
-    env = registry.make(name)
-    spec, team = env.spec, env.spec.team
-    assert team is not None
-    agents = len(team.names)
-    state, start = jax.eval_shape(env.reset, jax.random.key(0))
-    after, step = jax.eval_shape(env.step, state, still(env), jax.random.key(0))
-    assert types(state) == types(after), "whatever comes out of a step fits where a reset's result went"
-    assert not any(leaf.weak_type for leaf in jax.tree.leaves(state))
-    for suite_step in (start, step):
-        assert (suite_step.observation.features.shape, suite_step.observation.features.dtype) == (
-            (agents, spec.observation_size),
-            jnp.float32,
-        )
-        assert (suite_step.reward.shape, suite_step.reward.dtype) == ((agents,), jnp.float32)
-        assert {flag.shape for flag in (suite_step.terminated, suite_step.truncated)} == {(agents,)}
-        assert (suite_step.broken.shape, suite_step.descriptor.shape) == ((), (0,))
-        assert (suite_step.observation.action_mask is not None) == spec.masked
-    assert max(team.observation_sizes) == spec.observation_size
-    assert max(team.action_sizes) == spec.action_size
 
 
 def test_every_environment_is_a_task_or_refused_with_a_reason() -> None:

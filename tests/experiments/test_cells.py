@@ -68,10 +68,7 @@ class TestCells:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"cells": 0}, "cells must be at least 1, got 0"),
-            ({"cvt_samples": 0}, "cvt_samples must be at least 1, got 0"),
             ({"cells": 9, "cvt_samples": 8}, r"cvt_samples must be at least cells \(9\), got 8"),
-            ({"grid": (3, 0)}, "grid must each be at least 1, got 0"),
             ({"grid": ()}, "grid needs the number of cells along each dimension"),
             ({"grid": (2**16, 2**16)}, "cells must be at most 2147483647"),
             ({"novelty_neighbours": 5}, r"^novelty_neighbours has an effect only with survival dominated-novelty"),
@@ -86,9 +83,7 @@ class TestCells:
         "options", [{"grid": (46_000, 46_000)}, {"cells": 2_000_000_000, "cvt_samples": 2_000_000_000}]
     )
     def test_centroids_that_exceed_the_memory_are_an_error_at_once(self, options):
-        with pytest.raises(
-            MemoryError, match=r"^the centroids of 2\d+ cells need [\d.]+ GB, but .* are available; reduce"
-        ):
+        with pytest.raises(MemoryError, match=r"^the centroids of 2\d+ cells need [\d.]+ GB, but .* are available;"):
             find_cells(CellsConfig(**options), limits(2))
 
     def test_settings_with_effect(self):

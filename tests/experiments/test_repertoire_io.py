@@ -160,10 +160,15 @@ class TestAct:
         )
         bank = searched.start_states(KEY)
         genotype = searched.init_genotype(KEY, bank)
+
+        @jax.jit
+        def advance(state, step):
+            return env.step(state, rookery.act(policy, genotype, step.observation), KEY)
+
         state, step = jax.tree.map(lambda leaf: leaf[0], bank)
         for _ in range(3):
-            state, step = env.step(state, rookery.act(policy, genotype, step.observation), KEY)
-        result = searched.evaluate(genotype, bank, KEY)
+            state, step = advance(state, step)
+        result = jax.jit(searched.evaluate)(genotype, bank, KEY)
         np.testing.assert_allclose(result.descriptor, step.final_observation.features, rtol=1e-6)
 
 
@@ -184,22 +189,21 @@ def breaking_environment(after: int) -> Environment:
     return time_limit.limit_episode(time_limit.guard_physics(Environment(reset, step, spec)), 20)
 
 
-@pytest.mark.parametrize(("after", "broken"), [(6, 2), (99, 0)])
-def test_a_genotype_that_breaks_the_physics_is_counted_and_rejected(after, broken):
-    env = breaking_environment(after)
+def test_a_genotype_that_breaks_the_physics_is_counted_and_rejected():
+    env = breaking_environment(after=6)
     config = rookery.learners.EvaluationConfig(eval_episodes=2, start_states=2)
     bank = auto_reset.start_bank(env, KEY, 2)
     act = rookery.qd.policy(env.spec, rookery.qd.PolicyConfig((4,))).act
     genotype = Genotype(rookery.qd.policy(env.spec, rookery.qd.PolicyConfig((4,))).init(KEY), (), None)
     result = evaluation.evaluate(evaluation.evaluator(act, env, config), genotype, bank, KEY)
-    assert int(result.broken) == broken
-    np.testing.assert_allclose(result.descriptor, [0.5 if broken else 2.0], rtol=1e-6)
+    assert int(result.broken) == 2
+    np.testing.assert_allclose(result.descriptor, [0.5], rtol=1e-6)
     searched = rookery.qd.policy_scoring(env, rookery.qd.PolicyConfig((4,)), config)
     program = rookery.map_elites(searched, rookery.qd.grid((5,), (-1.0,), (1.0,)), rookery.qd.iso_line(searched, 3))
     state, metrics = jax.jit(program.step)(program.init(KEY), KEY)
-    assert int(metrics["rejected"]) == (3 if broken else 0)
-    assert int(metrics["broken_episodes"]) == 3 * broken
-    assert int(rookery.qd.repertoire_of(state).occupied.sum()) == (0 if broken else 1)
+    assert int(metrics["rejected"]) == 3
+    assert int(metrics["broken_episodes"]) == 3 * 2
+    assert not rookery.qd.repertoire_of(state).occupied.any()
 
 
 def test_a_generation_moves_only_the_cells_that_it_writes():

@@ -194,23 +194,11 @@ def sac(run: str | None, skill: int | None = 1, kind: str = "sac", **changes: An
             lambda run: sac(run, environment=EnvironmentConfig(env="probe_value", devices=1)),
             r"observations of 2 numbers \(point_room\), but probe_value has 1",
         ),
-        (
-            lambda run: sac(run, agent=SacConfig(hidden_sizes=(4,))),
-            r"has shape \(8,\), expected \(4,\); use the same widths",
-        ),
+        (lambda run: sac(run, agent=SacConfig(hidden_sizes=(4,))), r"has shape \(8,\), expected \(4,\); use the same"),
         (lambda run: sac(run, learner=OffPolicyConfig()), "keeps observation statistics where this one does not"),
-        (
-            lambda run: sac(run, kind="td3", agent=Td3Config(hidden_sizes=(8,))),
-            "is a run of kind pbt-diayn, from which a run of kind td3 cannot start",
-        ),
-        (
-            lambda run: DIAYN_RUN.replace(init_from=run, skills=SkillsConfig(4)),
-            r"has the skills .*size=3.*, this run .*size=4.*; give this run the same",
-        ),
-        (
-            lambda run: DIAYN_RUN.replace(init_from=run, skill=1),
-            "has no skills to choose from here; leave skill out",
-        ),
+        (lambda run: sac(run, kind="td3", agent=Td3Config(hidden_sizes=(8,))), "kind pbt-diayn, .* kind td3 cannot"),
+        (lambda run: DIAYN_RUN.replace(init_from=run, skills=SkillsConfig(4)), r"skills .*size=3.*, this run .*size=4"),
+        (lambda run: DIAYN_RUN.replace(init_from=run, skill=1), "has no skills to choose from here; leave skill"),
         (
             lambda run: configure(
                 "map-elites", init_from=run, environment=ENVIRONMENT, evaluation=EvaluationConfig(eval_episodes=2)
@@ -218,10 +206,7 @@ def sac(run: str | None, skill: int | None = 1, kind: str = "sac", **changes: An
             "choose a run of map-elites, pga-me, dcrl-me or cma-mae",
         ),
         (lambda run: sac(run + "-no", None), "is not a run directory"),
-        (
-            lambda run: DIAYN_RUN.replace(init_from=run, run=RunConfig(run_dir=run)),
-            "init_from is the run itself, got",
-        ),
+        (lambda run: DIAYN_RUN.replace(init_from=run, run=RunConfig(run_dir=run)), "init_from is the run itself, "),
     ],
 )
 def test_an_incompatible_run_is_rejected(change, message, diayn_run):
@@ -245,10 +230,7 @@ def test_skill_discovery_needs_a_run_with_skills(me_pbt_run):
 
 def test_a_run_from_python_is_rejected_with_a_remedy(tmp_path):
     run_dir.create(tmp_path / "run", {"kind": "python", "space": None}).release()
-    with pytest.raises(
-        ValueError,
-        match=r"rookery\.load\(run, program=program\) opens it, and begin_as, begin_from or begin_with start",
-    ):
+    with pytest.raises(ValueError, match=r"rookery\.load\(run, program=program\) opens it, and begin_as, begin_from"):
         warm_start.restore_run(tmp_path / "run")
 
 

@@ -344,14 +344,8 @@ QUARTERS = (
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (
-            "--population 5 --islands 2",
-            "--population cannot be divided evenly into 2 --islands, got 5; use 4 or 6, or ",
-        ),
+        ("--population 5 --islands 2", "--population cannot be divided evenly into 2 --islands, got 5; use 4 or 6"),
         ("--population 2 --islands 4", "--population cannot be divided evenly into 4 --islands, got 2; use 4, or "),
-        ("--islands 0", "--islands must be at least 1, got 0."),
-        ("--islands 2 --migrate-every 0", "--migrate-every must be at least 1, got 0."),
-        ("--islands 2 --migrate-fraction 1.5", "--migrate-fraction must lie in [0, 1], got 1.5."),
         ("--ray-address auto", "--ray-address has an effect only with --islands; give it, or leave this out."),
         ("--islands 2 --distributed", "the processes of jax.distributed cannot run islands; give --ray-address to"),
         ("--islands 2 --wandb team/", "the W&B project 'team/' has no name; give PROJECT or ENTITY/PROJECT."),

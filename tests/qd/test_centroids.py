@@ -101,7 +101,7 @@ class TestNearest:
 
 
 class TestCvt:
-    @pytest.mark.parametrize(("cells", "size"), [(16, 1), (64, 2), (32, 4)])
+    @pytest.mark.parametrize(("cells", "size"), [(16, 1), (32, 4)])
     def test_centroids_are_the_means_of_their_nearest_points_with_equal_shares(self, cells, size):
         lower, upper = (-2.0,) * size, (4.0,) * size
         places = np.asarray(cvt(jax.random.key(0), cells, lower, upper))

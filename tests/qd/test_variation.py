@@ -106,9 +106,6 @@ def test_each_leaf_keeps_its_type_and_one_that_cannot_vary_is_an_error():
     assert (varied["half"] != FIRST["half"]).any()
     with pytest.raises(TypeError, match=r"but the genotype has a leaf of type key<fry>; leave it out"):
         iso_line({"x": FIRST["bias"], "key": KEY}, {"x": FIRST["bias"], "key": KEY}, KEY, VariationConfig())
-    for name in ("iso_sigma", "line_sigma"):
-        with pytest.raises(ValueError, match=f"{name} must be at least 0, got -0.1"):
-            VariationConfig(**{name: -0.1})
 
 
 def test_an_agent_keeps_the_hyper_parameters_and_the_statistics_of_the_first_parent():

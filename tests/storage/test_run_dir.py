@@ -184,10 +184,7 @@ def test_a_configuration_of_format_1_is_read_with_the_present_names(tmp_path):
         (b"[]", "is damaged"),
         (b'{"format": 1, "versions": {"rookery": "0"}}', "no `config`"),
         (b'{"format": 1, "versions": {"rookery": "0"}, "config": {"kind": 5}}', "its `kind` is 5"),
-        (
-            b'{"format": 99, "versions": {"rookery": "7.0"}, "config": {}}',
-            "has format 99.*reads formats 1 and 2.*use rookery 7.0",
-        ),
+        (b'{"format": 99, "versions": {"rookery": "7.0"}, "config": {}}', "has format 99.*use rookery 7.0"),
     ],
 )
 def test_a_damaged_or_foreign_configuration(tmp_path, content, message):

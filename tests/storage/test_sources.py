@@ -16,29 +16,40 @@ from tests.commandline import call
 TINY = "--batch-size 4 --grid 3 3 --hidden-sizes 4 --eval-episodes 1 --start-states 1 --devices 1".split()
 
 
-@pytest.fixture
-def trained(tmp_path) -> Path:
-    """A run of an environment in a file, which imports another one beside it."""
-    folder = tmp_path / "project"
-    name = f"hill_{tmp_path.name}"
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A folder with a run of an environment in a file, which imports another one beside it; and a copy of it."""
+    place = tmp_path_factory.mktemp("sources") / "place"
+    folder = place / "project"
+    name = f"hill_{place.parent.name}"
     (folder / f"parts_{name}").mkdir(parents=True)
     (folder / f"{name}.py").write_text(
         f"import rookery\nfrom parts_{name}.lengths import LENGTH\n\n\n"
         'def make():\n    return rookery.make("point_room", episode_length=LENGTH)\n'
     )
     (folder / f"parts_{name}" / "lengths.py").write_text("LENGTH = 5\n")
-    run = tmp_path / "run"
     words = ["train", "map-elites", "--env", f"{folder}/{name}.py:make", *TINY, "--generations", "2"]
-    code, _, err = call(*words, "--run-dir", str(run))
+    code, _, err = call(*words, "--run-dir", str(place / "run"))
     assert (code, err) == (0, "")
-    return run
+    shutil.copytree(place, place.with_name("copy"))
+    return place
+
+
+@pytest.fixture
+def trained(place) -> Path:
+    """The run, with the files of its environment, as after its training, and as in a process that has not opened it."""
+    factories.COPIES.clear()
+    sources.REPLACED.clear()
+    shutil.rmtree(place)
+    shutil.copytree(place.with_name("copy"), place)
+    return place / "run"
 
 
 def test_a_run_moves_without_the_files_that_built_it(trained, tmp_path):
     files = json.loads((trained / "source/files.json").read_text())
     assert [sorted(name.rpartition("/")[2] for name in found)[-1] for found in files.values()] == ["lengths.py"]
     moved = shutil.move(trained, tmp_path / "elsewhere")
-    shutil.rmtree(tmp_path / "project")
+    shutil.rmtree(trained.parent / "project")
     code, out, err = call("resume", str(moved), "--generations", "3")
     assert (code, err) == (0, "")
     assert "continues after generation 2" in out
@@ -50,7 +61,7 @@ def test_a_run_moves_without_the_files_that_built_it(trained, tmp_path):
 
 def test_a_run_is_built_from_the_file_that_is_named_in_place_of_the_recorded_one(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(factories, "_MODULES", {})  # as in another process
-    moved = shutil.move(tmp_path / "project", tmp_path / "moved")
+    moved = shutil.move(trained.parent / "project", tmp_path / "moved")
     function = f"{next(Path(moved).glob('*.py'))}:make"
     shutil.rmtree(trained / "source")  # as runs of earlier versions have none
     with pytest.raises(ValueError, match=r"there is no file .*project.*hill_"):
@@ -69,7 +80,7 @@ def test_a_run_is_built_from_the_file_that_is_named_in_place_of_the_recorded_one
 
 def test_changed_code_is_said_at_resume_and_an_exact_run_refuses_it(trained, tmp_path):
     folder = RunFolder(trained)
-    changed = next((tmp_path / "project").glob("parts_*/lengths.py"))
+    changed = next((trained.parent / "project").glob("parts_*/lengths.py"))
     assert sources.changed(folder) == []
     changed.write_text("LENGTH = 5  # as before\n")
     exact = shutil.copytree(trained, tmp_path / "exact")

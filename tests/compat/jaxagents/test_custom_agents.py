@@ -120,9 +120,7 @@ class ThreeActions(TowardsHalf):
 
 
 def test_the_error_names_the_method_with_a_wrong_shape():
-    with pytest.raises(
-        ValueError, match=r"^policy gives actions of shape \(3,\) for 2 actors; make it \(2, \.\.\.\)\."
-    ):
+    with pytest.raises(ValueError, match=r"^policy gives actions of shape \(3,\) for 2 actors; make it \(2,"):
         custom(ThreeActions).train(jax.random.key(0), HYPER)
 
 

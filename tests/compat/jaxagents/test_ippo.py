@@ -408,9 +408,7 @@ def test_the_optimizer_gets_the_arguments_in_its_signature():
         made = hooks.optimizer(factory, params)
         update: Any = made.update(jnp.asarray([4.0]), made.init(jnp.zeros(1)))
         assert float(update[0][0]) == pytest.approx(expected)
-    with pytest.raises(
-        ValueError, match=r"^the optimizer takes none of learning_rate, eps, only speed; use another factory\."
-    ):
+    with pytest.raises(ValueError, match=r"^the optimizer takes none of learning_rate, eps, only speed; use another"):
         agent(optimizer=sgd_by_speed).train(jax.random.key(0), HYPER)
 
 
@@ -535,9 +533,7 @@ def test_invalid_calls_raise(tmp_path: Path):
     with pytest.raises(ValueError, match=r"^a hyper-parameter has shape \(2,\); train sets by jax\.vmap"):
         agent().train(jax.random.key(0), HYPER._replace(gamma=jnp.ones(2)))
     kept = agent(checkpoint_dir=tmp_path)
-    with pytest.raises(
-        ValueError, match=r"within jax\.jit or jax\.vmap writes no checkpoints; leave checkpoint_dir out"
-    ):
+    with pytest.raises(ValueError, match=r"within jax\.jit or jax\.vmap writes no checkpoints; leave checkpoint_dir"):
         jax.jit(kept.train)(jax.random.key(0), HYPER)
     with pytest.raises(ValueError, match=r"^mode must be 'best' or 'last', got 'first'\.$"):
         kept.restore("first")

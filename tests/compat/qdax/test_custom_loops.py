@@ -75,8 +75,6 @@ def test_critics_may_have_other_layer_sizes_than_the_policy():
         params = built.init(jax.random.key(0))
         assert params.policy["params"]["Dense_0"]["kernel"].shape == (2, 4)
         assert [layer["kernel"].shape for layer in params.critic[0]["params"].values()] == [(4, 7), (7, 5), (5, 1)]
-    with pytest.raises(ValueError, match=r"critic_hidden_sizes must each be at least 1, got 0"):
-        SacConfig(critic_hidden_sizes=(0,))
 
 
 def test_an_evaluation_of_a_population_equals_that_of_the_learner():

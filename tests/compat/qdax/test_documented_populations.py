@@ -248,9 +248,8 @@ def test_observation_statistics_change_in_training_and_not_in_evaluation():
     assert_equal(evaluated.normalization_running_stats, state.normalization_running_stats)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_arguments_that_do_not_fit_a_population_are_rejected(kind: Any):
-    learner, states, buffers = cached_population(kind, P)
+def test_arguments_that_do_not_fit_a_population_are_rejected():
+    learner, states, buffers = cached_population(PBTSAC, P)
     env = make_env(4 * P)
     flat = env.reset(jax.random.key(0))
     first, train = reshaped(flat, P, 4), learner.get_train_fn(env, 2, 4, 1.0)
@@ -269,7 +268,7 @@ def test_arguments_that_do_not_fit_a_population_are_rejected(kind: Any):
         learner.get_train_fn(env, 2, 4, 0.2)
     with pytest.raises(ValueError, match="auto_reset=True and eval_metrics=False"):
         learner.get_train_fn(make_env(4 * P, auto_reset=False), 2, 4, 1.0)
-    with pytest.raises(ValueError, match=r"episode_length is 5, but .* point_room ha(s|ve) 6 steps"):
+    with pytest.raises(ValueError, match=r"episode_length is 5, but .* point_room have 6 steps"):
         learner.get_eval_fn(make_env(episode_length=6))
     with pytest.raises(ValueError, match="probe_both has no descriptor"):
         learner.get_eval_qd_fn(make_env(name="probe_both"), environments.descriptor_extractor["point_room"])

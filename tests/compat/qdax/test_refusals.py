@@ -94,8 +94,6 @@ def test_errors_name_the_argument():
         pbt.update_states_and_buffer(jax.random.key(0), jnp.ones((4, 2)), states, held)
     with pytest.raises(ValueError, match=r"obs of this buffer have shape \(4,\), got \(2,\)"):
         ReplayBuffer.init(8, qdax.Transition.init_dummy(4, 2)).insert(rows(3))
-    with pytest.raises(ValueError, match="capacity of a buffer must be at least 1"):
-        ReplayBuffer.init(0, rows(1))
     with pytest.raises(ValueError, match="learns from QDTransition, but the buffer stores Transition"):
         make_diayn().update(make_diayn().init(jax.random.key(0), 2, 2, 2), ReplayBuffer.init(8, rows(1)))
     with pytest.raises(ValueError, match=r"tau must lie in \(0, 1\], got 2"):

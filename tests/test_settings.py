@@ -1,0 +1,122 @@
+"""Settings records: each declared range and type is checked where the record is made, from Python and as a flag."""
+
+import dataclasses
+import importlib
+import math
+import pkgutil
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, get_args, get_origin
+
+import pytest
+
+import rookery
+from rookery.cli.app import _parse, read_line
+from rookery.cli.commands import COMMANDS
+from rookery.experiments.kinds import kinds
+from rookery.factories import LARGEST_COUNT, SettingError, Within, _checked_fields
+
+RANGES = {
+    "above 0": "actor_lr alpha_init connect_timeout critic_lr initial_dual initial_sigma length_scale output_scale "
+    "perturb_factors policy_lr reward_scaling steps",
+    "at least 0": "anneal_updates burn_in checkpoint_seconds exploit_interval island iso_sigma line_sigma member "
+    "noise_clip policy_noise process_id rollouts skill smerl_margin warmup_steps",
+    "at least 1": "actor_epochs batch_size best_count buffer_size cells checkpoint_every critic_epochs "
+    "critic_hidden_sizes critic_steps cvt_samples devices dimensions discriminator_hidden_sizes emitters "
+    "episode_length episodes eval_episodes evaluate_every frame_stack frequencies fresh ga_population generations "
+    "goals gradient_batch_size grid hidden_sizes islands keep lost_after memory_size migrate_every minibatches "
+    "novelty_neighbours num_envs num_processes patience phi_hidden_sizes policy_delay policy_gradient_steps population "
+    "rating_opponents replace_count resamples rollout_length smooth start_states steps_per_generation",
+    "at least 2": "num_skills",
+    "in (0, 1)": "variation_share",
+    "in (0, 1]": "smerl_fraction tau",
+    "in (0, 7.38906]": "initial_std",
+    "in [0, 1]": "archive_learning_rate best_fraction discount migrate_fraction replace_fraction resample_probability "
+    "sample_fraction",
+    "in [0, 4294967295]": "seed",
+    "in [0, 65535]": "port",
+}
+"""All declared ranges, by the names of the settings that have them."""
+
+
+def records() -> list[type]:
+    """The dataclasses of the package that have ranges or check their fields, but for the documented classes."""
+    modules = [importlib.import_module(found.name) for found in pkgutil.walk_packages(rookery.__path__, "rookery.")]
+    values = dict.fromkeys(value for module in modules for value in vars(module).values() if isinstance(value, type))
+    checking = {module.__name__ for module in modules if "check_fields" in vars(module)}
+    return [
+        record
+        for record in values
+        if dataclasses.is_dataclass(record) and not record.__module__.startswith("rookery.compat")
+        if {base.__module__ for base in record.__mro__} & checking
+        or any(within for _, _, within, *_ in _checked_fields(record).values())
+    ]
+
+
+def outside(kind: type, within: Within | None) -> list[Any]:
+    """Values of a number that are none of the range, and values of other types."""
+    low, high = (within.low, within.high) if within else (-math.inf, math.inf)
+    if kind not in (int, float):
+        return {None: ["absent", 3.5], bool: ["yes", 1, 0.0], str: [3, b"a", ["x"]]}[kind]
+    found: list[Any] = ["many", True, [3]]
+    found += [low if within and low in within.excluded else low - 1] * math.isfinite(low)
+    found += [high if within and high in within.excluded else high * 2 + 1] * math.isfinite(high)
+    if kind is float:
+        return [*found, math.nan, math.inf]
+    return [*found, 1.5, LARGEST_COUNT + 1 if high == math.inf else high * 2]
+
+
+def test_the_ranges_of_all_settings():
+    found = defaultdict(set)
+    for record in records():
+        for name, (_, _, within, *_) in _checked_fields(record).items():
+            if within is not None:
+                found[str(within)].add(name)
+    assert dict(found) == {within: set(names.split()) for within, names in RANGES.items()}
+
+
+def values_and_fields() -> Iterator[tuple[type, str, Any, Any]]:
+    """Each record that can be made without arguments, its checked fields, an invalid value of each, and what of this
+    value the error has: one item of a tuple, or all."""
+    for record in records():
+        if any(field.default is field.default_factory for field in dataclasses.fields(record)):
+            continue  # a command, the values of which are checked after parsing
+        for name, (hint, words, within, _, _) in _checked_fields(record).items():
+            is_tuple = get_origin(hint) is tuple
+            kind = get_args(hint)[0] if is_tuple else hint
+            length = len(get_args(hint)) if is_tuple and get_args(hint)[-1] is not ... else 1
+            for value in outside(kind, within):
+                if value not in words:
+                    yield record, name, (value,) * length if is_tuple else value, value
+            if is_tuple:
+                yield from ((record, name, value, value) for value in (8, "8", {8: 8}))
+            if length > 1:
+                yield from ((record, name, value, value) for value in ((0.5,) * (length - 1), (0.5,) * (length + 1)))
+
+
+def test_a_value_outside_of_the_declared_range_or_type_is_an_error_that_has_the_field_and_the_value():
+    fields = set()
+    for record, name, value, shown in values_and_fields():
+        with pytest.raises(SettingError, match=rf"^{name} must ") as caught:
+            record(**{name: value})
+        assert caught.value.field == name
+        assert repr(caught.value.value) == repr(shown)
+        fields.add(name)
+    assert len(fields) > 80
+
+
+def test_an_invalid_value_of_a_flag_is_an_error_with_the_flag_and_the_value():
+    done = set()
+    lines = [read_line(["train", name, *["a.py:make"] * (name == "program")]) for name in kinds()]
+    lines += [read_line([name, "."]) for name in (*COMMANDS, "resume")]
+    for line in lines:
+        for option in line.parser.options:
+            if option.flag in done or option.within is None or not option.flag.startswith("--"):
+                continue
+            done.add(option.flag)
+            value = f"{option.within.low - 1:g}"
+            with pytest.raises(SettingError) as caught:
+                _parse(line._replace(words=[*line.words, option.flag, value]))
+            assert re.match(rf"{option.flag} must .*, got {value}\.$", line.text(caught.value))
+    assert {*" ".join(RANGES.values()).split()} - {flag[2:].replace("-", "_") for flag in done} == {"island"}
