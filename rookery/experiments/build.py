@@ -15,5 +15,6 @@ def on_one_device(spec: RunSpec) -> Built:
 def build(spec: RunSpec, schedule: Schedule | None = None, over: Mesh | None = None, populations: int = 1) -> Built:
     """Build the environment, learner, program and mesh of a run; see `Method.build`."""
     built = spec.kind.method.build(spec, schedule, over, populations)
-    precision = getattr(spec.environment, "precision", "auto")  # a user's program sets its own
-    return built._replace(program=with_precision(built.program, precision))
+    if not spec.kind.method.has_task:  # a user's program sets its own precision
+        return built
+    return built._replace(program=with_precision(built.program, spec.environment.precision))

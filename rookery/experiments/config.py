@@ -45,8 +45,8 @@ class EnvironmentConfig:
     """Compute the members of a device one after the other, not batched: slower, but bit-identical results on any number
     of devices."""
     precision: Precision = "auto"
-    """Precision of the networks' matrix products: auto, TF32 on a GPU and float32 on a CPU; float32; tf32, inputs
-    rounded to 10 bits on a GPU; bfloat16, to 7 bits (mixed precision). Physics, parameters and losses stay float32."""
+    """Precision of the networks' matrix products: auto is tf32 (inputs of 10 bits) on a GPU and float32 on a CPU;
+    bfloat16 has 7 bits. All else is float32."""
 
     def __post_init__(self) -> None:
         check_fields(self)
