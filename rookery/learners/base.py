@@ -182,8 +182,8 @@ class FitnessConfig(EvaluationConfig):
     """What the fitness of a member that learns is computed from."""
 
     fitness_from: Literal["evaluation", "training"] = "evaluation"
-    """evaluation: deterministic episodes after each generation; training: the exploratory episodes that ended in it, at
-    no cost. A member in whose generation none ended keeps its fitness and its place (docs/guides/pbt.md)."""
+    """evaluation: deterministic episodes after each generation; training: the exploratory episodes that ended in it
+    (docs/guides/pbt.md)."""
 
     @property
     def trained_objective(self) -> str | None:
