@@ -1,6 +1,7 @@
 """MuJoCo Playground's tasks: they are Playground's own, cost no more than they must, and fail with a sentence."""
 
 import importlib
+import subprocess
 import sys
 from functools import partial
 from types import SimpleNamespace
@@ -279,3 +280,22 @@ def test_warp_gives_nearly_what_jax_gives(task: Environment, rolled: Any) -> Non
     found = jax.jit(jax.vmap(partial(roll, registry.make("PendulumSwingup", impl="warp"))))(keys, actions)
     expected = [rolled(key, action)[0] for key, action in zip(keys, actions, strict=True)]
     np.testing.assert_allclose(found[0], expected, atol=1e-4)
+
+
+WITHOUT_WARP = """
+import sys
+sys.modules["warp"] = None  # its import fails, as if it were not installed
+import jax, rookery
+env = rookery.make("PendulumSwingup", episode_length=2)
+print(jax.eval_shape(env.reset, jax.random.key(0))[1].reward.shape)
+try:
+    rookery.make("PendulumSwingup", impl="warp")
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_the_implementation_of_jax_needs_no_warp() -> None:
+    result = subprocess.run([sys.executable, "-c", WITHOUT_WARP], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout.splitlines()[0]) == (0, "()"), result.stderr
+    assert "impl=warp needs NVIDIA Warp" in result.stdout

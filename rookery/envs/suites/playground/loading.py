@@ -1,7 +1,7 @@
 """Loading of MuJoCo Playground's environments: implementation of the physics, robot models, and silence."""
 
 import functools
-import importlib
+import importlib.util
 from types import ModuleType
 from typing import Any
 
@@ -22,16 +22,28 @@ IMPLEMENTATIONS = ("jax", "warp")
 
 
 def default_implementation() -> str:
-    """`warp` on a single GPU, for which it was written; `jax` on all other machines: it is faster on a CPU and runs on
-    several devices."""
-    return "warp" if jax.default_backend() == "gpu" and jax.device_count() == 1 else "jax"
+    """`warp` on a single GPU, for which it was written, if it is installed; `jax` on all other machines: it is faster
+    on a CPU, runs on several devices and does not need warp-lang."""
+    is_suited = jax.default_backend() == "gpu" and jax.device_count() == 1
+    return "warp" if is_suited and _has_warp() else "jax"
 
 
 def checked_implementation(impl: str | None) -> str:
-    """The given implementation, or the default; a ValueError if it is unknown."""
+    """The given implementation, or the default.
+
+    Raises:
+      ValueError: it is unknown.
+      ImportError: it is `warp`, and warp-lang is not installed.
+    """
     if impl not in (None, *IMPLEMENTATIONS):
         raise ValueError(f"impl must be {' or '.join(IMPLEMENTATIONS)}, got {impl!r}.")
+    if impl == "warp" and not _has_warp():
+        raise ImportError("impl=warp needs NVIDIA Warp, which is not installed: pip install warp-lang, or impl=jax.")
     return impl or default_implementation()
+
+
+def _has_warp() -> bool:
+    return importlib.util.find_spec("warp") is not None
 
 
 def load(name: str, impl: str | None = None, naconmax: int | None = None) -> Any:
@@ -71,7 +83,9 @@ def without_iteration_messages(model: PyTree) -> PyTree:
 
 
 def quiet_warp() -> None:
-    """Import Warp without its messages about devices and about each kernel that it loads."""
+    """Import Warp, if it is installed, without its messages about devices and about each kernel that it loads."""
+    if not _has_warp():
+        return
     warp = importlib.import_module("warp")
     if hasattr(warp, "LOG_ERROR"):
         warp.config.log_level = warp.LOG_ERROR
