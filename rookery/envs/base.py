@@ -54,8 +54,10 @@ class DescriptorSpec(NamedTuple):
 class SkillSpec(NamedTuple):
     """Format of an observation's skill, see `envs/wrappers/skills.py`."""
 
-    kind: str  # one of "one-hot" and "sphere"
-    size: int  # length of the skill vector: the number of skills, or the dimension of the sphere's space
+    kind: str
+    """One of "one-hot" and "sphere"."""
+    size: int
+    """Length of the skill vector: the number of skills, or the dimension of the sphere's space."""
 
 
 class Team(NamedTuple):
@@ -74,10 +76,14 @@ class Team(NamedTuple):
 class TakenAction(NamedTuple):
     """Actions as an environment takes them, where they are not those of its agents."""
 
-    type: str  # NumPy's name of their type
-    shape: tuple[int, ...]  # their shape; `()` for discrete ones
-    low: tuple[float, ...]  # their lower bounds, which stand for -1; of discrete actions the first one
-    high: tuple[float, ...]  # their upper bounds, which stand for 1; of discrete actions the last one
+    type: str
+    """NumPy's name of their type."""
+    shape: tuple[int, ...]
+    """Their shape; `()` for discrete ones."""
+    low: tuple[float, ...]
+    """Their lower bounds, which stand for -1; of discrete actions the first one."""
+    high: tuple[float, ...]
+    """Their upper bounds, which stand for 1; of discrete actions the last one."""
 
 
 class EnvSpec(NamedTuple):
@@ -146,8 +152,10 @@ class EnvSpec(NamedTuple):
 class Previous(NamedTuple):
     """The state in which a step began."""
 
-    observation: Observation  # the observation that the action was chosen for
-    descriptor: Array  # state descriptor, `[D]`
+    observation: Observation
+    """The observation that the action was chosen for."""
+    descriptor: Array
+    """State descriptor, `[D]`."""
 
 
 class Step(NamedTuple):
@@ -194,8 +202,10 @@ class Step(NamedTuple):
 class ActionWithCarry(NamedTuple):
     """Action of a recurrent agent, see `envs/wrappers/recurrence.py`."""
 
-    action: Array  # action for the wrapped environment, `[A]`
-    carry: PyTree  # recurrent state that the next observation will contain
+    action: Array
+    """Action for the wrapped environment, `[A]`."""
+    carry: PyTree
+    """Recurrent state that the next observation will contain."""
 
 
 class ResetFn(Protocol):

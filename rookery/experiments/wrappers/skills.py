@@ -1,12 +1,9 @@
-"""The methods of skill discovery: DIAYN, METRA and LSD."""
+"""What the methods of skill discovery have in common."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from rookery.agents.base import OffPolicyAgent
-from rookery.agents.diayn import DiaynConfig, diayn, space
-from rookery.agents.metra import LsdConfig, MetraConfig, lsd, lsd_space, metra, metra_space
 from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.wrappers.skills import SkillsConfig, skills
 from rookery.experiments.agents import Wrapper
@@ -19,22 +16,24 @@ INHERIT_BUFFER = PbtConfig(inherit_buffer=True)
 """Stored transitions contain the skills of the agent that collected them, so a child needs its parent's buffer."""
 
 
-def _discovery(
+def discovery(
     name: str,
-    source: str,
+    title: str,
+    sources: tuple[str, ...],
     settings: Any,
     make: Callable[[OffPolicyAgent, EnvSpec, Any], OffPolicyAgent],
-    joint_space: Callable[[Space], Space],
+    space: Callable[[Space], Space],
     with_previous: bool = False,
 ) -> Wrapper:
     """A method of skill discovery, which wraps an off-policy agent.
 
     Args:
       name: on the command line, and the name of its config among the settings.
-      source: the paper.
+      title: in the middle of a sentence.
+      sources: papers.
       settings: a frozen dataclass with `skills`, a `SkillsConfig`, and the config of that name.
       make: wraps an agent; takes the spec of the environment with skills, and the config.
-      joint_space: the search space of the wrapped agent -> that of both.
+      space: the search space of the wrapped agent -> that of both.
       with_previous: whether it reads the state before each step, see `Step.previous`.
     """
 
@@ -49,12 +48,12 @@ def _discovery(
 
     return Wrapper(
         name=f"{name}-{{agent}}",
-        heading=f"Skill discovery without a reward ({name.upper()}) with {{short_title}}: independent members",
-        agents=f"{{short_title}} agents that discover skills ({name.upper()})",
-        sources=(source, "with --smerl Kumar 2020 (arXiv:2010.14484)"),
+        heading=f"Skill discovery without a reward ({title}) with {{short_title}}: independent members",
+        agents=f"{{short_title}} agents that discover skills ({title})",
+        sources=sources,
         settings=settings,
         on_policy=False,
-        space=lambda row: joint_space(row.space),
+        space=lambda row: space(row.space),
         environment=environment,
         agent=lambda agent, spec, chosen: make(agent, spec, getattr(chosen, name)),
         defaults={
@@ -67,32 +66,3 @@ def _discovery(
         describe=described,
         has_skills=True,
     )
-
-
-@dataclass(frozen=True)
-class DiaynSettings:
-    """The settings of DIAYN and of its skills."""
-
-    skills: SkillsConfig = field(default_factory=SkillsConfig)
-    diayn: DiaynConfig = field(default_factory=DiaynConfig)
-
-
-@dataclass(frozen=True)
-class MetraSettings:
-    """The settings of METRA and of its skills."""
-
-    skills: SkillsConfig = field(default_factory=SkillsConfig)
-    metra: MetraConfig = field(default_factory=MetraConfig)
-
-
-@dataclass(frozen=True)
-class LsdSettings:
-    """The settings of LSD and of its skills."""
-
-    skills: SkillsConfig = field(default_factory=SkillsConfig)
-    lsd: LsdConfig = field(default_factory=LsdConfig)
-
-
-DIAYN = _discovery("diayn", "Eysenbach 2018 (arXiv:1802.06070)", DiaynSettings(), diayn, space)
-METRA = _discovery("metra", "Park 2024 (arXiv:2310.08887)", MetraSettings(), metra, metra_space, with_previous=True)
-LSD = _discovery("lsd", "Park 2022 (arXiv:2202.00914)", LsdSettings(), lsd, lsd_space, with_previous=True)
