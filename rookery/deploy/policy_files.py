@@ -33,6 +33,7 @@ def describe(policy: Policy) -> dict[str, Any]:
         "member": policy.member,
         "skill": None if skill is None else {"number": skill, "vector": _skill(policy)},
         "fitness": policy.fitness,
+        "objective": policy.evaluator.config.objective or (None if policy.evaluator.intrinsic_reward else "return"),
         "descriptor": descriptor and policy.descriptor and _descriptor(descriptor, policy.descriptor),
         "inputs": {name: ["batch", *shape] for name, shape in policy.inputs.items()},
         "outputs": {name: ["batch", *shape] for name, shape in policy.outputs.items()},

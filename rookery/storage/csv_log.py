@@ -310,7 +310,7 @@ def _resumed(path: Path, generation: int, has_all_generations: bool) -> tuple[li
 def filled(table: Mapping[str, np.ndarray], generations: int) -> tuple[dict[str, np.ndarray], list[int]]:
     """A table of a run with the rows of all generations; those that are lost are unknown: NaN, and -1 for parents.
 
-    Environment steps are known, since every generation makes equally many.
+    Of repeated rows the last one counts. Environment steps are known, since every generation makes equally many.
 
     Args:
       table: column name -> `[rows]`: a row for each generation or, with a column `member`, for each member in each.
@@ -319,6 +319,9 @@ def filled(table: Mapping[str, np.ndarray], generations: int) -> tuple[dict[str,
     Returns:
       The table, and the generations whose rows are lost.
     """
+    keys = np.stack([table["generation"], table.get("member", np.zeros_like(table["generation"]))])
+    last = len(keys[0]) - 1 - np.unique(keys[:, ::-1], axis=1, return_index=True)[1]
+    table = {name: values[np.sort(last)] for name, values in table.items()}
     generation = table["generation"]
     known = (generation >= 0) & (generation < generations)
     if not known.any():

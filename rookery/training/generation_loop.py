@@ -68,10 +68,12 @@ def _equal_fitness(program: Program, first: int, history: Sequence[Mapping[str, 
     value = fitness.flat[0]
     if not (fitness == value).all():
         return ""
+    evaluator = program.learner.evaluator if program.learner else None
+    another = "another measure (--objective" if evaluator and evaluator.config.objective else "a measure (--objective"
     return (
         f"every fitness of the first {len(history)} generations is {value:.4g}, so that no member can be selected by "
-        "it, and there is little to learn: select by a measure that differs (--objective; `rookery envs NAME` lists "
-        "them), or shape the reward, by weights that evolve (--space.env.NAME evolve); see "
+        f"it, and there is little to learn: select by {another}; `rookery envs NAME` lists them), or shape the reward, "
+        "by weights that evolve (--space.env.NAME evolve); see "
         f"{OWN_ENVIRONMENT}#parameters-that-evolve-and-measures"
     )
 

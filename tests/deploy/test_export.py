@@ -42,6 +42,7 @@ def test_description_of_the_policy(sac_run: Path) -> None:
     about = json.loads((exported.path / "policy.json").read_text())
     assert (about["format"], about["task"], about["kind"], about["generation"]) == (1, "point_room", "sac", 1)
     assert (about["cell"], about["member"], about["skill"], about["team"]) == (None, 0, None, None)
+    assert about["objective"] == "return"
     assert about["precision"] == {"run": "bfloat16", "export": "float32"}
     assert (about["fitness"], about["descriptor"], about["hidden_sizes"]) == (1.0, None, [4])
     assert (about["inputs"], about["outputs"]) == ({"observation": ["batch", 2]}, {"action": ["batch", 2]})

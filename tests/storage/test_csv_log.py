@@ -211,6 +211,16 @@ def test_rows_that_a_resumed_run_has_lost_are_unknown(tmp_path, name, lost):
             np.testing.assert_array_equal(values[~unknown], expected[column][~unknown])
 
 
+def test_of_repeated_rows_the_last_one_counts():
+    table = {
+        "generation": np.asarray([0, 0, 1, 1, 1, 1]),
+        "member": np.asarray([0, 1, 0, 1, 0, 1]),
+        "fitness": np.arange(6.0),
+    }
+    found, lost = logs.filled(table, 2)
+    assert (found["fitness"].tolist(), found["generation"].tolist(), lost) == ([0, 1, 4, 5], [0, 0, 1, 1], [])
+
+
 @pytest.mark.parametrize("has_room_later", [True, False])
 def test_a_row_that_cannot_be_written_is_written_with_the_next(run, monkeypatch, has_room_later):
     monkeypatch.setattr(logs.Events, "_write", lambda *_: None)
