@@ -49,7 +49,7 @@ def test_single_iterations_equal_a_generation():
         inputs = jax.random.split(key, T), 2 * T + jnp.arange(T)
         return jax.lax.scan(lambda member, now: iterate(bindings, member, bank, *now), member, inputs)
 
-    again, (learned, each, reward, finite, _) = train(member, bank, step_key)
+    again, (learned, each, reward, finite, *_) = train(member, bank, step_key)
     np.testing.assert_array_equal(
         again.state.policy.params["params"]["Dense_0"]["kernel"],
         after.state.policy.params["params"]["Dense_0"]["kernel"],
