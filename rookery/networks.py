@@ -27,20 +27,19 @@ _rounds = jax.make_user_context(False)  # part of the key of `jax.jit`'s cache, 
 def computing_in(precision: Precision) -> Iterator[None]:
     """Trace networks with a precision within the context.
 
-    In bfloat16 the weights and the activations of hidden layers are rounded in the forward and the backward pass
-    (mixed precision, Micikevicius 2018, arXiv:1710.03740). Parameters, their gradients, the optimiser's moments, the
-    recurrent units, the outputs of networks and every loss stay in float32. Environments compute in float32 in every
-    context.
+    In bfloat16 the inputs of the products of dense layers are rounded in the forward and the backward pass (mixed
+    precision, Micikevicius 2018, arXiv:1710.03740), and so are the gradients of kernels, which are float32 in type.
+    Parameters, the optimiser's moments, biases, recurrent units, the outputs of networks and every loss are float32.
+    Environments compute in float32 in every context. Of nested contexts the innermost counts.
 
     Example:
       >>> with rookery.networks.computing_in("bfloat16"):
       ...     state, metrics = agent.update(state, hyper, batch, noise, step)
     """
     with contextlib.ExitStack() as contexts:
-        if precision in _PRODUCTS:
-            contexts.enter_context(jax.default_matmul_precision(_PRODUCTS[precision]))
-        if precision == "bfloat16":
-            contexts.enter_context(_rounds(True))
+        if precision != "auto":
+            contexts.enter_context(_rounds(precision == "bfloat16"))
+            contexts.enter_context(jax.default_matmul_precision(_PRODUCTS.get(precision)))
         yield
 
 

@@ -24,6 +24,7 @@ from rookery.experiments.methods.program import check_program
 from rookery.experiments.spec import Built, RunSpec
 from rookery.islands import IslandError, run_islands
 from rookery.islands.plan import CallbacksFn
+from rookery.learners.rollout import PREFIX
 from rookery.populations.base import Program
 from rookery.report import tables
 from rookery.report.figures import curves
@@ -187,6 +188,10 @@ def start_islands(
         with contextlib.suppress(RunFolderError):  # no island has a finite fitness
             _show_best(spec.run, run_dir)
         raise
+    learner = spec.learner
+    if learner is not None and learner.fitness_from == "training":
+        _attempt(partial(_evaluate_at_end, learner.eval_episodes, spec.run, None), run_dir, "evaluation.csv")
+        write_report([run_dir])
     _show_best(spec.run, run_dir)
 
 
@@ -267,8 +272,11 @@ def _write_outputs(program: Program, config: RunConfig, result: Result) -> None:
     assert result.run_dir is not None
     run_dir, console = result.run_dir, terminal(quiet=config.quiet)
     outputs: dict[str, Path | str | None] = {"run": run_dir}
-    if program.learner and program.learner.rate_training:
-        outputs["evaluation"] = _attempt(partial(_evaluate_at_end, program, config), run_dir, "evaluation.csv")
+    learner = program.learner
+    if learner and learner.evaluator and learner.rate_training and program.settings.get("member") != "agent":
+        is_python = open_existing(run_dir).config.get("kind") == PYTHON
+        at_end = partial(_evaluate_at_end, learner.evaluator.episodes, config, program if is_python else None)
+        outputs["evaluation"] = _attempt(at_end, run_dir, "evaluation.csv")
     outputs["curves"] = _attempt(curves.draw_curves, run_dir, "curves.png")
     outputs["report"] = _attempt(lambda path: write_report([path]), run_dir, "report.html")
     if program.table is not None:
@@ -291,21 +299,21 @@ def _note_share(program: Program, run_dir: Path, console: Terminal) -> None:
     """Print what to do where evaluations took more time than training."""
     share = evaluation_share(read_csv(open_existing(run_dir).metrics_file))
     learner = program.learner
-    if share > 0.5 and program.table is None and learner and not learner.rate_training:
+    if share > 0.5 and program.table is None and program.space and learner and not learner.rate_training:
         longer = "longer generations (--evaluate-every, or --steps-per-generation)"
-        is_own = learner.evaluator is not None and learner.evaluator.intrinsic_reward is not None
-        remedy = longer if is_own else f"{longer} or --fitness-from training"
+        own = any(name.startswith(PREFIX) for name in program.space.domains)
+        can_rate = not own and program.settings.get("rating_opponents") is None
+        can_rate &= learner.evaluator is not None and learner.evaluator.intrinsic_reward is None
+        remedy = f"{longer} or --fitness-from training" if can_rate else longer
         console.print_line(f"note: evaluation took {share:.0%} of the time; give {remedy}.")
 
 
-def _evaluate_at_end(program: Program, config: RunConfig, run_dir: Path) -> Path:
+def _evaluate_at_end(episodes: int, config: RunConfig, program: Program | None, run_dir: Path) -> Path:
     """Evaluate the members of a run whose fitness comes from training episodes; returns the table of the best one."""
-    assert program.learner is not None
-    assert program.learner.evaluator is not None
-    checkpoint = "last" if config.best_by is None else "best"
-    is_python = open_existing(run_dir).config.get("kind") == PYTHON
-    evaluate(run_dir, program.learner.evaluator.episodes, 0, checkpoint, program if is_python else None)
-    return open_existing(run_dir).evaluation_file
+    if process_count() > 1:
+        raise ValueError("a run of several processes is evaluated afterwards, by rookery evaluate")
+    evaluate(run_dir, episodes, 0, "last" if config.best_by is None else "best", program)
+    return open_existing(best_of(run_dir)).evaluation_file
 
 
 def _attempt(write: Callable[[Path], Path], run_dir: Path, what: str) -> Path | None:

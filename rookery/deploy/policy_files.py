@@ -28,7 +28,7 @@ def describe(policy: Policy) -> dict[str, Any]:
         "kind": policy.origin.spec.kind.name,
         "generation": policy.origin.generation,
         "versions": {"run": run_dir.open_existing(policy.origin.path).versions, "export": versions(("rookery", "jax"))},
-        "precision": {"run": getattr(policy.origin.spec.environment, "precision", "auto"), "export": "float32"},
+        "precision": {"run": settings.get("precision", "auto"), "export": "float32"},
         "cell": policy.cell,
         "member": policy.member,
         "skill": None if skill is None else {"number": skill, "vector": _skill(policy)},

@@ -19,7 +19,7 @@ from rookery.learners.base import genotype
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.config import rounded
 from rookery.populations.inheritance import Perturbation, load_where, perturb, resize
-from rookery.populations.pbt import still_unproven
+from rookery.populations.pbt import proven, still_unproven
 from rookery.populations.rebuild import recipe_of
 from rookery.populations.sharding import Placement
 from rookery.qd import repertoire as repertoires
@@ -110,8 +110,9 @@ def hyper_of(published: Published, index: int) -> dict[str, float]:
 
 
 def standing(state: ProgramState) -> np.ndarray:
-    """The fitness of the policy in each slot of a PBT population, `[P]`: a child has that of its parent."""
-    return np.asarray(jax.device_get(state.shared.recent))[:, 0]
+    """The fitness of the policy in each slot of a PBT population, `[P]`: a child has that of its parent, or NaN where
+    training episodes give the fitness and none of its own has ended."""
+    return np.asarray(jax.device_get(proven(state.shared, state.shared.recent[:, 0])))
 
 
 def _row(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -151,7 +152,9 @@ def _choose_members(
     if not fitness:
         return {}
     found = np.asarray(rule(jnp.asarray(standing(state)), jnp.asarray(fitness, jnp.float32), fraction, key))
-    return {int(slot): int(found[slot]) for slot in np.flatnonzero(found >= 0)}
+    unproven = state.shared.unproven
+    stays = np.zeros(len(found), bool) if isinstance(unproven, tuple) else np.asarray(jax.device_get(unproven))
+    return {int(slot): int(found[slot]) for slot in np.flatnonzero((found >= 0) & ~stays)}
 
 
 def _choose_all(state: ProgramState, fitness: Sequence[float], key: Key) -> dict[int, int]:

@@ -108,7 +108,7 @@ def begin(bindings: OnPolicyBindings, bank: Bank, key: Key) -> Actors:
     env_batch = rollout.start_environments(environment, bank, key, config.num_envs)
     spec, whole = environment.spec, True
     if config.stagger_episodes:
-        state, whole = time_limit.stagger(env_batch.state, spec.episode_length)
+        state, whole = time_limit.stagger(env_batch.state, config.num_envs, spec.episode_length)
         env_batch = env_batch._replace(state=state)
     return start_actors(rollout.with_sums(env_batch, spec, bank, config.trained_objective, whole), spec)
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import hyperparams
-from rookery.factories import check_counts
+from rookery.factories import SettingError, check_counts
 from rookery.learners.base import Bank, Learner, Member, genotype
 from rookery.types import Array, Evaluation, Hyper, Key, Metrics
 
@@ -31,7 +31,7 @@ def train(
       metrics, `[generations]` each.
 
     Raises:
-      ValueError: `generations` is below 1.
+      ValueError: `generations` is below 1, or the learner's `fitness_from` is "training", since evaluations are made.
 
     Example:
       >>> env = rookery.make("point_room")
@@ -42,6 +42,9 @@ def train(
       (3,)
     """
     check_counts(generations=generations)
+    if learner.rate_training is not None:
+        problem = "has no effect here, where members are evaluated"
+        raise SettingError("fitness_from", "training", problem, "read train_return of the metrics")
     bank_key, init_key, training_key = jax.random.split(key, 3)
     hyper = hyperparams.defaults(learner.space) if hyper is None else hyper
     hyper = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), hyper)

@@ -160,6 +160,11 @@ def keep_last(shared: PbtShared, fitness: Array, is_known: Array) -> tuple[PbtSh
     return shared._replace(unproven=shared.unproven & ~is_known), fitness
 
 
+def proven(shared: PbtShared, fitness: Array) -> Array:
+    """The fitness without that of members of which no training episode has ended: a child's is that of its parent."""
+    return fitness if isinstance(shared.unproven, tuple) else jnp.where(shared.unproven, jnp.nan, fitness)
+
+
 def is_rated(learner: Learner, learned: Metrics, is_finite: Array, broken: Array) -> Array:
     """Whether a generation gives members a fitness, or a reason why they have none; `[P]` bool."""
     if learner.rate_training is None:
@@ -185,7 +190,7 @@ def finish(bindings: PbtBindings, state: PbtState, work: Work) -> tuple[PbtState
     diverged = has_diverged(bindings.learner, evaluation.fitness, is_finite, evaluation.broken)
     is_known = is_rated(bindings.learner, learned, is_finite, evaluation.broken)
     shared, selected_by = keep_last(state.shared, evaluation.fitness, is_known)
-    evaluation = evaluation._replace(fitness=selected_by)
+    evaluation = evaluation._replace(fitness=proven(shared, selected_by))
     metrics = metrics_of(members.hyper, state.shared.parents, evaluation, learned, diverged)
     if bindings.rating_opponents is not None:
         exploit_key, rating_key = jax.random.split(exploit_key)
@@ -254,14 +259,10 @@ def exploit(
     Returns:
       The parents `[P]` int32, and the members after inheritance and perturbation.
     """
-    config, has_unproven = bindings.config, not isinstance(shared.unproven, tuple)
-    if has_unproven:  # neither a parent nor replaced
-        fitness = jnp.where(shared.unproven, jnp.nan, fitness)
-    parents = bindings.placement.everywhere(
-        partial(select, config, timing_of(bindings)), fitness, shared.generation, keys[0]
-    )
-    if has_unproven:
-        parents = jnp.where(shared.unproven, jnp.arange(bindings.population_size), parents)
+    config, stays = bindings.config, shared.unproven
+    fitness = proven(shared, fitness)
+    chosen = (fitness, shared.generation, keys[0], *([] if isinstance(stays, tuple) else [stays]))
+    parents = bindings.placement.everywhere(partial(select, config, timing_of(bindings)), *chosen)
     donors, is_new = None, parents != jnp.arange(bindings.population_size)
     if config.exploit == "multi-frequency":
         donors = selection.donors(fitness, parents, config.frequencies)
@@ -298,7 +299,9 @@ def timing_of(bindings: PbtBindings) -> Timing:
     return timing(bindings.config, size, learner.steps_per_generation, learner.untrained_generations)
 
 
-def select(config: PbtConfig, when: Timing, fitness: Array, generation: Array, key: Key) -> Array:
+def select(
+    config: PbtConfig, when: Timing, fitness: Array, generation: Array, key: Key, stays: Array | None = None
+) -> Array:
     """Apply the configured exploit strategy; see `selection`.
 
     Args:
@@ -307,17 +310,24 @@ def select(config: PbtConfig, when: Timing, fitness: Array, generation: Array, k
       fitness: `[P]`, higher is better.
       generation: `[]` int32, the generation of the fitness, counted from 0.
       key: consumed.
+      stays: `[P]` bool, members without a fitness that are not replaced; of MF-PBT they rank last in their
+        sub-population, and take a place of those that would be replaced.
 
     Returns:
       The parents `[P]` int32.
     """
+    parents = _selected(config, when, fitness, generation, key, 0 if stays is None else jnp.sum(stays))
+    return parents if stays is None else jnp.where(stays, jnp.arange(fitness.shape[0]), parents)
+
+
+def _selected(config: PbtConfig, when: Timing, fitness: Array, generation: Array, key: Key, stay: Array | int) -> Array:
     active = (generation >= when.burn_in) & ((generation + 1) % when.every == 0)
     if config.exploit == "tournament":
         return selection.tournament(fitness, key, active)
     if config.exploit == "multi-frequency":
         return selection.multi_frequency(fitness, generation // when.every, config.frequencies, active)
     best, replaced = counts(config, fitness.shape[0])
-    return selection.truncation(fitness, key, best, jnp.where(active, replaced, 0))
+    return selection.truncation(fitness, key, best, jnp.where(active, replaced + stay, 0))
 
 
 def restart(learner: Learner, keep_buffer: bool, member: Member, key: Key, needed: Array, bank: Bank) -> Member:
@@ -434,7 +444,7 @@ def _check_rates_training(learner: Learner, space: Space, rating_opponents: int 
     if rating_opponents is not None:
         problem = "has no effect on members that are selected by ratings"
         raise SettingError("fitness_from", "training", problem, "leave it out, or give {select_by} fitness")
-    own = [name for name in space.defaults._fields if name.startswith(PREFIX)]
+    own = [name for name in space.domains if name.startswith(PREFIX)]
     if own and learner.evaluator and learner.evaluator.config.objective is None:
         problem = f"compares returns in different environments, since members differ in {{{own[0]}}}"
         raise SettingError("fitness_from", "training", problem, "give {objective}, or leave it out")

@@ -33,6 +33,7 @@ from rookery.populations.pbt import (
     metrics_of,
     no_fitness,
     prepare,
+    proven,
     record_fitness,
     restart,
     settings_of,
@@ -154,9 +155,9 @@ def finish(bindings: RolePbtBindings, state: ProgramState, work: Work) -> tuple[
     fitness, diverged = take(evaluation.roles, inverse), take(of_teams, inverse)
     is_known = take(is_rated(learner, jax.tree.map(lambda leaf: leaf[:, None], learned), is_finite, broken), inverse).T
     shared, fitness = keep_last(state.shared, fitness.T, is_known)
-    fitness = fitness.T
-    metrics = _metrics(members, state.shared.parents, evaluation, learned, (fitness, diverged))
-    metrics |= {f"best_fitness/{name}": _best(fitness[:, i]) for i, name in enumerate(bindings.names)}
+    reported, fitness = proven(shared, fitness).T, fitness.T
+    metrics = _metrics(members, state.shared.parents, evaluation, learned, (reported, diverged))
+    metrics |= {f"best_fitness/{name}": _best(reported[:, i]) for i, name in enumerate(bindings.names)}
 
     if one_role.rating_opponents is not None:
         exploit_key, rating_key = jax.random.split(exploit_key)

@@ -146,6 +146,7 @@ def with_precision(program: Program[ProgramStateT], precision: Precision) -> Pro
             init=replace(init, create=traced(init.create)),
             step=replace(step, **stages),
             evaluate=traced(program.evaluate),
+            settings={**program.settings, "precision": precision},
         )
 
     return rebuild.changed(program, apply)

@@ -80,6 +80,11 @@ def _on_scores(groups: Sequence[Group], fresh: bool) -> list[str]:
             f"a score of {names} is the highest of several noisy evaluations, which is optimistic; `rookery compare "
             "RUN ... --fresh 100` evaluates the selected member or elite on 100 fresh episodes and compares that."
         )
+    if not fresh and len({group.from_training for group in groups}) > 1:
+        found.append(
+            "some fitnesses are those of exploratory training episodes and others those of deterministic evaluations; "
+            "`rookery compare RUN ... --fresh 100` compares the policies."
+        )
     aggregated = [group for group in groups if group.independent and group.population != "1"]
     if aggregated:
         columns = ", ".join(sorted({run.column for group in aggregated for run in group.runs}))

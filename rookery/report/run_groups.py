@@ -32,7 +32,7 @@ _WITHOUT_EFFECT = {
     *("seed", "run.seed", "run.run_dir", "run.keep", "run.checkpoint_every", "run.quiet", "run.live", "run.overwrite"),
     *("environment.devices", "environment.exact"),
 }
-_PRECISION = "environment.precision"
+_PRECISION, _FITNESS_FROM = "environment.precision", "learner.fitness_from"
 _NO_SETTINGS = (DEFAULTS, DESCRIPTOR, INDEPENDENT, KEYS, SCALES)
 # What the fitness measures.
 _MEASURES = {
@@ -44,6 +44,7 @@ _MEASURES = {
 # Values that mean the same as the absence of the setting: older versions did not record it, or it changes the rounding.
 _ABSENT = {
     _PRECISION: ("auto", "float32", "tf32"),
+    _FITNESS_FROM: ("evaluation",),
     "environment.frame_stack": (1,),
     "islands.islands": (1,),
     "islands.migrate_every": (10,),
@@ -70,6 +71,8 @@ class Group(NamedTuple):
     """Size of the population whose best member is the score of a run, as text."""
     independent: bool = False
     """Whether the members of a folder are independent."""
+    from_training: bool = False
+    """Whether the fitness is that of training episodes."""
 
     @property
     def selected(self) -> bool:
@@ -187,7 +190,8 @@ def _group(
             flag = name.rpartition(".")[2]
             distinct[flag if flags.count(flag) == 1 else name] = value
     names = _join(f"{kind} {environment}", distinct), _join(kind, distinct)
-    return Group(*names, task, environment, tuple(runs), settings.get("population", "1"))
+    group = Group(*names, task, environment, tuple(runs), settings.get("population", "1"))
+    return group._replace(from_training=settings.get(_FITNESS_FROM) == "training")
 
 
 def _split(settings: Mapping[str, str], by_fitness: bool) -> tuple[str, str, dict[str, str]]:

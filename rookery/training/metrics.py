@@ -39,9 +39,9 @@ def summarize(
 
     Returns:
       Environment steps; best, median, worst and mean fitness over the finite members (NaN without any); the number of
-      diverged members and, if members have parents, of replaced ones; `best_rating`, if members are rated; the sum of
-      each `broken_*` count over all members; the mean of every other metric over the finite members, without
-      its numbers that are not finite; `best/return` and `best/measure/...`, those of the member with the highest
+      diverged members and, if members have parents, of replaced ones; `best_rating`, if members are rated; the sums
+      of `train_episodes` and of each `broken_*` count over all members; the mean of every other metric over the finite
+      members, without its numbers that are not finite; `best/return` and `best/measure/...`, those of the member with the highest
       fitness (NaN if no member is finite); wall times and speed. For independent
       members these are statistics over all of them; the fitness of each is in `lineage.csv`.
     """
@@ -59,7 +59,7 @@ def summarize(
     if "parent" in metrics:
         row["replaced"] = np.sum(metrics["parent"] != np.arange(len(fitness)))
     for name, values in metrics.items():
-        if name.startswith(_COUNTED):
+        if name.startswith(_COUNTED) or name == "train_episodes":
             row[name] = np.sum(values)
         elif name in _RELATIVE:
             row[f"best_{name}"] = np.max(values[np.isfinite(values)], initial=-np.inf)

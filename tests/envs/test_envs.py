@@ -384,7 +384,7 @@ def test_a_measure_that_is_not_finite_breaks_no_physics() -> None:
 
 def test_first_episodes_of_many_environments_are_staggered_without_overflow() -> None:
     state = time_limit.TimeLimitState(inner=jnp.zeros(4096), time=jnp.zeros(4096, jnp.int32))
-    times = np.asarray(time_limit.stagger(state, 1_000_000)[0].time)
+    times = np.asarray(time_limit.stagger(state, 4096, 1_000_000)[0].time)
     assert (np.diff(times) > 0).all()
     assert (times[0], times[-1]) == (0, 999_755)
 

@@ -50,9 +50,9 @@ def test_members_without_an_episode_keep_their_fitness_and_are_not_replaced() ->
     slots = jnp.broadcast_to(jnp.arange(4.0)[:, None], (4, 2))
     state = state._replace(members=state.members._replace(env_state=slots))
     expected = [
-        ([NAN, 3, 5, 1], [0, 1, 2, 3]),  # member 0 has no fitness: it is the last, and not replaced
+        ([NAN, 3, 5, 1], [0, 1, 2, 2]),  # member 0 has no fitness yet and is not replaced, but the worst of the others
         ([4, 3, 5, 1], [0, 1, 2, 2]),  # member 2 keeps the 5 and is a parent
-        ([4, 3, 0, 5], [0, 1, 2, 3]),  # the child has its parent's fitness, but is not selected by it
+        ([4, 3, 0, NAN], [0, 1, 0, 3]),  # no episode of the child has ended
         ([4, NAN, 0, 7], [0, 3, 2, 3]),  # the physics broke in the training of member 1
     ]
     step = jax.jit(program.step)

@@ -12,6 +12,7 @@ from rookery import trees
 from rookery.envs.base import Environment, EnvState, Step, announce_inside, parameterize_inside
 from rookery.envs.rendering import scene
 from rookery.factories import check_counts
+from rookery.networks import computing_in
 from rookery.types import Array, Key, PyTree
 
 
@@ -102,7 +103,7 @@ def count_step(time: Array, terminated: Array, length: int) -> tuple[Array, Arra
     return time, (time >= length) & ~terminated
 
 
-def stagger(state: EnvState, length: int) -> tuple[EnvState, Array]:
+def stagger(state: EnvState, count: int, length: int) -> tuple[EnvState, Array]:
     """Spread the ends of the first episodes of E environments evenly over the time limit.
 
     Environment e starts as if `e length / E` steps had passed, rounded down, so its first episode is truncated earlier.
@@ -111,12 +112,13 @@ def stagger(state: EnvState, length: int) -> tuple[EnvState, Array]:
 
     Args:
       state: `[E, ...]`, at the start of an episode; it is unchanged where no `limit_episode` counts the steps.
+      count: E.
       length: steps until truncation.
 
     Returns:
       The states, and `[E]` bool: whether the episode starts at its beginning.
     """
-    count, is_timed = jax.tree.leaves(state)[0].shape[0], False
+    is_timed = False
     passed = jnp.asarray(np.arange(count, dtype=np.int64) * length // count, jnp.int32)
 
     def staggered(node: EnvState) -> EnvState:
@@ -177,5 +179,5 @@ def _guarded_step(environment: Environment, state: EnvState, action: Array, key:
 
 
 def _in_float32(function: Callable[..., tuple[EnvState, Step]], *arguments: PyTree) -> tuple[EnvState, Step]:
-    with jax.default_matmul_precision("highest"):
+    with computing_in("float32"):
         return function(*arguments)
