@@ -17,6 +17,7 @@ from rookery.experiments.config import EnvironmentConfig
 from rookery.learners.base import Learner
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.networks import Precision
+from tests import tiny
 
 SIDE = 7
 """Size of the matrix that the physics multiplies by, in no product of a network."""
@@ -101,6 +102,16 @@ def test_an_update_in_bfloat16() -> None:
 
 def _square(tree: Any) -> jax.Array:
     return sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)), start=jnp.zeros(()))
+
+
+def test_the_innermost_context_counts() -> None:
+    network = networks.mlp((3,), (5,), 2)
+    params = network.init(jax.random.key(0))
+    with networks.computing_in("bfloat16"), networks.computing_in("float32"):
+        found = list(products(network.apply, params, jnp.ones(3)))
+    assert [(kind, types) for _, kind, types in found] == [(HIGHEST, {np.dtype("float32")})] * 2
+    program = rookery.populations.with_precision(rookery.seeds(tiny.learner()), "bfloat16")
+    assert program.settings["precision"] == "bfloat16"
 
 
 def test_an_encoder_and_a_recurrent_network_in_bfloat16() -> None:

@@ -41,9 +41,9 @@ def summarize(
       Environment steps; best, median, worst and mean fitness over the finite members (NaN without any); the number of
       diverged members and, if members have parents, of replaced ones; `best_rating`, if members are rated; the sums
       of `train_episodes` and of each `broken_*` count over all members; the mean of every other metric over the finite
-      members, without its numbers that are not finite; `best/return` and `best/measure/...`, those of the member with the highest
-      fitness (NaN if no member is finite); wall times and speed. For independent
-      members these are statistics over all of them; the fitness of each is in `lineage.csv`.
+      members, without its numbers that are not finite; `best/return` and `best/measure/...`, those of the member with
+      the highest fitness (NaN if no member is finite); wall times and speed. For independent members these are
+      statistics over all of them; the fitness of each is in `lineage.csv`.
     """
     fitness = metrics["fitness"]
     is_finite = np.isfinite(fitness)

@@ -389,6 +389,11 @@ def test_first_episodes_of_many_environments_are_staggered_without_overflow() ->
     assert (times[0], times[-1]) == (0, 999_755)
 
 
+def test_an_environment_without_a_state_has_nothing_to_stagger() -> None:
+    state, whole = time_limit.stagger((), 3, 10)
+    assert (state, whole.tolist()) == ((), [True] * 3)
+
+
 def test_limits_of_a_descriptor_may_be_numbers_of_numpy() -> None:
     limits: Any = np.zeros(1, np.float32), (np.int64(1),)
     spec = base.descriptor_spec("p", "final", *limits, cell=float(np.float32(0.5)))

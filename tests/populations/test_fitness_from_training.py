@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 import rookery
+from rookery.distributed.mesh import make_mesh
 from rookery.factories import SettingError
+from rookery.islands.migration import migration
 from rookery.learners.base import Learner
 from rookery.learners.iterations import divisible
+from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import pbt
 from rookery.storage.csv_log import read_csv
 from rookery.types import Evaluation
@@ -107,6 +110,32 @@ def test_an_objective_and_a_broken_step() -> None:
     assert (bool(jnp.isnan(rated.fitness)), int(rated.broken)) == (True, 1)
 
 
+def test_a_constant_parameter_of_the_environment_is_accepted() -> None:
+    env = rookery.make("point_goal", episode_length=5)
+    learner = rookery.off_policy(rookery.sac(env.spec), env, dataclasses.replace(tiny.CONFIG, fitness_from="training"))
+    parameters: Any = env.spec.parameters
+    name = f"env_{parameters.defaults._fields[0]}"
+    chosen: Any = {name: 0.1}
+    space = rookery.choose(learner.space, **chosen)
+    assert name in space.defaults._fields
+    assert rookery.pbt(learner, space).space == space
+
+
+def test_islands_exchange_no_member_without_an_episode() -> None:
+    config = PbtConfig(best_count=1, replace_count=1)
+    program = pbt(scripted(), population_size=4, config=config)
+    exchanged = migration(program, make_mesh(1), 0.5, config)
+    state = program.init(jax.random.key(0))
+    shared = state.shared._replace(
+        recent=jnp.asarray([[9.0], [NAN], [2.0], [1.0]]), unproven=jnp.asarray([True, True, False, False])
+    )
+    state = state._replace(shared=shared)
+    published = exchanged.publish(state, jax.random.key(1))
+    assert published is not None
+    assert published.fitness.tolist() == [2.0]
+    assert {*exchanged.choose(state, [5.0, 6.0], jax.random.key(2))} <= {2, 3}
+
+
 def _refused(kind: str) -> Any:
     env = rookery.make("point_room", episode_length=5)
     config = dataclasses.replace(tiny.CONFIG, fitness_from="training")
@@ -123,10 +152,12 @@ def _refused(kind: str) -> Any:
         evolved: Any = {f"env_{parameters.defaults._fields[0]}": "evolve"}
         return rookery.pbt(learner, rookery.choose(learner.space, **evolved), population_size=2)
     learner = rookery.off_policy(rookery.sac(env.spec), env, config)
+    if kind == "train":
+        return rookery.learners.train(learner, jax.random.key(0))
     return rookery.me_pbt(learner, rookery.qd.grid((2, 2), (0.0, 0.0), (1.0, 1.0)), population_size=2)
 
 
-@pytest.mark.parametrize("kind", ["skills", "ratings", "parameters", "repertoire"])
+@pytest.mark.parametrize("kind", ["skills", "ratings", "parameters", "train", "repertoire"])
 def test_what_needs_evaluations_refuses(kind: str) -> None:
     with pytest.raises(SettingError) as error:
         _refused(kind)

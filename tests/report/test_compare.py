@@ -404,6 +404,14 @@ class TestPrinting:
         names = {group.environment for group in compare([paths[0], other]).groups}
         assert names == {"/home/me/projects/hill.py:make", "/home/me/old/hill.py:make"}, "one name would be ambiguous"
 
+    def test_fitness_from_training_is_a_note_and_runs_of_older_versions_have_evaluations(self, write):
+        names = {"old": {}, "new": {"fitness_from": "evaluation"}, "trained": {"fitness_from": "training"}}
+        old, new, trained = (write(name, [1.0], learner=learner) for name, learner in names.items())
+        assert len(compare([old, new]).groups) == 1
+        assert not [note for note in compare([old, new]).notes if "exploratory" in note]
+        (note,) = [note for note in compare([old, trained]).notes if "exploratory" in note]
+        assert "--fresh" in note
+
 
 class TestPicture:
     def test_a_curve_is_the_interquartile_mean_of_the_runs(self, write):
