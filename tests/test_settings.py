@@ -115,8 +115,10 @@ def test_an_invalid_value_of_a_flag_is_an_error_with_the_flag_and_the_value():
             if option.flag in done or option.within is None or not option.flag.startswith("--"):
                 continue
             done.add(option.flag)
-            value = f"{option.within.low - 1:g}"
-            with pytest.raises(SettingError) as caught:
-                _parse(line._replace(words=[*line.words, option.flag, value]))
-            assert re.match(rf"{option.flag} must .*, got {value}\.$", line.text(caught.value))
+            low, high = option.within.low, option.within.high
+            for number in [low - 1, *[high * 2 + 1] * math.isfinite(high)]:
+                value = f"{number:.10g}"
+                with pytest.raises(SettingError) as caught:
+                    _parse(line._replace(words=[*line.words, option.flag, value]))
+                assert re.match(rf"{option.flag} must .*, got {value}\.$", line.text(caught.value))
     assert {*" ".join(RANGES.values()).split()} - {flag[2:].replace("-", "_") for flag in done} == {"island"}

@@ -71,7 +71,7 @@ def main() -> None:
 
 def line(when: str, returns: np.ndarray) -> dict[str, Any]:
     """A row of the table: the interquartile mean over the members `[SEEDS]`, its interval, and the number solved."""
-    middle = statistics.estimate(statistics.interquartile_mean, {TASK: returns})
+    middle = statistics.estimate(statistics.interquartile_mean, returns)
     row = {"steps": when, "return": middle.value, "low": middle.low, "high": middle.high}
     return row | {"lowest": float(returns.min()), "solved": int((returns > SOLVED).sum()), "returns": returns.tolist()}
 

@@ -81,7 +81,7 @@ def line(run: Run, folder: Path, seconds: float) -> dict[str, Any]:
     """A row of the table: final and first returns of the members."""
     metrics, fitness = read_csv(folder / "metrics.csv"), lineage(folder).fitness
     scores = fitness[-1]
-    middle = statistics.estimate(statistics.interquartile_mean, {run.env: scores})
+    middle = statistics.estimate(statistics.interquartile_mean, scores)
     return {
         "command": " ".join(["rookery", *run.words]),
         "steps of each": int(metrics["env_steps"][-1] / run.seeds),

@@ -207,7 +207,7 @@ def line(
 ) -> dict[str, Any]:
     """One row of the table."""
     mine = of(rows, name, agent, task)
-    middle = statistics.estimate(statistics.interquartile_mean, {task: scores[name]})
+    middle = statistics.estimate(statistics.interquartile_mean, scores[name])
     seconds = [row["seconds"] for row in mine]
     found = {
         **{"agent": agent, "task": task, "contender": name, "runs": len(mine), "steps": mine[0]["steps"][-1]},
@@ -218,13 +218,11 @@ def line(
         "curves": {str(row["seed"]): {"steps": row["steps"], "returns": row["returns"]} for row in mine},
     }
     if name == "rookery" and scores[peer].size:
-        better = statistics.estimate(
-            statistics.probability_of_improvement, {task: scores["rookery"]}, {task: scores[peer]}
-        )
+        better = statistics.estimate(statistics.probability_of_improvement, scores["rookery"], scores[peer])
         found |= {f"over {peer}": float(better.value), "low over": float(better.low), "high over": float(better.high)}
         pairs = zip(quarters(mine).T, quarters(of(rows, peer, agent, task)).T, strict=True)
         found[f"quarters over {peer}"] = [
-            float(statistics.probability_of_improvement({task: ours}, {task: theirs})) for ours, theirs in pairs
+            float(statistics.probability_of_improvement(ours, theirs)) for ours, theirs in pairs
         ]
     return found
 

@@ -219,14 +219,13 @@ def summary(
     references: Iterable[str] = ("defaults", SELECTED, "random search"),
 ) -> dict[str, Any]:
     """One line of the table, with the probability of a better score than that of each reference."""
-    middle = statistics.estimate(statistics.interquartile_mean, {env: scores[name]})
+    middle = statistics.estimate(statistics.interquartile_mean, scores[name])
     row = {"agent": agent, "env": env, "contender": name, "runs": len(scores[name])}
     row |= {"iqm": middle.value, "low": middle.low, "high": middle.high}
     row |= {"scores": scores[name].tolist()}
     for other in references:
         if other in scores and other != name:
-            tasks = {env: scores[name]}, {env: scores[other]}
-            better = statistics.estimate(statistics.probability_of_improvement, *tasks)
+            better = statistics.estimate(statistics.probability_of_improvement, scores[name], scores[other])
             row |= {f"over {other}": better.value, f"low {other}": better.low, f"high {other}": better.high}
     return row
 

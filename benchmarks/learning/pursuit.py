@@ -62,9 +62,7 @@ def learn(options: argparse.Namespace, speeds: dict[str, float]) -> rookery.type
 def line(regime: str, when: str, returns: np.ndarray, caught: np.ndarray) -> dict[str, Any]:
     """A row of the table: interquartile means over the seeds `[SEEDS]` with confidence intervals."""
     both = {"prey's return": returns, "caught": caught}
-    estimates = {
-        name: statistics.estimate(statistics.interquartile_mean, {name: values}) for name, values in both.items()
-    }
+    estimates = {name: statistics.estimate(statistics.interquartile_mean, values) for name, values in both.items()}
     row = {f"{name}{end}": getattr(of, part) for name, of in estimates.items() for end, part in ENDS.items()}
     return {"regime": regime, "when": when, **row, "returns": returns.tolist(), "share caught": caught.tolist()}
 

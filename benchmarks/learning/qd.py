@@ -196,7 +196,7 @@ def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if mine:
             references = {"above MAP-Elites": "map-elites", "above QDax's": REFERENCES.get(contender, contender)}
             pairs = {column: runs_of(rows, task, name) for column, name in references.items() if name != contender}
-            lines.append(summary(task, contender, mine) | compared(task, mine, pairs))
+            lines.append(summary(task, contender, mine) | compared(mine, pairs))
     return lines
 
 
@@ -204,12 +204,12 @@ def runs_of(rows: list[dict[str, Any]], task: str, contender: str) -> list[dict[
     return [row for row in rows if (row["task"], row["contender"]) == (task, contender)]
 
 
-def compared(task: str, rows: list[dict[str, Any]], pairs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def compared(rows: list[dict[str, Any]], pairs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """For each column the probability that a run has a higher fresh QD score than one of others, with its interval."""
     line = {}
     for column, others in pairs.items():
         if others:
-            ours, theirs = ({task: np.array([row["fresh_qd_score"] for row in side])} for side in (rows, others))
+            ours, theirs = ([row["fresh_qd_score"] for row in side] for side in (rows, others))
             better = statistics.estimate(statistics.probability_of_improvement, ours, theirs).item()
             line |= {column: better.value, f"{column} low": better.low, f"{column} high": better.high}
     return line
@@ -221,8 +221,8 @@ def summary(task: str, contender: str, rows: list[dict[str, Any]]) -> dict[str, 
     line |= {"evaluations": rows[0]["evaluations"][-1], "steps": rows[0]["environment steps of learning"]}
     for name in SCORES:
         recorded, fresh = np.array([row[name][-1] for row in rows]), np.array([row[f"fresh_{name}"] for row in rows])
-        middle = statistics.estimate(statistics.interquartile_mean, {task: fresh})
-        line[f"recorded {name}"] = float(statistics.interquartile_mean({task: recorded}))
+        middle = statistics.estimate(statistics.interquartile_mean, fresh)
+        line[f"recorded {name}"] = float(statistics.interquartile_mean(recorded))
         line |= {name: float(middle.value), f"{name} low": float(middle.low), f"{name} high": float(middle.high)}
         line |= {f"recorded {name} of all": recorded.tolist(), f"{name} of all": fresh.tolist()}
     return line

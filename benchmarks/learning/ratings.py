@@ -162,8 +162,8 @@ def compare(env: str, paths: Mapping[str, list[Path]], sizes: Sizes) -> list[dic
     rows = []
     for name in paths:
         own = dict(zip(learner.spec.team.names, mean_returns[:, contender_of_run == name], strict=True))
-        row = {"env": env, "selection by": name, **summary(env, name, scores)}
-        row |= {role: float(statistics.interquartile_mean({env: values})) for role, values in own.items()}
+        row = {"env": env, "selection by": name, **summary(name, scores)}
+        row |= {role: float(statistics.interquartile_mean(values.astype(float))) for role, values in own.items()}
         chosen = [run for run, of_run in zip(runs, contender_of_run, strict=True) if of_run == name]
         row |= {key: float(np.mean([run[key] for run in chosen])) for key in ("env_steps", "seconds")}
         rows.append(row | {"ratings": scores[name].tolist(), "returns": {role: own[role].tolist() for role in own}})
@@ -187,14 +187,13 @@ def cross_played(learner: rookery.Learner, policies: list[Any]) -> jax.Array:
     return play(members, stacked, jax.jit(learner.start_states)(bank_key), key)
 
 
-def summary(env: str, name: str, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def summary(name: str, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """The interquartile mean over seeds with its interval, and the probabilities of improvement."""
-    middle = statistics.estimate(statistics.interquartile_mean, {env: scores[name]}).item()
+    middle = statistics.estimate(statistics.interquartile_mean, scores[name]).item()
     row: dict[str, Any] = {"rating": middle.value, "low": middle.low, "high": middle.high}
     for other in REFERENCES:
         if other in scores and other != name:
-            tasks = {env: scores[name]}, {env: scores[other]}
-            better = statistics.estimate(statistics.probability_of_improvement, *tasks).item()
+            better = statistics.estimate(statistics.probability_of_improvement, scores[name], scores[other]).item()
             row |= {f"over {other}": better.value, f"interval over {other}": [better.low, better.high]}
     return row
 

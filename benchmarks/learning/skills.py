@@ -325,7 +325,7 @@ def report(options: argparse.Namespace) -> None:
     for contender, other in itertools.combinations(reversed(SETTINGS["tuning"].contenders), 2):
         pair = found["tuning", contender], found["tuning", other]
         if all(pair) and "tuning" in options.experiments:
-            medians = [{"tuning": [np.median(row["fresh"]) for row in rows]} for rows in pair]
+            medians = [[float(np.median(row["fresh"])) for row in rows] for rows in pair]
             better = statistics.probability_of_improvement
             lines.append(line("tuning", contender, f"better than {other}", better, *medians))
     harness.report("learning_skills", options, lines, harness.load())
@@ -366,12 +366,11 @@ def summary(experiment: str, contender: str, rows: Sequence[Mapping[str, Any]]) 
         covered = {name: [coverage(SETTINGS[experiment], recorded[name]) for recorded in ended] for name in names}
         measures |= {f"cells, {name}": values for name, values in covered.items()}
     lines = [
-        line(experiment, contender, name, statistics.interquartile_mean, {experiment: values})
-        for name, values in measures.items()
+        line(experiment, contender, name, statistics.interquartile_mean, values) for name, values in measures.items()
     ]
     lines[0]["commits"] = sorted({row["commit"] for row in rows})
     for other in ("untrained", "random") if SETTINGS[experiment].cells is not None else ():
-        pair = [{experiment: measures[f"cells, {name}"]} for name in ("skills", other)]
+        pair = [measures[f"cells, {name}"] for name in ("skills", other)]
         lines.append(line(experiment, contender, f"more than {other}", statistics.probability_of_improvement, *pair))
     return lines
 
@@ -392,9 +391,9 @@ def travelled(experiment: str, contender: str, rows: Sequence[Mapping[str, Any]]
         "seconds": [row["seconds"] for row in rows],
     }
     mean = statistics.interquartile_mean
-    lines = [line(experiment, contender, name, mean, {experiment: values}) for name, values in measures.items()]
+    lines = [line(experiment, contender, name, mean, values) for name, values in measures.items()]
     lines[0]["commits"] = sorted({row["commit"] for row in rows})
-    pair = [{experiment: visited[name]} for name in ("skills", "random")]
+    pair = [visited[name] for name in ("skills", "random")]
     return [*lines, line(experiment, contender, "more than random", statistics.probability_of_improvement, *pair)]
 
 
@@ -403,10 +402,10 @@ def steps_to(row: Mapping[str, Any], curve: np.ndarray) -> float:
     return float(row["env_steps"][int(np.argmax(curve >= GOOD))]) if (curve >= GOOD).any() else np.inf
 
 
-def line(experiment: str, contender: str, measure: str, statistic: Any, *samples: Any) -> dict[str, Any]:
+def line(experiment: str, contender: str, measure: str, statistic: Any, *samples: Sequence[float]) -> dict[str, Any]:
     """A row of the table: a statistic with its confidence interval, and each run's value."""
     found = statistics.estimate(statistic, *samples)
-    values = [value for sample in samples for value in np.concatenate([*sample.values()], axis=None).tolist()]
+    values = np.concatenate(samples).tolist()
     row = {"experiment": experiment, "contender": contender, "measure": measure, "values": values}
     return row | {"runs": len(values) // len(samples), "value": found.value, "low": found.low, "high": found.high}
 

@@ -268,15 +268,15 @@ def summary(experiment: str, contender: str, row: dict[str, Any]) -> list[dict[s
         measures = {"best actions": row["best"], "drawn actions": row["drawn"]}
     else:
         measures = {f"{m}: {side}": v for m, sides in row["matches"].items() for side, v in sides.items()}
-    return [line(experiment, contender, name, {experiment: values}) | common for name, values in measures.items()]
+    return [line(experiment, contender, name, values) | common for name, values in measures.items()]
 
 
-def line(experiment: str, contender: str, measure: str, *samples: dict[str, Sequence[float]]) -> dict[str, Any]:
+def line(experiment: str, contender: str, measure: str, *samples: Sequence[float]) -> dict[str, Any]:
     """A row of the table: the interquartile mean, or for two samples the probability that the first is better."""
     statistic = statistics.interquartile_mean if len(samples) == 1 else statistics.probability_of_improvement
     found = statistics.estimate(statistic, *samples)
     row = {"experiment": experiment, "contender": contender, "measure": measure, "value": found.value}
-    return row | {"low": found.low, "high": found.high, "values": [sample[experiment] for sample in samples]}
+    return row | {"low": found.low, "high": found.high, "values": list(samples)}
 
 
 def comparisons(rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -285,7 +285,7 @@ def comparisons(rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
         return []
     pairs = [(name, measure) for name in rows if name != "JaxMARL" for measure in ("best", "drawn")]
     return [
-        line("spread", name, f"{measure} actions, better than JaxMARL", *({"spread": rows[of][measure]} for of in both))
+        line("spread", name, f"{measure} actions, better than JaxMARL", *(rows[of][measure] for of in both))
         for name, measure in pairs
         for both in [(name, "JaxMARL")]
     ]

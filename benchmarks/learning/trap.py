@@ -127,7 +127,7 @@ def summary(agent: str, contender: str, rows: list[dict[str, Any]]) -> dict[str,
     line["out"] = sum(row["fresh_best"] > ESCAPED for row in rows)
     for name in ("max_fitness", "coverage", "qd_score"):
         values = np.array([row[name][-1] for row in rows])
-        middle = statistics.estimate(statistics.interquartile_mean, {"point_trap": values})
+        middle = statistics.estimate(statistics.interquartile_mean, values)
         line |= {name: middle.value, f"{name} low": middle.low, f"{name} high": middle.high}
     line["fresh_best"] = [round(row["fresh_best"], 1) for row in rows]
     return line

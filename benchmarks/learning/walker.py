@@ -17,13 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 import rookery
 from benchmarks import harness, peers_me_pbt
-from benchmarks.learning.qd import SCORES, score
+from benchmarks.learning.qd import SCORES
 from benchmarks.qdax_me_pbt import Settings
 from rookery.populations.sharding import ONE_DEVICE, Placement
+from rookery.qd import repertoire as repertoires
+from rookery.qd.scoring import worst_return
 from rookery.report import statistics
 from rookery.report.figures import style
 
@@ -57,7 +61,7 @@ def rookery_run(settings: Settings, seed: int, generations: int) -> dict[str, An
     result = rookery.run(program(settings, 1), seed=seed, generations=generations, quiet=True)
     curves = {name: [float(metrics[name]) for metrics in result.history] for name in SCORES}
     evaluated = jax.jit(program(settings, FRESH).evaluate)(result.state, jax.random.key(10_000 + seed))
-    fresh = score(cells(settings), ENV.spec, evaluated["fitness"], evaluated["descriptor"])
+    fresh = score(settings, evaluated["fitness"], evaluated["descriptor"])
     return {**curves, **fresh, "occupied": int(np.isfinite(evaluated["stored_fitness"]).sum())}
 
 
@@ -85,6 +89,14 @@ def cells(settings: Settings) -> jax.Array:
     return rookery.experiments.cvt(settings.cells, ENV.spec.descriptor.lower, ENV.spec.descriptor.upper, settings.draws)
 
 
+def score(settings: Settings, fitness: npt.ArrayLike, descriptor: npt.ArrayLike) -> dict[str, float]:
+    """Scores of policies in an empty repertoire, of fitness `[C]`, not finite for none, and descriptors `[C, D]`."""
+    empty = repertoires.empty((), cells(settings))
+    filled, _ = repertoires.add(empty, (), jnp.asarray(fitness, jnp.float32), jnp.asarray(descriptor, jnp.float32))
+    found = repertoires.metrics(filled, worst_return(ENV.spec))
+    return {f"fresh_{name}": float(found[name]) for name in SCORES}
+
+
 def qdax_run(settings: Settings, seed: int, generations: int) -> dict[str, Any]:
     """QDax's curves by its evaluation, and the final evaluation of its repertoire by Rookery."""
     rows, elites = peers_me_pbt.learn(settings, seed, generations, settings.offset)
@@ -93,7 +105,7 @@ def qdax_run(settings: Settings, seed: int, generations: int) -> dict[str, Any]:
     fitness, descriptor = peers_me_pbt.reevaluate(settings, elites, FRESH, 10_000 + seed)
     return {
         **curves,
-        **score(cells(settings), ENV.spec, fitness, descriptor),
+        **score(settings, fitness, descriptor),
         "occupied": rows[-1]["cells"],
         "invalid": rows[-1]["invalid"],
     }
@@ -118,7 +130,7 @@ def summary(contender: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     line: dict[str, Any] = {"contender": contender, "runs": len(rows), "generations": generations}
     for name in (*SCORES, *(f"fresh_{name}" for name in SCORES)):
         values = np.array([row[name][-1] if isinstance(row[name], list) else row[name] for row in rows])
-        middle = statistics.estimate(statistics.interquartile_mean, {SETTINGS.task: values})
+        middle = statistics.estimate(statistics.interquartile_mean, values)
         line |= {name: middle.value, f"{name} interval": f"{middle.low:.6g} to {middle.high:.6g}"}
         line[f"{name} of seeds"] = values.tolist()
     return line

@@ -63,8 +63,8 @@ def test_an_object_of_a_suite_equals_its_task(name: str, build: Any) -> None:
     assert environment.spec._replace(name=name) == task.spec
     assert (environment.picture is None) == (task.picture is None)
     programs = rolling(task), rolling(environment)
-    if len({str(jax.make_jaxpr(program)()) for program in programs}) == 1:
-        return  # the same operations give the same numbers
+    if len({jax.jit(program).lower().as_text() for program in programs}) == 1:
+        return  # the same operations with the same constants give the same numbers
     expected, found = (jax.jit(program)() for program in programs)
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for (path, one), other in zip(jax.tree.leaves_with_path(expected), jax.tree.leaves(found), strict=True):
