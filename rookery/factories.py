@@ -421,7 +421,7 @@ def label(name: str) -> str:
 def _from_package(name: str, product: Product) -> ModuleType:
     make_importable(Path.cwd())
     try:
-        if not all(map(str.isidentifier, name.split("."))):  # such as a path without .py
+        if "/" in name or os.sep in name or ":" in name or "" in name.split("."):  # such as a path without .py
             raise ModuleNotFoundError(name=name)
         return importlib.import_module(name)
     except RAISED as error:

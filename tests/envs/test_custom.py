@@ -94,8 +94,10 @@ def test_a_factory_in_a_module_is_found_from_the_working_directory(file: Path, m
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(file.parent))])
     monkeypatch.chdir(file.parent)
     (file.parent / "own_package").mkdir()
-    (file.parent / "own_package" / "tasks.py").write_text(FILE)
+    for name in ("tasks.py", "more-tasks.py"):
+        (file.parent / "own_package" / name).write_text(FILE)
     assert registry.make("own_package.tasks:make").spec.episode_length == 7
+    assert registry.make("own_package.more-tasks:make").spec.episode_length == 7
     assert custom.canonical("own_task.py:make") == f"{file}:make"
 
 
