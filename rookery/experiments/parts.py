@@ -215,9 +215,23 @@ def scoring(
 def environment_of(task: EnvironmentConfig, objective: str | None = None) -> Environment:
     """The environment that the settings name; one of Gymnasium has the measures of its own wrappers by their names."""
     chosen = _overrides(task)
-    if task.env.startswith(SUITE_PREFIXES) and objective in ("is_success", "episode"):
-        chosen = {"measure": objective} | chosen
+    if task.env.startswith(SUITE_PREFIXES) and objective in ("is_success", "episode") and "measure" not in chosen:
+        chosen["measure"] = objective
+        if "episode_length" in chosen:  # which may cut episodes before the end that reports the measure
+            _check_each_step(task.env, objective, chosen)
     return stack_frames(registry.make(task.env, **chosen), task.frame_stack)
+
+
+def _check_each_step(env: str, objective: str, chosen: Mapping[str, object]) -> None:
+    """Check that the first step of an environment on the host, as any other, reports the measure."""
+    probe = registry.make(env, **{**chosen, "measure_by": "max"}).host  # needs it in every step
+    assert probe is not None
+    failure = probe.try_step()
+    probe.close()
+    if f"its info has no {objective!r}" in failure:
+        known = failure.rpartition("; ")[2].rstrip(".")
+        problem = f"is unknown where {{episode_length}} ends an episode of {verbatim(env)}: a step's info lacks it"
+        raise SettingError("objective", objective, f"{problem} ({verbatim(known)})", "leave out one of the two")
 
 
 def _overrides(environment: EnvironmentConfig) -> dict[str, object]:

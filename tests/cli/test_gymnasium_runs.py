@@ -10,6 +10,8 @@ import pytest
 from PIL import Image, ImageSequence
 
 import rookery
+from rookery.experiments.config import EnvironmentConfig
+from rookery.experiments.parts import environment_of
 from rookery.storage.csv_log import read_csv
 from tests.commandline import call
 from tests.deploy.untrained_runs import run_script
@@ -72,6 +74,16 @@ def test_evaluate(run: Path) -> None:
     assert re.search(r"fitness return .* is_success length\n.*\n +0 .* 8\n", out), out
     (row,) = read_csv(run / "metrics.csv")["measure/is_success"]
     assert 0.0 <= row <= 1.0
+
+
+@pytest.mark.parametrize("objective", ["is_success", "episode"])
+def test_an_objective_that_cut_episodes_do_not_report_is_refused(objective: str) -> None:
+    words = f"train sac --env gym:Pendulum-v1 --episode-length 50 --objective {objective}".split()
+    code, _, error = call(*words)
+    message = "--objective is unknown where --episode-length ends an episode of gym:Pendulum-v1: a step's info lacks it"
+    assert (code, error) == (1, f"error: {message} (it has nothing), got '{objective}'; leave out one of the two.\n")
+    task = EnvironmentConfig(env=ID, episode_length=4)
+    assert set(environment_of(task, "is_success").spec.measures or {}) == {"is_success"}
 
 
 def test_envs_describes_gymnasiums_environments() -> None:
