@@ -22,6 +22,7 @@ from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing, us
 from rookery.trees import flatten_mapping
 
 Table = Mapping[str, np.ndarray]  # columns of a table: name -> `[rows]`
+_MOST_LOST = 1000  # rows of `metrics.csv` that may be lost, for each that is there: they are filled in, in memory
 Event = Settings  # an event of a run, see `storage.events.read_journal`
 _AGAIN = "let the run write it again"
 
@@ -144,7 +145,11 @@ class RunRecord:
             losses.append(str(error))
         if not len(metrics.get("generation", ())):
             return metrics, lineage, losses
-        end = int(metrics["generation"][-1]) + 1
+        end, rows = int(metrics["generation"][-1]) + 1, len(metrics["generation"])
+        if end > _MOST_LOST * (rows + 1000):
+            path = self.folder.metrics_file
+            problem = f"{end - 1} is far beyond its {rows} rows; correct or delete the line."
+            raise ValueError(f"{path}, column generation is damaged: {problem}")
         if len(lineage.get("generation", ())):
             end -= filled(lineage, end)[1] == [end - 1] and end > 1  # a run in progress writes lineage.csv last
         elif self.folder.lineage_file.is_file():
@@ -155,9 +160,9 @@ class RunRecord:
             losses.append(f"the tables end with generation {end - 1}, though the checkpoint is of generation {saved}.")
         whole: list[Table] = []
         for path, table in ((self.folder.metrics_file, metrics), (self.folder.lineage_file, lineage)):
-            rows, lost = filled(table, end) if table else ({}, [])
+            complete, lost = filled(table, end) if table else ({}, [])
             losses += [f"{path} {lost_rows(lost)}."] if lost else []
-            whole.append(rows)
+            whole.append(complete)
         return whole[0], whole[1], losses
 
     @cached_property

@@ -376,13 +376,6 @@ def _numbers(columns: Iterable[Sequence[float]]) -> Iterator[list[str]]:
 
 def _parse(path: Path, name: str, column: Sequence[str]) -> np.ndarray:
     try:
-        values = np.array(column, dtype=str).astype(_type_of(name))
-        if name == "generation" and values.size and values.max() > _MOST_LOST * (len(values) + 1000):
-            raise ValueError(f"{values.max()} is far beyond its {len(values)} rows")
-        return values
+        return np.array(column, dtype=str).astype(_type_of(name))
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{path}, column {name} is damaged: {error}; correct or delete the line.") from error
-
-
-_MOST_LOST = 1000
-"""Rows of a table that may be lost, for each that is there: the lost ones are filled in, which needs memory."""

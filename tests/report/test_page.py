@@ -100,6 +100,17 @@ class TestLosses:
 
 
 class TestErrors:
+    def test_a_generation_far_beyond_the_rows_is_named(self, tmp_path):
+        run = write(tmp_path / "run")
+        table = run / "metrics.csv"
+        last = table.read_text().splitlines()[-1]
+        with table.open("a") as file:  # all rows between would not fit into memory
+            file.write(f"900000000{last[last.index(',') :]}\n")
+        with pytest.raises(
+            ValueError, match=r"metrics\.csv, column generation is damaged: 900000000 is far beyond its "
+        ):
+            write_report([run])
+
     def test_runs_that_cannot_be_reported(self, tmp_path):
         with pytest.raises(ValueError, match=r"^there is no run to report on; give the folder of at least one\.$"):
             write_report([])
