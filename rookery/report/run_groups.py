@@ -171,7 +171,9 @@ def _settings(config: Settings) -> dict[str, Any]:
     if isinstance(options := flat.get("environment.option"), list):
         del flat["environment.option"]
         for name, _, value in (str(word).partition("=") for word in options):
-            flat[f"environment.{name}" if f"environment.{name}" not in flat else f"environment.option.{name}"] = value
+            short = f"environment.{name}"
+            is_taken = short in flat or short in _ABSENT or short in _WITHOUT_EFFECT
+            flat[f"environment.option.{name}" if is_taken else short] = value
     return {name: value for name, value in flat.items() if value not in (None, [], *_ABSENT.get(name, ()))}
 
 

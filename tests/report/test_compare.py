@@ -116,6 +116,10 @@ class TestGroups:
             ({"metra": {"fitness": "distance"}}, "hopper, fitness=distance"),
             ({"environment": {"env": "hill.py:make", "option": [5, "env=x"]}}, "hill.py:make, 5=, option.env=x"),
             (
+                {"environment": {"env": "hill.py:make", "option": ["precision=auto", "devices=2", "exact=true"]}},
+                "hill.py:make, option.devices=2, option.exact=true, option.precision=auto",
+            ),
+            (
                 {"environment": {"env": "hill.py:make", "option": ["mass=2", "wide=true"]}},
                 "hill.py:make, mass=2, wide=true",
             ),
