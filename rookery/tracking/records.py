@@ -58,8 +58,10 @@ def values(generation: Generation) -> dict[str, float]:
         size = len(generation.members["parent"])
         for name, array in generation.members.items():
             numbers = np.asarray(array, np.float64)
-            each = {f"member/{member}/{name}": number for member, number in enumerate(numbers.tolist())}
-            found |= each if size <= MOST_MEMBERS else _summary(name, numbers)
+            if size <= MOST_MEMBERS:
+                found |= {f"member/{member}/{name}": number for member, number in enumerate(numbers.tolist())}
+            else:
+                found |= _summary(name, numbers)
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 

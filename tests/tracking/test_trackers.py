@@ -10,6 +10,7 @@ import os
 import shlex
 import socket
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,16 @@ def test_a_large_population_is_summarised_and_children_of_a_repertoire_are_no_me
     assert values == {"best_fitness": 64.0, **{f"members/fitness/{name}": value for name, value in summary.items()}}
     generation = Generation(1, 2, {"coverage": 3.0}, {"fitness": np.zeros(3)}, None)
     assert records.values(generation) == {"coverage": 3.0}
+
+
+def test_a_large_population_needs_no_name_for_each_member():
+    size = 200_000
+    generation = Generation(1, 2, {}, {"fitness": np.zeros(size), "parent": np.arange(size)}, None)
+    tracemalloc.start()
+    records.values(generation)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50 * size
 
 
 def test_the_trackers_of_a_run_are_used_again_when_it_is_resumed(tmp_path, database):
