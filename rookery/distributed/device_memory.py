@@ -46,8 +46,10 @@ def machine() -> int | None:
 class Used(NamedTuple):
     """A measured peak memory usage."""
 
-    size: int  # bytes
-    meaning: str  # the measured quantity, as a phrase for the report
+    size: int
+    """Bytes."""
+    meaning: str
+    """The measured quantity, as a phrase for the report."""
 
 
 class Gauge:
@@ -129,9 +131,12 @@ def named_errors() -> Iterator[None]:
 class Usage(NamedTuple):
     """Planned and measured memory of a run."""
 
-    held: int  # planned bytes per device between generations
-    peak: int  # planned peak bytes per device, while a checkpoint is saved
-    used: Used | None  # the measured peak; None where the platform does not report it
+    held: int
+    """Planned bytes per device between generations."""
+    peak: int
+    """Planned peak bytes per device, while a checkpoint is saved."""
+    used: Used | None
+    """The measured peak; None where the platform does not report it."""
 
     def __str__(self) -> str:
         planned = f"{size(self.held)} on each device, {size(self.peak)} while a checkpoint is saved"

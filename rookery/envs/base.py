@@ -301,6 +301,10 @@ def announce_inside(environment: Environment, field: str) -> AnnounceFn | None:
 def parameterize_inside(environment: Environment, wrap: Callable[[Environment], Environment]) -> ParameterizeFn | None:
     """The `parameterize` of a wrapper: it wraps the environment with new values again; None if it has no parameters.
 
+    Args:
+      environment: the environment that is wrapped.
+      wrap: the wrapper.
+
     Example:
       >>> env = rookery.make("point_goal")
       >>> parameterize = rookery.envs.parameterize_inside(env, rookery.envs.guard_physics)

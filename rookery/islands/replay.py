@@ -45,7 +45,12 @@ class Replay(NamedTuple):
 def replay_island(run_dir: str | Path, number: int) -> Replay:
     """Run an island again up to its newest checkpoint, and compare state, tables and publications.
 
-    The run directory is that of all islands, and is only read.
+    Args:
+      run_dir: the run directory of all islands, which is only read.
+      number: of the island.
+
+    Returns:
+      What was compared.
 
     Raises:
       ValueError: the run has no such island, an exchange or a publication is missing, or something differs.

@@ -14,23 +14,33 @@ from rookery.report.statistics import Estimate
 class Setting(NamedTuple):
     """Settings shared by all groups on one environment."""
 
-    budget: float  # environment steps at which every run is scored
-    gamma: float  # target score of the optimality gap
-    floor: float  # score of a diverged run
-    unequal: bool  # whether the runs had different budgets
-    score: str  # label of the score
-    fresh: int = 0  # number of fresh episodes per score; 0 where scores are evaluations recorded in training
+    budget: float
+    """Environment steps at which every run is scored."""
+    gamma: float
+    """Target score of the optimality gap."""
+    floor: float
+    """Score of a diverged run."""
+    unequal: bool
+    """Whether the runs had different budgets."""
+    score: str
+    """Label of the score."""
+    fresh: int = 0
+    """Number of fresh episodes per score; 0 where scores are evaluations recorded in training."""
 
 
 class Row(NamedTuple):
     """Statistics of a group, in units of fitness unless stated otherwise."""
 
     group: Group
-    env_steps: float  # environment steps of the scored generation; the largest among the runs
-    scores: np.ndarray  # `[runs]`, at the common budget
-    diverged: int  # number of runs that had diverged by then, scored with `Setting.floor`
+    env_steps: float
+    """Environment steps of the scored generation; the largest among the runs."""
+    scores: np.ndarray
+    """`[runs]`, at the common budget."""
+    diverged: int
+    """Number of runs that had diverged by then, scored with `Setting.floor`."""
     interquartile_mean: Estimate[float]
-    median: Estimate[float]  # median over runs
+    median: Estimate[float]
+    """Median over runs."""
     mean: Estimate[float]
     optimality_gap: Estimate[float]
 

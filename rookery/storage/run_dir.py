@@ -55,34 +55,54 @@ class RunFolder:
       path: the absolute path.
       config: the configuration of the run, as passed to `create`.
       versions: the versions of `rookery`, `jax` and `python` that created the run.
-      others: the paths of the files and folders of the run.
+      config_file: `config.json`.
+      metrics_file: `metrics.csv`, one row per generation.
+      lineage_file: `lineage.csv`, one row per generation and member.
+      repertoire_file: `repertoire.csv`, one row per cell.
+      cells_file: `cells.csv`, one row per saved generation and cell whose elite changed its fitness.
+      evaluation_file: `evaluation.csv`, one row per new episode of the best member, see `deploy/evaluate.py`.
+      skills_file: `skills.csv`, the trajectories of each skill's episodes, one row per state.
+      tournament_file: `tournament.csv`, the returns of each member against each opponent, see `deploy/tournament.py`.
+      journal_file: `journal.jsonl`, one line per event, see `storage/events.py`.
+      imports_file: `imports.jsonl`, one line per exchange of an island, see `storage/island_files.py`.
+      episodes_file: `episodes.npz`, recorded episodes for playback, see `deploy/episodes.py`.
+      picture_file, repertoire_picture_file, skills_picture_file, tournament_picture_file: `curves.png`,
+        `repertoire.png`, `skills.png`, `tournament.png`.
+      report_file: `report.html`.
+      owner_file: `.owner.json`, the process that holds the lock, for the error message of other processes.
+      checkpoints: the folder of the checkpoints.
+      interrupted: the folder of the checkpoint within a generation that a signal stopped; the next one deletes it.
+      events: the folder of the TensorBoard event files.
+      islands: the folder of the run directories of islands, `islands/0`, `islands/1`, ...
+      sources, sources_file: the folder of the files of a user's functions, and their hashes, see `storage/sources.py`.
+      publications: the folder of what islands publish, see `islands/store.py`.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = user_path(path).absolute()
         self.config_file = self.path / "config.json"
-        self.metrics_file = self.path / "metrics.csv"  # a row per generation
-        self.lineage_file = self.path / "lineage.csv"  # a row per generation and member
-        self.repertoire_file = self.path / "repertoire.csv"  # a row per cell
-        self.cells_file = self.path / "cells.csv"  # a row per saved generation and cell whose elite changed its fitness
-        self.evaluation_file = self.path / "evaluation.csv"  # a row per new episode of the best member
-        self.skills_file = self.path / "skills.csv"  # the trajectories of each skill's episodes, a row per state
-        self.tournament_file = self.path / "tournament.csv"  # the returns of each member against each opponent
-        self.journal_file = self.path / "journal.jsonl"  # a line per event, see `storage/events.py`
-        self.imports_file = self.path / "imports.jsonl"  # a line per exchange of an island
-        self.episodes_file = self.path / "episodes.npz"  # recorded episodes for playback
+        self.metrics_file = self.path / "metrics.csv"
+        self.lineage_file = self.path / "lineage.csv"
+        self.repertoire_file = self.path / "repertoire.csv"
+        self.cells_file = self.path / "cells.csv"
+        self.evaluation_file = self.path / "evaluation.csv"
+        self.skills_file = self.path / "skills.csv"
+        self.tournament_file = self.path / "tournament.csv"
+        self.journal_file = self.path / "journal.jsonl"
+        self.imports_file = self.path / "imports.jsonl"
+        self.episodes_file = self.path / "episodes.npz"
         self.picture_file = self.path / "curves.png"
         self.repertoire_picture_file = self.path / "repertoire.png"
         self.skills_picture_file = self.path / "skills.png"
         self.tournament_picture_file = self.path / "tournament.png"
         self.report_file = self.path / "report.html"
-        self.owner_file = self.path / ".owner.json"  # the process that holds the lock, for messages of other processes
+        self.owner_file = self.path / ".owner.json"
         self.checkpoints = self.path / "checkpoints"
-        self.interrupted = self.path / "interrupted"  # the checkpoint within a generation that a signal stopped
-        self.events = self.path / "events"  # of TensorBoard
-        self.islands = self.path / "islands"  # the run directories of islands, `islands/0`, `islands/1`, ...
-        self.publications = self.path / "publications"  # what islands publish, see `islands/store.py`
-        self.sources = self.path / "source"  # the files of a user's functions, and their hashes
+        self.interrupted = self.path / "interrupted"
+        self.events = self.path / "events"
+        self.islands = self.path / "islands"
+        self.publications = self.path / "publications"
+        self.sources = self.path / "source"
         self.sources_file = self.sources / "files.json"
         self.config: dict[str, Any] = {}
         self.versions: dict[str, str] = {}

@@ -31,6 +31,10 @@ def continued(config: TrackingConfig, run_dir: str | Path) -> TrackingConfig:
 def trackers(config: TrackingConfig, quiet: bool = False) -> Sequence[Callback]:
     """The callbacks of the configured trackers, which are imported, and connected, only here.
 
+    Args:
+      config: which trackers.
+      quiet: do not print where the trackers' runs are.
+
     Raises:
       ImportError: the package of a tracker is not installed.
       TrackerError: a tracker cannot be used or reached.

@@ -271,6 +271,9 @@ class SingleAgent(Learner):
         """Step environments `[E, ...]`, or a single one, of `environments.create`.
 
         With `evaluation`, the running statistics of the observations are not updated.
+
+        Returns:
+          Environment states, training state, and the transitions.
         """
         return self._play(env_state, training_state, env, deterministic, evaluation, env_state.obs[..., :0])
 

@@ -41,7 +41,14 @@ class CSVLogger:
         self._write("w", None)
 
     def log(self, metrics: Mapping[str, ArrayLike]) -> None:
-        """Append a row of numbers, or arrays of one; missing columns become NaN, and other names are a ValueError."""
+        """Append a row.
+
+        Args:
+          metrics: column -> a number or an array of one number; missing columns become NaN.
+
+        Raises:
+          ValueError: a name is not a column, or a value has more than one number.
+        """
         unknown = sorted(set(metrics) - set(self._header))
         check(
             not unknown, f"{self._filename} has the columns {self._header}, but not {unknown}; add them to the header."

@@ -240,6 +240,12 @@ class PBT:
         A child copies its parent's training state and buffer, and resamples its hyper-parameters. Members with
         non-finite returns rank last, are replaced, and are never parents.
 
+        Args:
+          key: consumed.
+          population_returns: `[P]`.
+          training_state: leaves `[P, ...]`.
+          replay_buffer: leaves `[P, ...]`.
+
         Raises:
           ValueError: the arguments have different numbers of members, or other than `population_size`.
         """

@@ -75,7 +75,11 @@ class Transition(Record):
 
     @classmethod
     def from_flatten(cls, flattened_transition: Array, transition: "Transition") -> Self:
-        """Restore the fields from the result `[..., F]` of `flatten`; `transition` defines the shape of each field.
+        """Restore the fields from the result of `flatten`.
+
+        Args:
+          flattened_transition: `[..., F]`.
+          transition: defines the shape of each field; its batch axes are ignored.
 
         Raises:
           ValueError: there are not F columns.

@@ -48,8 +48,10 @@ class StateReaders(NamedTuple):
 class Descriptor(NamedTuple):
     """The descriptor of a user-defined environment."""
 
-    spec: DescriptorSpec  # meaning and limits
-    function: Callable[[PyTree], Array]  # the suite's `State` -> `[D]`
+    spec: DescriptorSpec
+    """Meaning and limits."""
+    function: Callable[[PyTree], Array]
+    """The suite's `State` -> `[D]`."""
 
 
 class Variant(NamedTuple):
