@@ -39,7 +39,7 @@ POLICY, CRITICS = (2 * 8 + 8) + (8 * 4 + 4), 2 * ((4 * 8 + 8) + (8 + 1))
 PARAMETERS = 4 * (POLICY + CRITICS + 1)
 OPTIMISERS = 4 * (2 * (POLICY + CRITICS + 1) + CRITICS + 3)  # two moments each, the targets, three counters
 BUFFER = 64 * (4 * (2 + 2 + 1 + 2) + 1) + 8  # rows of floats and a flag; a position and a size
-ENVIRONMENTS = 4 * 4 * (2 + 1 + 2)  # four states: a position, a time, an observation
+ENVIRONMENTS = 4 * (4 * (2 + 1 + 2 + 2) + 1)  # four states: position, time, observation; return and length, a flag
 HYPER = 4 * 6
 MEMBER = PARAMETERS + OPTIMISERS + BUFFER + ENVIRONMENTS + HYPER
 SHARED_4 = 4 + 4 * 4 + 4 * 4  # a counter; parents and recent fitness of four
@@ -64,7 +64,7 @@ def test_every_part_has_the_calculated_size():
         "environment states": 4 * ENVIRONMENTS,
         "shared by all": SHARED_4,
     }
-    assert (PARAMETERS, BUFFER, planned.held) == (636, 1864, 17_156)
+    assert (PARAMETERS, BUFFER, planned.held) == (636, 1864, 17_300)
     assert planned.devices == 1
     assert planned.working is None
 
