@@ -324,13 +324,13 @@ def brax_trainer(count: int, options: argparse.Namespace) -> dict[str, Any]:
     def note(*_: Any) -> None:
         times.append(time.monotonic())
 
-    rounds = options.rounds + 1
+    rounds = options.rounds + 2  # the first two may compile
     steps = rounds * 4 * PPO["rollout_length"] * count
     sizes = {"num_envs": count, "unroll_length": PPO["rollout_length"], "num_minibatches": 8, "batch_size": count // 8}
     peers_brax.ppo_trainer(
         "hopper", steps, num_evals=rounds + 1, policy_params_fn=note, num_updates_per_batch=4, **sizes
     )
-    seconds = float(np.median(np.diff(times[1:]))) if len(times) > 2 else float("nan")
+    seconds = float(np.median(np.diff(times[2:]))) if len(times) > 3 else float("nan")
     return {"generation_s": seconds, "env_steps_per_s": steps / rounds / seconds}
 
 
