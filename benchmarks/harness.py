@@ -220,7 +220,7 @@ def write(name: str, options: argparse.Namespace, rows: Sequence[Mapping[str, An
     }
     RESULTS.mkdir(exist_ok=True)
     path = path_of(name, options.quick)
-    path.write_text(json.dumps(record, indent=2, default=sorted) + "\n")
+    path.write_text(json.dumps(record, indent=2) + "\n")
     return path
 
 

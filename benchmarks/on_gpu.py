@@ -74,12 +74,12 @@ def main() -> None:
         options.populations = [1, 4]
     begun, load = time.monotonic(), harness.load()
     rows = measured_before(options)
-    options.known = {(row["part"], row["name"]) for row in rows}
+    options.known = [f"{row['part']}: {row['name']}" for row in rows]
     for turn, part in enumerate(options.parts):
         options.part = part
         options.ends = begun + 60 * options.minutes * (turn + 1) / len(options.parts)
         for row in PARTS[part](options):
-            if (part, row["name"]) in options.known:
+            if is_known(options, row["name"]):
                 continue
             rows.append({"part": part, **row})
             harness.show(rows[-1:])
@@ -96,9 +96,14 @@ def measured_before(options: argparse.Namespace) -> list[dict[str, Any]]:
     return [row for row in record["rows"] if "not_measured" not in row]
 
 
+def is_known(options: argparse.Namespace, name: str) -> bool:
+    """Whether an earlier start has the row of this part."""
+    return f"{options.part}: {name}" in options.known
+
+
 def in_time(options: argparse.Namespace, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The row of a measurement, or the reason why there is none: known, no time, or no memory."""
-    if (options.part, name) in options.known:
+    if is_known(options, name):
         return {"name": name}
     if time.monotonic() > options.ends:
         return {"name": name, "not_measured": "no time left"}
@@ -157,10 +162,11 @@ def blocks(options: argparse.Namespace) -> list[Block]:
 
 def updates(options: argparse.Namespace) -> Rows:
     """Blocks of updates: ours in each precision, QDax's in its own, and the matrix products alone."""
-    limit, chosen = measured_limits(options), blocks(options)
-    with ThreadPoolExecutor(options.threads) as pool:  # what is compiled here, the measurement finds in the cache
-        for block, compiled in zip(chosen, pool.map(partial(loop_of, options), chosen, chunksize=1), strict=True):
-            yield in_time(options, block.name, partial(updates_of, block, compiled, options, limit))
+    limit, chosen = measured_limits(options), [block for block in blocks(options) if not is_known(options, block.name)]
+    with ThreadPoolExecutor(options.threads) as pool:  # compiling would disturb the measurements
+        compiled = list(pool.map(partial(loop_of, options), chosen))
+    for block, made in zip(chosen, compiled, strict=True):
+        yield in_time(options, block.name, partial(updates_of, block, made, options, limit))
 
 
 def loop_of(options: argparse.Namespace, block: Block) -> tuple[harness.Compiled, harness.Loop]:
@@ -283,10 +289,12 @@ def ppo(options: argparse.Namespace) -> Rows:
         f"training alone, {members} x {count}": (members, count, "alone"),
     }
     jobs |= {f"fitness from {what}, {members} x {count}": (members, count, what) for what in ("training", "evaluation")}
+    jobs = {name: job for name, job in jobs.items() if not is_known(options, name)}
     with ThreadPoolExecutor(options.threads) as pool:
-        for name, call in zip(jobs, pool.map(lambda job: generation_of(*job, options), jobs.values()), strict=True):
-            steps = wide * PPO["rollout_length"] * PPO["evaluate_every"]
-            yield in_time(options, name, partial(steps_of, call, steps, options))
+        calls = list(pool.map(lambda job: generation_of(*job, options), jobs.values()))
+    for name, call in zip(jobs, calls, strict=True):
+        steps = wide * PPO["rollout_length"] * PPO["evaluate_every"]
+        yield in_time(options, name, partial(steps_of, call, steps, options))
     if importlib.util.find_spec("brax"):
         yield in_time(options, f"Brax's trainer, {wide}", partial(brax_trainer, wide, options))
 
@@ -327,9 +335,8 @@ def brax_trainer(count: int, options: argparse.Namespace) -> dict[str, Any]:
     rounds = options.rounds + 2  # the first two may compile
     steps = rounds * 4 * PPO["rollout_length"] * count
     sizes = {"num_envs": count, "unroll_length": PPO["rollout_length"], "num_minibatches": 8, "batch_size": count // 8}
-    peers_brax.ppo_trainer(
-        "hopper", steps, num_evals=rounds + 1, policy_params_fn=note, num_updates_per_batch=4, **sizes
-    )
+    common = {**peers_brax.arguments("hopper", steps), "num_evals": rounds + 1, "num_updates_per_batch": 4}
+    peers_brax.ppo_trainer((64, 64), policy_params_fn=note, **common, **sizes)
     seconds = float(np.median(np.diff(times[2:]))) if len(times) > 3 else float("nan")
     return {"generation_s": seconds, "env_steps_per_s": steps / rounds / seconds}
 

@@ -73,19 +73,12 @@ def _run_episodes(env: Any, act: ActFn, params: Any, seeds: jax.Array) -> jax.Ar
 
 
 def train(settings: Settings, seed: int, steps: int, every: int, evaluate: Callable[[int, ActFn, Any], None]) -> float:
-    """Train Brax's agent; see `peers_gymnasium.train`. The seconds include compilation.
-
-    JAX 0.10 has no `device_put_replicated`, which Brax 0.14 calls; for one device it adds an axis of size 1.
-    """
-    from brax import envs
-
-    if not hasattr(jax, "device_put_replicated"):
-        setattr(jax, "device_put_replicated", _replicate)  # noqa: B010 - the type checker knows no such name
-    env = envs.get_environment(settings.task, backend=BACKEND)
+    """Train Brax's agent; see `peers_gymnasium.train`. The seconds include compilation."""
     common = {
-        **{"environment": env, "num_timesteps": steps, "episode_length": EPISODE_LENGTH, "seed": seed},
+        **arguments(settings.task, steps),
+        "seed": seed,
         **{"num_envs": settings.num_envs, "learning_rate": settings.learning_rate, "discounting": settings.discount},
-        **{"num_evals": steps // every + 1, "num_eval_envs": 1, "max_devices_per_host": 1},
+        **{"num_evals": steps // every + 1, "num_eval_envs": 1},
         "normalize_observations": settings.normalize,
     }
     started = time.perf_counter()
@@ -96,40 +89,42 @@ def train(settings: Settings, seed: int, steps: int, every: int, evaluate: Calla
     return seconds
 
 
+def arguments(task: str, steps: int) -> dict[str, Any]:
+    """What every trainer of Brax takes.
+
+    JAX 0.10 has no `device_put_replicated`, which Brax 0.14 calls; for one device it adds an axis of size 1.
+    """
+    from brax import envs
+
+    if not hasattr(jax, "device_put_replicated"):
+        setattr(jax, "device_put_replicated", _replicate)  # noqa: B010 - the type checker knows no such name
+    environment = envs.get_environment(task, backend=BACKEND)
+    sizes = {"num_timesteps": steps, "episode_length": EPISODE_LENGTH, "max_devices_per_host": 1}
+    return {"environment": environment, **sizes}
+
+
 def _replicate(tree: Any, devices: Sequence[Any]) -> Any:
     return jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * len(devices)), tree)
 
 
-def ppo_trainer(task: str, steps: int, **options: Any) -> None:
-    """Run Brax's PPO trainer without evaluations, layers of 64; `options` are its own."""
-    from brax import envs
+def ppo_trainer(hidden_sizes: tuple[int, ...], **options: Any) -> None:
+    """Run Brax's PPO trainer without evaluations, with tanh layers; `options` are its own."""
     from brax.training.agents.ppo import networks, train
 
-    if not hasattr(jax, "device_put_replicated"):
-        setattr(jax, "device_put_replicated", _replicate)  # noqa: B010 - the type checker knows no such name
-    sizes = {"policy_hidden_layer_sizes": (64, 64), "value_hidden_layer_sizes": (64, 64)}
-    train.train(
-        environment=envs.get_environment(task, backend=BACKEND),
-        num_timesteps=steps,
-        episode_length=EPISODE_LENGTH,
-        max_devices_per_host=1,
-        network_factory=partial(networks.make_ppo_networks, activation=jnp.tanh, **sizes),
-        run_evals=False,
-        **options,
-    )
+    sizes = {"policy_hidden_layer_sizes": hidden_sizes, "value_hidden_layer_sizes": hidden_sizes}
+    factory = partial(networks.make_ppo_networks, activation=jnp.tanh, **sizes)
+    train.train(**options, network_factory=factory, run_evals=False)
 
 
 def _ppo(settings: Settings, common: dict[str, Any]) -> list[tuple[int, ActFn, Any]]:
-    from brax.training.agents.ppo import networks, train
-
-    sizes = {"policy_hidden_layer_sizes": settings.hidden_sizes, "value_hidden_layer_sizes": settings.hidden_sizes}
     policies: list[tuple[int, ActFn, Any]] = []
 
     def keep(step: int, make_policy: Callable, params: Any) -> None:
         if step:
             policies.append((step, _act(make_policy), jax.device_get(params)))
 
-    train.train(
+    ppo_trainer(
+        settings.hidden_sizes,
         **common,
         unroll_length=settings.rollout_length,
         batch_size=settings.num_envs // settings.minibatches,
@@ -140,9 +135,7 @@ def _ppo(settings: Settings, common: dict[str, Any]) -> list[tuple[int, ActFn, A
         clipping_epsilon=CLIP_EPSILON,
         max_grad_norm=MAX_GRAD_NORM,
         vf_loss_coefficient=VALUE_COEFFICIENT,
-        network_factory=partial(networks.make_ppo_networks, activation=jnp.tanh, **sizes),
         policy_params_fn=keep,
-        run_evals=False,
     )
     first = policies[0][1]  # one function, so that episodes are compiled once
     return [(step, first, params) for step, _, params in policies]

@@ -19,6 +19,7 @@ Precision = Literal["auto", "float32", "tf32", "bfloat16"]
 """Precision of the matrix products of networks: auto is JAX's own default, which is TF32 on a GPU and float32 on a CPU;
 float32; tf32 rounds the inputs of products to 10 bits of mantissa on a GPU; bfloat16 to 7 bits, everywhere."""
 
+ResultT = TypeVar("ResultT")
 _PRODUCTS = {"float32": "highest", "tf32": "tensorfloat32"}
 _rounds = jax.make_user_context(False)  # part of the key of `jax.jit`'s cache, so that a change traces again
 
@@ -41,6 +42,12 @@ def computing_in(precision: Precision) -> Iterator[None]:
             contexts.enter_context(_rounds(precision == "bfloat16"))
             contexts.enter_context(jax.default_matmul_precision(_PRODUCTS.get(precision)))
         yield
+
+
+def call_in(precision: Precision, function: Callable[..., ResultT], *arguments: Any) -> ResultT:
+    """Call a function within `computing_in`."""
+    with computing_in(precision):
+        return function(*arguments)
 
 
 def hidden_product(inputs: Array, kernel: Array) -> Array:

@@ -22,10 +22,11 @@ from rookery.experiments import build, warm_start, warm_start_settings
 from rookery.experiments.config_io import run_record
 from rookery.experiments.methods.program import check_program
 from rookery.experiments.spec import Built, RunSpec
+from rookery.factories import SettingError
 from rookery.islands import IslandError, run_islands
 from rookery.islands.plan import CallbacksFn
-from rookery.learners.rollout import PREFIX
 from rookery.populations.base import Program
+from rookery.populations.pbt import check_rates_training
 from rookery.report import tables
 from rookery.report.figures import curves
 from rookery.report.figures.repertoire import draw_repertoire
@@ -301,10 +302,11 @@ def _note_share(program: Program, run_dir: Path, console: Terminal) -> None:
     learner = program.learner
     if share > 0.5 and program.table is None and program.space and learner and not learner.rate_training:
         longer = "longer generations (--evaluate-every, or --steps-per-generation)"
-        own = any(name.startswith(PREFIX) for name in program.space.domains)
-        can_rate = not own and program.settings.get("rating_opponents") is None
-        can_rate &= learner.evaluator is not None and learner.evaluator.intrinsic_reward is None
-        remedy = f"{longer} or --fitness-from training" if can_rate else longer
+        remedy = longer
+        if learner.evaluator is not None and learner.evaluator.intrinsic_reward is None:
+            with contextlib.suppress(SettingError):
+                check_rates_training(learner, program.space, program.settings.get("rating_opponents"))
+                remedy = f"{longer} or --fitness-from training"
         console.print_line(f"note: evaluation took {share:.0%} of the time; give {remedy}.")
 
 

@@ -153,7 +153,7 @@ def _choose_members(
         return {}
     found = np.asarray(rule(jnp.asarray(standing(state)), jnp.asarray(fitness, jnp.float32), fraction, key))
     unproven = state.shared.unproven
-    stays = np.zeros(len(found), bool) if isinstance(unproven, tuple) else np.asarray(jax.device_get(unproven))
+    stays = np.zeros(len(found), bool) if unproven is None else np.asarray(jax.device_get(unproven))
     return {int(slot): int(found[slot]) for slot in np.flatnonzero((found >= 0) & ~stays)}
 
 

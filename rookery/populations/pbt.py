@@ -52,8 +52,8 @@ class PbtShared(NamedTuple):
     first; 0 before the first ones, or NaN if training episodes give the fitness."""
     history: PyTree
     """The observations of the PB2 bandit; () without one."""
-    unproven: PyTree = ()
-    """`[P]` bool, members in whose slots no training episode has ended yet, where these give the fitness; else ()."""
+    unproven: Array | None = None
+    """`[P]` bool, members in whose slots no training episode has ended yet, where these give the fitness; else None."""
 
 
 PbtState = ProgramState[Member[StateT, HyperT], PbtShared]
@@ -79,10 +79,10 @@ def create(bindings: PbtBindings, keys: Key, bank: Bank) -> PbtState:
     return ProgramState(members, shared)
 
 
-def no_fitness(bindings: PbtBindings, *shape: int) -> tuple[Array, PyTree]:
+def no_fitness(bindings: PbtBindings, *shape: int) -> tuple[Array, Array | None]:
     """The fields `recent` and `unproven` of new members, `[*shape, smooth]` and `[*shape]`."""
     if bindings.learner.rate_training is None:
-        return jnp.zeros((*shape, bindings.config.smooth)), ()
+        return jnp.zeros((*shape, bindings.config.smooth)), None
     return jnp.full((*shape, bindings.config.smooth), jnp.nan), jnp.ones(shape, bool)
 
 
@@ -154,7 +154,7 @@ def keep_last(shared: PbtShared, fitness: Array, is_known: Array) -> tuple[PbtSh
       fitness: `[P]`, or `[I, P]` of the roles of a team.
       is_known: of the same shape, bool: the fitness is that of this generation.
     """
-    if isinstance(shared.unproven, tuple):
+    if shared.unproven is None:
         return shared, fitness
     fitness = jnp.where(is_known, fitness, shared.recent[..., 0])
     return shared._replace(unproven=shared.unproven & ~is_known), fitness
@@ -162,7 +162,7 @@ def keep_last(shared: PbtShared, fitness: Array, is_known: Array) -> tuple[PbtSh
 
 def proven(shared: PbtShared, fitness: Array) -> Array:
     """The fitness without that of members of which no training episode has ended: a child's is that of its parent."""
-    return fitness if isinstance(shared.unproven, tuple) else jnp.where(shared.unproven, jnp.nan, fitness)
+    return fitness if shared.unproven is None else jnp.where(shared.unproven, jnp.nan, fitness)
 
 
 def is_rated(learner: Learner, learned: Metrics, is_finite: Array, broken: Array) -> Array:
@@ -216,9 +216,9 @@ def finish(bindings: PbtBindings, state: PbtState, work: Work) -> tuple[PbtState
     return ProgramState(members, shared), metrics
 
 
-def still_unproven(unproven: PyTree, broken: Array, is_child: Array) -> PyTree:
+def still_unproven(unproven: Array | None, broken: Array, is_child: Array) -> Array | None:
     """`PbtShared.unproven` of the next generation: also children, and members in whose training the physics broke."""
-    return () if isinstance(unproven, tuple) else unproven | broken | is_child
+    return None if unproven is None else unproven | broken | is_child
 
 
 def smoothed(bindings: PbtBindings) -> str:
@@ -261,7 +261,7 @@ def exploit(
     """
     config, stays = bindings.config, shared.unproven
     fitness = proven(shared, fitness)
-    chosen = (fitness, shared.generation, keys[0], *([] if isinstance(stays, tuple) else [stays]))
+    chosen = (fitness, shared.generation, keys[0], *([] if stays is None else [stays]))
     parents = bindings.placement.everywhere(partial(select, config, timing_of(bindings)), *chosen)
     donors, is_new = None, parents != jnp.arange(bindings.population_size)
     if config.exploit == "multi-frequency":
@@ -433,13 +433,13 @@ def bind(
     config = config_from(PbtConfig, config, options, ("population_size", "rating_opponents"))
     check_population(config, population_size)
     if learner.rate_training is not None:
-        _check_rates_training(learner, space or learner.space, rating_opponents)
+        check_rates_training(learner, space or learner.space, rating_opponents)
     if rating_opponents is not None:
         ratings.check_opponents(learner, population_size, rating_opponents)
     return PbtBindings(learner, space or learner.space, config, population_size, placement, rating_opponents)
 
 
-def _check_rates_training(learner: Learner, space: Space, rating_opponents: int | None) -> None:
+def check_rates_training(learner: Learner, space: Space, rating_opponents: int | None) -> None:
     """Check that training episodes can give the fitness of members."""
     if rating_opponents is not None:
         problem = "has no effect on members that are selected by ratings"

@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, Protocol
 import jax
 
 from rookery.learners.base import Bank, StartStatesFn
-from rookery.networks import Precision, computing_in
+from rookery.networks import Precision, call_in
 from rookery.populations import rebuild
 from rookery.populations.base import InitFn, Program, ProgramStateT, StepFn
 from rookery.types import Array, Key, Metrics, PyTree
@@ -137,7 +137,7 @@ def with_precision(program: Program[ProgramStateT], precision: Precision) -> Pro
         return program
 
     def traced(function: Callable) -> Callable:
-        return partial(_computing_in, precision, function)
+        return partial(call_in, precision, function)
 
     def apply(program: Program[ProgramStateT]) -> Program[ProgramStateT]:
         init, step = staged_init(program.init), staged_step(program.step)
@@ -150,11 +150,6 @@ def with_precision(program: Program[ProgramStateT], precision: Precision) -> Pro
         )
 
     return rebuild.changed(program, apply)
-
-
-def _computing_in(precision: Precision, function: Callable, *arguments: PyTree) -> PyTree:
-    with computing_in(precision):
-        return function(*arguments)
 
 
 def _create_changed(create: Callable, change: Callable, key: Key, bank: Bank) -> PyTree:

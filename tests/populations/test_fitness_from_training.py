@@ -64,7 +64,7 @@ def test_members_without_an_episode_keep_their_fitness_and_are_not_replaced() ->
         np.testing.assert_array_equal(metrics["fitness"], fitness)
         assert state.shared.parents.tolist() == parents
         assert not metrics["diverged"].any()
-    assert state.shared.unproven.tolist() == [False, True, False, False]
+    assert np.asarray(state.shared.unproven).tolist() == [False, True, False, False]
     # What a member learned counts, with an episode and without.
     again = state.shared._replace(generation=jnp.asarray(1, jnp.int32))
     state, metrics = step(walks.poison(state, 2)._replace(shared=again), jax.random.key(9))

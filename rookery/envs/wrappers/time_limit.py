@@ -1,6 +1,5 @@
 """Wrappers that end episodes: the time limit, and the termination of episodes with non-finite physics."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -12,8 +11,8 @@ from rookery import trees
 from rookery.envs.base import Environment, EnvState, Step, announce_inside, parameterize_inside
 from rookery.envs.rendering import scene
 from rookery.factories import check_counts
-from rookery.networks import computing_in
-from rookery.types import Array, Key, PyTree
+from rookery.networks import call_in
+from rookery.types import Array, Key
 
 
 class TimeLimitState(NamedTuple):
@@ -150,7 +149,7 @@ def guard_physics(environment: Environment) -> Environment:
     if environment.host is not None or _is_guarded(environment):
         return environment
     return environment._replace(
-        reset=partial(_in_float32, environment.reset),
+        reset=partial(call_in, "float32", environment.reset),
         step=partial(_guarded_step, environment),
         parameterize=parameterize_inside(environment, guard_physics),
     )
@@ -167,7 +166,7 @@ def _is_guarded(environment: Environment) -> bool:
 
 
 def _guarded_step(environment: Environment, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
-    state, step = _in_float32(environment.step, state, action, key)
+    state, step = call_in("float32", environment.step, state, action, key)
     # Not its measures, which training need not compute: they only spoil what is computed from them.
     broken = step.broken | ~trees.all_finite((step.reward, step.final_observation, step.descriptor))
     clean = partial(jax.tree.map, partial(jnp.nan_to_num, posinf=0.0, neginf=0.0))
@@ -176,8 +175,3 @@ def _guarded_step(environment: Environment, state: EnvState, action: Array, key:
         final_observation=clean(step.final_observation),
         descriptor=clean(step.descriptor),
     )
-
-
-def _in_float32(function: Callable[..., tuple[EnvState, Step]], *arguments: PyTree) -> tuple[EnvState, Step]:
-    with computing_in("float32"):
-        return function(*arguments)
