@@ -37,7 +37,7 @@ class Domain(abc.ABC):
     high: float
     """Upper bound, in the unit of the field."""
     is_whole: ClassVar[bool] = False
-    """Whether all values are whole numbers."""
+    """Whether all values are whole numbers, in float32 as those of other domains."""
 
     @abc.abstractmethod
     def at(self, fraction: Array) -> Array:
@@ -50,6 +50,37 @@ class Domain(abc.ABC):
     def scale(self, value: Array, factor: Array) -> Array:
         """Multiply by `factor` on the domain's scale, without clipping: `value * factor` unless a class says more."""
         return value * factor
+
+    def draw(self, key: Key, value: Array | None = None) -> Array:
+        """Sample a value within the bounds, uniformly on the scale; `value`, which it replaces, matters to a `Choice`.
+
+        Args:
+          key: consumed.
+          value: `[]`.
+
+        Returns:
+          `[]` float32.
+        """
+        del value
+        return self.clip(self.at(jax.random.uniform(key)))
+
+    def clip(self, value: Array) -> Array:
+        """The nearest value within the bounds, as float32."""
+        return jnp.clip(jnp.asarray(value, jnp.float32), self.low, self.high)
+
+    def features(self, fraction: Array) -> Array:
+        """Coordinates of the value at `fraction` `[...]` for a kernel, `[..., F]`: the fraction itself, of whole
+        numbers that of the value (Garrido-Merchan 2020, arXiv:1805.03463)."""
+        return (self.fraction(self.at(fraction)) if self.is_whole else fraction)[..., None]
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The domain as plain values: the name of the class, and the bounds."""
+        return {"scale": type(self).__name__, "low": self.low, "high": self.high}
+
+    def __str__(self) -> str:
+        """The values in words: "in [0.1, 10]"."""
+        return f"in [{self.low:g}, {self.high:g}]"
 
 
 @dataclass(frozen=True)
@@ -112,6 +143,129 @@ class OneMinusLog(Domain):
         return 1.0 - (1.0 - value) * factor
 
 
+@dataclass(frozen=True)
+class Whole(Uniform):
+    """Whole numbers, each as likely as any other, the bounds included; a perturbation moves by at least 1."""
+
+    is_whole: ClassVar[bool] = True
+
+    def at(self, fraction: Array) -> Array:
+        """`low + floor(fraction (high - low + 1))`, at most `high`."""
+        return jnp.minimum(self.low + jnp.floor(fraction * (self.high - self.low + 1.0)), self.high)
+
+    def fraction(self, value: Array) -> Array:
+        """`(value - low + 1/2) / (high - low + 1)`, the middle of the interval that `at` maps to the value."""
+        return (value - self.low + 0.5) / (self.high - self.low + 1.0)
+
+    def scale(self, value: Array, factor: Array) -> Array:
+        """The result of `Uniform.scale`, rounded away from `value`."""
+        return _rounded_away(value, super().scale(value, factor))
+
+
+@dataclass(frozen=True)
+class LogWhole(LogUniform):
+    """Whole numbers, uniform in the logarithm before they are rounded, for sizes and counts."""
+
+    is_whole: ClassVar[bool] = True
+
+    def at(self, fraction: Array) -> Array:
+        """`low^(1 - fraction) high^fraction`, rounded."""
+        return jnp.round(super().at(fraction))
+
+    def scale(self, value: Array, factor: Array) -> Array:
+        """`value * factor`, rounded away from `value`."""
+        return _rounded_away(value, super().scale(value, factor))
+
+
+def _rounded_away(value: Array, scaled: Array) -> Array:
+    """A whole number moved to another one, by at least 1, so that small numbers change too."""
+    step = scaled - value
+    return value + jnp.sign(step) * jnp.ceil(jnp.abs(step))
+
+
+@dataclass(frozen=True, init=False)
+class Choice(Domain):
+    """One of several names, such as `Choice("tanh", "relu")`, which has no scale.
+
+    The value of a hyper-parameter is the place of its name among all names, from 0 on. A perturbation keeps it, and one
+    that resamples takes another name, each as likely as any other.
+
+    Args:
+      *names: that can be drawn, at least two.
+      among: all names of the field, in the order of its values; by default `names`.
+
+    Raises:
+      ValueError: there are fewer than two names, two are equal, or one is no name for a column of a table.
+    """
+
+    names: tuple[str, ...]
+    """The names that can be drawn."""
+    among: tuple[str, ...]
+    """All names of the field; the value i stands for `among[i]`."""
+    is_whole: ClassVar[bool] = True
+
+    def __init__(self, *names: str, among: Sequence[str] = ()):
+        check_names("choice", names, (FIXED, EVOLVE))
+        if len(names) < 2:
+            raise ValueError(f"a Choice needs two names or more, got {', '.join(names) or 'none'}.")
+        among = tuple(among) or names
+        for name in names:
+            if name not in among:
+                raise unknown_name("names", name, "choice named", among)
+        for field, value in {"low": 0.0, "high": len(among) - 1.0, "names": names, "among": among}.items():
+            object.__setattr__(self, field, value)
+
+    def at(self, fraction: Array) -> Array:
+        """The value of the name at `fraction` of the list."""
+        return self._value(jnp.floor(fraction * len(self.names)))
+
+    def fraction(self, value: Array) -> Array:
+        """The middle of the interval that `at` maps to the value."""
+        return (self._place(value) + 0.5) / len(self.names)
+
+    def scale(self, value: Array, factor: Array) -> Array:
+        """The value itself."""
+        del factor
+        return value
+
+    def draw(self, key: Key, value: Array | None = None) -> Array:
+        """Sample a name, another one than that of `value`; see `Domain.draw`."""
+        if value is None:
+            return self.at(jax.random.uniform(key))
+        others = len(self.names) - 1
+        shift = 1.0 + jnp.minimum(jnp.floor(others * jax.random.uniform(key)), others - 1.0)
+        return self._value((self._place(value) + shift) % len(self.names))
+
+    def clip(self, value: Array) -> Array:
+        """The value, or that of the first name if it is another one."""
+        return self._value(self._place(value))
+
+    def features(self, fraction: Array) -> Array:
+        """One of `[..., len(names)]` is the root of 1/2: any two names have the distance 1, that of the two ends of
+        another domain."""
+        place = jnp.minimum(fraction * len(self.names), len(self.names) - 1.0).astype(jnp.int32)
+        return math.sqrt(0.5) * jax.nn.one_hot(place, len(self.names), dtype=jnp.float32)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The domain as plain values: the name of the class, and the names."""
+        return {"scale": type(self).__name__, "names": list(self.names)}
+
+    def __str__(self) -> str:
+        """The values in words: "among tanh, relu"."""
+        return f"among {', '.join(self.names)}"
+
+    def _value(self, place: Array) -> Array:
+        """The value of the name at a place `[...]` in `names`; beyond the end, of the last."""
+        values = jnp.asarray([self.among.index(name) for name in self.names], jnp.float32)
+        return values[jnp.minimum(place.astype(jnp.int32), len(self.names) - 1)]
+
+    def _place(self, value: Array) -> Array:
+        """The place of a value `[...]` in `names`; 0 if it is not there."""
+        places = [self.names.index(name) if name in self.names else 0 for name in self.among]
+        return jnp.asarray(places, jnp.float32)[jnp.asarray(value).astype(jnp.int32)]
+
+
 class Field(NamedTuple):
     """Static description of a hyper-parameter, in the annotation of a `Hyper`'s field.
 
@@ -131,6 +285,8 @@ class Field(NamedTuple):
     """Whether the constant 0 is valid although the logarithmic scale excludes it."""
     remedy: str = ""
     """What allows a value above the highest one, for the message that rejects it."""
+    evolves: bool = True
+    """Whether it evolves by default; if not, "evolve" chooses its domain."""
 
     @property
     def scale(self) -> Any:
@@ -138,12 +294,23 @@ class Field(NamedTuple):
         return self.domain if isinstance(self.domain, type) else type(self.domain)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the values of a `Choice`, in their order; () of a number."""
+        return self.domain.among if isinstance(self.domain, Choice) else ()
+
+    def shown(self, value: float) -> str:
+        """A value in text: its name or its number."""
+        return self.names[int(value)] if self.names else f"{value:g}"
+
+    @property
     def range(self) -> str:
-        """The valid values as an interval in text; a logarithmic scale excludes its end point."""
+        """The valid values in text: "one of tanh, relu", or "in [0, 1]"; a logarithmic scale excludes its end point."""
+        if self.names:
+            return f"one of {', '.join(self.names)}"
         left = "(0" if self.scale is LogUniform and not self.zero else f"[{self.low:g}"
         high = min(self.high, 1.0) if self.scale is OneMinusLog else self.high
         right = f"{high:g}" + (")" if math.isinf(high) else "]")
-        return f"{left}, {right}"
+        return f"in {left}, {right}"
 
 
 class Space(NamedTuple, Generic[HyperT]):
@@ -161,9 +328,9 @@ class Space(NamedTuple, Generic[HyperT]):
 
 _ANY_VALUE = Field("", Uniform, low=-math.inf)
 
-Choice = Domain | tuple[float, float] | float | str
-"""How to choose a field: a domain; two bounds on the field's scale; a constant; "fixed" for its default value; or
-"evolve" for the domain that its declaration has."""
+Chosen = Domain | tuple[float, float] | tuple[str, ...] | float | str
+"""How to choose a field: a domain; two bounds on the field's scale, or several names of a `Choice`; a constant, or one
+name; "fixed" for its default value; or "evolve" for the domain that its declaration has."""
 
 
 def declared(kind: type[HyperT]) -> Space[HyperT]:
@@ -177,7 +344,9 @@ def declared(kind: type[HyperT]) -> Space[HyperT]:
     hints = get_type_hints(kind, include_extras=True)
     notes = ((name, note) for name, hint in hints.items() for note in getattr(hint, "__metadata__", ()))
     fields = {name: note for name, note in notes if isinstance(note, Field)}
-    domains = {name: field.domain for name, field in fields.items() if not isinstance(field.domain, type)}
+    domains = {
+        name: field.domain for name, field in fields.items() if field.evolves and not isinstance(field.domain, type)
+    }
     return space(kind(), domains, fields)
 
 
@@ -224,13 +393,13 @@ def space(defaults: HyperT, domains: Mapping[str, Domain], fields: Mapping[str, 
 
     Args:
       defaults: a `Hyper` of Python floats.
-      domains: field name -> `Uniform`, `LogUniform` or `OneMinusLog`; fields left out do not evolve.
+      domains: field name -> its domain; fields left out do not evolve.
       fields: field name -> its meaning, scale and valid values; `choose` then accepts only these fields. If None or
-        empty, `choose` accepts every field with any value, on a uniform scale.
+        empty, `choose` accepts every field with any value, on a uniform scale, or with the names of its `Choice`.
 
     Raises:
-      ValueError: a name is not a field of `defaults`, an interval is empty, or its bounds are invalid for its scale or
-        its field.
+      ValueError: a name is not a field of `defaults`, an interval is empty, its bounds are invalid for its scale or its
+        field, or the default of a `Choice` is not the place of a name.
 
     Example:
       >>> class Hyper(NamedTuple):
@@ -238,22 +407,29 @@ def space(defaults: HyperT, domains: Mapping[str, Domain], fields: Mapping[str, 
       >>> bounds = rookery.hyperparams.LogUniform(1e-4, 1e-2)
       >>> space = rookery.hyperparams.space(Hyper(), {"rate": bounds})
     """
+    if not fields and any(isinstance(domain, Choice) for domain in domains.values()):
+        fields = {name: Field("", domains[name]) if name in domains else _ANY_VALUE for name in defaults._fields}
     fields = MappingProxyType(dict(fields or {}))
     check_names("hyper-parameter", defaults._fields, HYPER_NAMES)
+    for name, field in fields.items():
+        if field.names and getattr(defaults, name) not in range(len(field.names)):
+            problem = f"must be the place of one of the names {', '.join(field.names)} by default, from 0 on"
+            raise SettingError(name, getattr(defaults, name), problem)
     for name, domain in domains.items():
         _check_name(name, defaults._fields)
         _check_domain(name, domain, fields.get(name, _ANY_VALUE))
     return Space(defaults, MappingProxyType(dict(domains)), fields)
 
 
-def choose(space: Space[HyperT], **choices: Choice) -> Space[HyperT]:
+def choose(space: Space[HyperT], **choices: Chosen) -> Space[HyperT]:
     """Return the space with some fields chosen anew, as in `choose(agent.space, policy_lr=(1e-5, 1e-2),
     discount="fixed")`.
 
     Args:
       space: the search space of an agent.
-      **choices: field name -> a domain; two bounds on the field's scale; a constant, which becomes the default and does
-        not evolve; "fixed", which keeps the default and does not evolve; or "evolve", for the declared domain.
+      **choices: field name -> a domain; two bounds on the field's scale, or several names of a `Choice`; a constant or
+        one name, which becomes the default and does not evolve; "fixed", which keeps the default and does not evolve;
+        or "evolve", for the declared domain.
 
     Raises:
       ValueError: a name is not a field, an interval is empty, a value is outside the field's valid values, or no domain
@@ -273,37 +449,49 @@ def choose(space: Space[HyperT], **choices: Choice) -> Space[HyperT]:
         _check_name(name, known)
         field = space.fields.get(name, _ANY_VALUE)
         domains.pop(name, None)
-        if isinstance(choice, (int, float)):
+        if choice == EVOLVE and not isinstance(field.domain, type):
+            domains[name] = field.domain
+        elif field.names and isinstance(choice, str) and choice != FIXED:
+            _check_choice(name, choice, field)
+            values[name] = float(field.names.index(choice))
+        elif isinstance(choice, (int, float)) and not field.names:
             _check_value(name, choice, field)
             values[name] = float(choice)
-        elif isinstance(choice, tuple) or hasattr(choice, "at"):
+        elif isinstance(choice, (tuple, Domain)):
             domains[name] = _domain(name, choice, field)
             _check_domain(name, domains[name], field)
-        elif choice == EVOLVE and not isinstance(field.domain, type):
-            domains[name] = field.domain
         elif choice != FIXED:
             words = repr(FIXED) if isinstance(field.domain, type) else f"{FIXED!r} or {EVOLVE!r}"
-            raise SettingError(name, choice, f"must be two bounds, one value, a domain or {words}")
+            valid = f"{field.range}, or several" if field.names else "two bounds, one value"
+            raise SettingError(name, choice, f"must be {valid}, a domain or {words}")
     # In field order: each field's random key depends on its position, which must not depend on the order of choices.
     ordered = {name: domains[name] for name in space.defaults._fields if name in domains}
     return space._replace(defaults=space.defaults._replace(**values), domains=MappingProxyType(ordered))
 
 
 def other_values(space: Space, name: str) -> list[float]:
-    """Return valid values of a field that differ from its default: its bounds, and values far below and above it."""
+    """Return valid values of a field that differ from its default: its bounds, and values far below and above it; of a
+    `Choice` all others."""
     value, field = float(getattr(space.defaults, name)), space.fields.get(name, _ANY_VALUE)
     domain = space.domains.get(name)
     bounds = (domain.low, domain.high) if domain else ()
     found = (*bounds, *(factor * value for factor in (1e-6, 0.01, 0.5, 2.0, 100.0)), value + 0.1)
-    return [other for other in found if field.low <= other <= field.high and other != value]
+    if field.scale.is_whole:
+        found = range(len(field.names)) if field.names else (*map(round, found), value + 1.0, value - 1.0)
+    return [float(other) for other in found if field.low <= other <= field.high and other != value]
 
 
 def describe(space: Space) -> dict[str, Any]:
-    """Return a space as plain values: field -> `{"scale", "low", "high"}` if it evolves, else its default value."""
+    """Return a space as plain values: field -> `{"scale", "low", "high"}` if it evolves, or `{"scale", "names"}`, else
+    its default value or name."""
     description: dict[str, Any] = {name: getattr(space.defaults, name) for name in _names(space)}
-    for name, domain in space.domains.items():
-        description[name] = {"scale": type(domain).__name__, "low": domain.low, "high": domain.high}
-    return description
+    description |= {name: among[int(description[name])] for name, among in choices_of(space).items()}
+    return description | {name: domain.described for name, domain in space.domains.items()}
+
+
+def choices_of(space: Space) -> dict[str, tuple[str, ...]]:
+    """Name of each hyper-parameter that is a `Choice` -> the names of its values, in their order."""
+    return {name: field.names for name, field in space.fields.items() if field.names and hasattr(space.defaults, name)}
 
 
 def _names(space: Space) -> tuple[str, ...]:
@@ -319,6 +507,11 @@ def _plain(choice: Any) -> Any:
 
 def _domain(name: str, choice: Any, field: Field) -> Domain:
     """Return a domain unchanged, or build one from two bounds on the field's scale."""
+    if field.names:
+        for one in choice.names if isinstance(choice, Choice) else choice if isinstance(choice, tuple) else ():
+            _check_choice(name, one, field)
+        names = choice.names if isinstance(choice, Choice) else choice
+        return Choice(*names, among=field.names) if isinstance(names, tuple) else names
     if not isinstance(choice, tuple):
         return choice
     if len(choice) != 2 or not all(isinstance(bound, int | float) for bound in choice):
@@ -333,17 +526,27 @@ def _check_name(name: str, fields: tuple[str, ...]) -> None:
         raise unknown_name(name, name, "hyper-parameter here named", fields, otherwise)
 
 
+def _check_choice(name: str, value: object, field: Field) -> None:
+    if value not in field.names:
+        raise unknown_name(name, value, "choice named", field.names)
+
+
 def _check_value(name: str, value: float, field: Field) -> None:
     above = field.scale is LogUniform and value <= 0 and not (field.zero and value == 0)
     below = field.scale is OneMinusLog and value > 1
     if above or below or not (math.isfinite(_float32(value)) and field.low <= value <= field.high):
         remedy = field.remedy if value > field.high else ""
-        raise SettingError(name, value, f"must lie in {field.range}", remedy)
+        raise SettingError(name, value, f"must lie {field.range}", remedy)
     if field.scale.is_whole and value != round(value):
         raise SettingError(name, value, "must be a whole number")
 
 
 def _check_domain(name: str, domain: Domain, field: Field) -> None:
+    if field.scale.is_whole and (not domain.is_whole or bool(field.names) != isinstance(domain, Choice)):
+        known = field.range if field.names else "a whole number"
+        raise SettingError(name, None, f"must be {known}", f"give a {field.scale.__name__}")
+    if isinstance(domain, Choice):
+        return
     low, high = _float32(domain.low), _float32(domain.high)
     if not (math.isfinite(low) and math.isfinite(_float32(high - low)) and low < high):
         problem = f"has an empty interval [{domain.low}, {domain.high}]"
@@ -356,6 +559,8 @@ def _check_domain(name: str, domain: Domain, field: Field) -> None:
         raise SettingError(name, domain.high, problem, "the constant 1 is valid")
     for bound in (domain.low, domain.high):
         _check_value(name, bound, field)
+        if domain.is_whole and bound != round(bound):
+            raise SettingError(name, bound, "must be a whole number, as both bounds of this domain")
 
 
 _LARGEST_DISCOUNT = 0.999999  # 17 steps of float32 below 1
@@ -372,14 +577,9 @@ def sample(space: Space[HyperT], key: Key) -> HyperT:
     """Sample one member's hyper-parameters, `[]` float32: evolving fields from separate keys within their bounds, the
     others default."""
     samples = {
-        name: draw(domain, jax.random.fold_in(key, index)) for index, (name, domain) in enumerate(space.domains.items())
+        name: domain.draw(jax.random.fold_in(key, index)) for index, (name, domain) in enumerate(space.domains.items())
     }
     return defaults(space)._replace(**samples)
-
-
-def draw(domain: Domain, key: Key) -> Array:
-    """Sample a value uniformly on the domain's scale, within its bounds; `[]` float32."""
-    return clip_value(domain, domain.at(jax.random.uniform(key)))
 
 
 def defaults(space: Space[HyperT]) -> HyperT:
@@ -394,8 +594,9 @@ def perturb(
     4).
 
     Each evolving field is, independently, resampled with `resample_probability`, or else multiplied on its scale by one
-    of the two `factors` (with equal probability; see `Uniform.scale` for values near 0 and intervals across 0); then it
-    is clipped to its bounds.
+    of the two `factors` (with equal probability; see `Uniform.scale` for values near 0 and intervals across 0), by at
+    least 1 if it is a whole number; then it is clipped to its bounds. A `Choice` changes only where it is resampled, to
+    another name.
 
     Returns:
       A `Hyper` of `[]` float32; fields that do not evolve are unchanged.
@@ -405,9 +606,9 @@ def perturb(
     for index, (name, domain) in enumerate(space.domains.items()):
         draw_key, choice_key, fresh_key = jax.random.split(jax.random.fold_in(key, index), 3)
         factor = jnp.where(jax.random.bernoulli(choice_key), factors[0], factors[1])
-        scaled = domain.scale(getattr(hyper, name), factor)
+        value = getattr(hyper, name)
         fresh = jax.random.bernoulli(fresh_key, resample_probability)
-        changed[name] = clip_value(domain, jnp.where(fresh, draw(domain, draw_key), scaled))
+        changed[name] = domain.clip(jnp.where(fresh, domain.draw(draw_key, value), domain.scale(value, factor)))
     return hyper._replace(**changed)
 
 
@@ -419,9 +620,4 @@ def resample(space: Space[HyperT], hyper: HyperT, key: Key) -> HyperT:
 
 def clip(space: Space[HyperT], hyper: HyperT) -> HyperT:
     """Clip every evolving field to its bounds."""
-    return hyper._replace(**{name: clip_value(d, getattr(hyper, name)) for name, d in space.domains.items()})
-
-
-def clip_value(domain: Domain, value: Array) -> Array:
-    """Clip `value` to the domain's bounds, as float32."""
-    return jnp.clip(jnp.asarray(value, jnp.float32), domain.low, domain.high)
+    return hyper._replace(**{name: domain.clip(getattr(hyper, name)) for name, domain in space.domains.items()})

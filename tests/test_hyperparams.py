@@ -15,8 +15,18 @@ from rookery.agents import ppo_settings
 from rookery.agents.diayn import space as diayn_space
 from rookery.agents.sac import SPACE as SAC_SPACE
 from rookery.agents.td3 import SPACE as TD3_SPACE
-from rookery.hyperparams import Domain, LogUniform, OneMinusLog, Uniform, choose, describe
-from rookery.learners.widths import LogInteger
+from rookery.hyperparams import (
+    Choice,
+    Domain,
+    Field,
+    LogUniform,
+    LogWhole,
+    OneMinusLog,
+    Uniform,
+    Whole,
+    choose,
+    describe,
+)
 
 MEMBERS = 2_000
 FACTORS = (0.8, 1.25)
@@ -181,9 +191,12 @@ def test_every_key_is_consumed_once_and_a_fresh_draw_does_not_depend_on_the_fact
         LogUniform(1e-5, 1e-1),
         LogUniform(1e-37, 1e-35),
         OneMinusLog(0.0, 0.999999),
-        LogInteger(1.0, 64.0),
+        LogWhole(1.0, 64.0),
+        Whole(0, 9),
+        Whole(-5, 5),
+        Whole(-9, -1),
     ],
-    ids=str,
+    ids=repr,
 )
 def test_perturbations_without_resampling_reach_the_whole_interval(domain: Domain) -> None:
     space = hyperparams.space(Knobs(), {"noise": domain})
@@ -204,6 +217,52 @@ def test_perturbations_without_resampling_reach_the_whole_interval(domain: Domai
         assert (values <= np.float32(domain.high)).all()
         fractions = np.asarray(domain.fraction(jnp.asarray(values)))
         assert len(np.unique(np.clip(10 * fractions, 0, 9.999).astype(int))) >= (7 if few else 10)
+
+
+COUNTABLE = [
+    Whole(0, 1),
+    Whole(0, 9),
+    Whole(-3, 3),
+    LogWhole(1, 12),
+    Choice("a", "b"),
+    Choice("c", "a", among=("a", "b", "c")),
+]
+
+
+@pytest.mark.parametrize("domain", COUNTABLE, ids=repr)
+def test_domains_of_countable_values(domain: Domain) -> None:
+    """Draws and perturbations reach every value, both bounds included, from every value, and no other number."""
+    space = hyperparams.space(Knobs(noise=0.0), {"noise": domain}, {"noise": Field("", domain, low=-9.0)})
+    values = [2.0, 0.0] if domain == COUNTABLE[-1] else np.arange(domain.low, domain.high + 1).tolist()
+    drawn = jax.jit(jax.vmap(partial(hyperparams.sample, space)))(keys(0, 500)).noise
+    assert np.unique(drawn).tolist() == sorted(values)
+    if not isinstance(domain, LogWhole):  # all values are equally likely: within five standard deviations of it
+        counts = np.unique(drawn, return_counts=True)[1]
+        assert np.abs(counts - 500 / len(values)).max() < 5 * math.sqrt(500 / len(values))
+    change = jax.jit(
+        jax.vmap(partial(hyperparams.perturb, space, factors=FACTORS, resample_probability=0.25), (None, 0))
+    )
+    for value in values:
+        children = np.asarray(change(Knobs(noise=jnp.float32(value)), keys(1, 500)).noise)
+        assert np.unique(children).tolist() == sorted(values)
+        assert float(domain.at(domain.fraction(jnp.float32(value)))) == value
+        kept = np.mean(children == value)
+        if isinstance(domain, Choice):
+            assert abs(kept - 0.75) < 0.1, "a child keeps a name where it is not resampled, and gets another one there"
+        elif domain.low < value < domain.high:
+            assert kept < 0.2, "only a new sample can be the same number"
+        assert float(domain.clip(jnp.float32(value))) == value
+        for features in (domain.features(domain.fraction(jnp.float32(value))), domain.features(jnp.float32(0.999))):
+            assert features.shape == ((len(values),) if isinstance(domain, Choice) else (1,))
+
+
+def test_a_kernel_sees_whole_numbers_and_no_order_of_names() -> None:
+    place = jnp.linspace(0.0, 1.0, 101)
+    assert len(np.unique(Whole(1, 4).features(place))) == 4
+    assert np.asarray(Uniform(1, 4).features(place)).ravel().tolist() == np.asarray(place).tolist()
+    one_hot = np.unique(Choice("a", "b", "c").features(place), axis=0)
+    distances = np.linalg.norm(one_hot[:, None] - one_hot[None], axis=-1)
+    np.testing.assert_allclose(distances, 1.0 - np.eye(3), atol=1e-6)
 
 
 @pytest.mark.parametrize("low", [-1.0, -100.0, -0.01])
@@ -271,6 +330,15 @@ FIELDS = {
 DECLARED = hyperparams.space(Knobs(), DOMAINS, FIELDS)
 
 
+class Mixed(NamedTuple):
+    steps: Annotated[jax.Array | float, Field("steps of a return", Whole, low=1.0, high=8.0)] = 1.0
+    layer: Annotated[jax.Array | float, Field("between layers", Choice("tanh", "relu", "silu"), evolves=False)] = 0.0
+    order: Annotated[jax.Array | float, Field("of the rows", Choice("fixed_order", "shuffled"))] = 1.0
+
+
+MIXED = hyperparams.declared(Mixed)
+
+
 class TestChoose:
     def test_bounds_are_meant_on_the_fields_scale_and_a_domain_has_its_own(self) -> None:
         made = hyperparams.choose(DECLARED, rate=(1e-4, 1e-2), fixed=(1.0, 9.0))
@@ -300,7 +368,7 @@ class TestChoose:
     @pytest.mark.parametrize("name", ["discount", "gae_lambda"])
     def test_a_constant_of_1_is_valid_on_the_scale_of_discounts(self, name: str) -> None:
         assert getattr(hyperparams.choose(ppo_settings.SPACE, **{name: 1}).defaults, name) == 1.0
-        assert ppo_settings.SPACE.fields[name].range == "[0, 1]"
+        assert ppo_settings.SPACE.fields[name].range == "in [0, 1]"
         domains = hyperparams.choose(ppo_settings.SPACE, **{name: Uniform(0.5, 1.0)}).domains
         assert domains[name] == Uniform(0.5, 1.0)
 
@@ -335,6 +403,64 @@ class TestChoose:
     def test_invalid_choices_are_errors(self, choice: dict, message: str) -> None:
         with pytest.raises(ValueError, match=message):
             hyperparams.choose(DECLARED, **choice)
+
+    def test_names_and_whole_numbers(self) -> None:
+        assert hyperparams.choices_of(MIXED) == {
+            "layer": ("tanh", "relu", "silu"),
+            "order": ("fixed_order", "shuffled"),
+        }
+        assert describe(MIXED)["layer"] == "tanh"
+        made = choose(MIXED, steps=(1, 4), layer=("silu", "tanh"), order="shuffled")
+        assert made.domains == {
+            "steps": Whole(1, 4),
+            "layer": Choice("silu", "tanh", among=MIXED.fields["layer"].names),
+        }
+        assert describe(made)["layer"] == {"scale": "Choice", "names": ["silu", "tanh"]}
+        assert describe(made)["order"] == "shuffled"
+        drawn = jax.vmap(partial(hyperparams.sample, made))(keys(0, 64))
+        assert np.unique(drawn.layer).tolist() == [0.0, 2.0], "values are places among all names"
+        assert choose(MIXED, layer="silu").defaults.layer == 2.0
+        assert choose(MIXED, layer="evolve").domains["layer"] == MIXED.fields["layer"].domain
+        assert "layer" not in choose(made, layer="fixed").domains
+        assert hyperparams.other_values(MIXED, "layer") == [1.0, 2.0]
+        assert set(hyperparams.other_values(MIXED, "steps")) == {2.0}
+        undeclared = hyperparams.space(Knobs(fixed=1.0), {"fixed": Choice("a", "b")})
+        assert describe(choose(undeclared, fixed="a", noise=3.0))["fixed"] == "a"
+
+    @pytest.mark.parametrize(
+        ("choice", "message"),
+        [
+            ({"layer": "tahn"}, r"^there is no choice named 'tahn'; did you mean tanh\?$"),
+            ({"layer": ("relu", "tahn")}, r"^there is no choice named 'tahn'; did you mean tanh\?$"),
+            ({"layer": ("relu", "relu")}, r"'relu' is there twice"),
+            ({"layer": ("relu",)}, r"^a Choice needs two names or more, got relu\.$"),
+            ({"layer": Choice("relu", "elu")}, r"^there is no choice named 'elu'; did you mean relu"),
+            (
+                {"layer": 1},
+                r"^layer must be one of tanh, relu, silu, or several, a domain or 'fixed' or 'evolve', got 1",
+            ),
+            ({"layer": (0, 1)}, r"^there is no choice named 0; "),
+            ({"layer": Uniform(0, 2)}, r"^layer must be one of tanh, relu, silu; give a Choice\.$"),
+            ({"steps": 1.5}, r"^steps must be a whole number, got 1\.5\.$"),
+            ({"steps": (1, 2.5)}, r"^steps must be a whole number, got 2\.5\.$"),
+            ({"steps": Uniform(1, 2)}, r"^steps must be a whole number; give a Whole\.$"),
+            ({"steps": (3, 3)}, r"^steps has an empty interval \[3, 3\]"),
+            ({"steps": Choice("a", "b")}, r"^steps must be a whole number; give a Whole\.$"),
+        ],
+    )
+    def test_invalid_names_and_whole_numbers_are_errors(self, choice: dict, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            choose(MIXED, **choice)
+
+    def test_invalid_declarations_of_names(self) -> None:
+        with pytest.raises(ValueError, match=r"'evolve' needs another name"):
+            Choice("evolve", "a")
+        with pytest.raises(
+            ValueError, match=r"^fixed must be the place of one of the names a, b by default, .* got 7\.$"
+        ):
+            hyperparams.space(Knobs(), {"fixed": Choice("a", "b")})
+        with pytest.raises(ValueError, match=r"^noise must be a whole number, as both bounds of this domain, got 0\.5"):
+            hyperparams.space(Knobs(), {"noise": Whole(0.5, 3)})
 
     def test_a_space_in_plain_values(self) -> None:
         assert hyperparams.describe(hyperparams.choose(DECLARED, noise="fixed", discount=0.95)) == {

@@ -20,7 +20,7 @@ from rookery.experiments.methods import program
 from rookery.experiments.spec import Kind, RunSpec
 from rookery.experiments.wrappers import team
 from rookery.factories import Within, range_of
-from rookery.hyperparams import Space
+from rookery.hyperparams import Field, Space
 from rookery.learners import widths
 from rookery.learners.base import EvaluationConfig
 from rookery.learners.rollout import PREFIX
@@ -166,17 +166,25 @@ def _options_of_space(row: AgentRow, with_width: bool) -> Iterator[Option]:
     for name, entry in space.fields.items():
         default, continuous = _default(space, name), _default(other or space, name)
         default += "" if continuous == default else f"; with continuous actions it {continuous}"
-        text = f"{entry.meaning}, in {entry.range}; by default it {default}."
-        yield Option(parameter_flag(name), ("space", name), Chosen, "space", text)
+        text = f"{entry.meaning}, {entry.range}; by default it {default}."
+        yield Option(parameter_flag(name), ("space", name), _hint(entry), "space", text)
     if with_width and not row.wrapper.has_skills and not row.wrapper.is_team:
         width = widths.field()
         text = f"{width.meaning} (at least {width.low:g}; default: all)."
         yield Option(parameter_flag(widths.NAME), ("space", widths.NAME), Chosen, "space", text)
 
 
+def _hint(field: Field) -> Any:
+    """The type of the choices for a hyper-parameter."""
+    if field.names:
+        one = Literal[field.names]
+        return one | Literal["fixed", "evolve"] | tuple[one, ...]
+    return Chosen if isinstance(field.domain, type) else EnvironmentChosen
+
+
 def _default(space: Space, name: str) -> str:
-    domain, value = space.domains.get(name), getattr(space.defaults, name)
-    return f"evolves in [{domain.low:g}, {domain.high:g}], or is {value:g}" if domain else f"is {value:g}"
+    domain, value = space.domains.get(name), space.fields[name].shown(getattr(space.defaults, name))
+    return f"evolves {domain}, or is {value}" if domain else f"is {value}"
 
 
 def environment_option(flag: str) -> Option:

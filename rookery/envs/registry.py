@@ -177,9 +177,9 @@ def _parameter_texts(parameters: Space | None) -> dict[str, str]:
     if parameters is None:
         return texts
     for name, field in parameters.fields.items():
-        domain, default = parameters.domains.get(name), getattr(parameters.defaults, name)
-        evolves = f"; `evolve`: in [{domain.low:g}, {domain.high:g}]" if domain else ""
-        texts[name] = f"{field.meaning}, in {field.range}, {default:g} by default{evolves}"
+        domain, default = parameters.domains.get(name), field.shown(getattr(parameters.defaults, name))
+        evolves = f"; `evolve`: {domain}" if domain else ""
+        texts[name] = f"{field.meaning}, {field.range}, {default} by default{evolves}"
     return texts
 
 

@@ -10,16 +10,14 @@ import collections
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from rookery import hyperparams
 from rookery.agents.base import Agent, OnPolicyAgent
-from rookery.hyperparams import Field, LogUniform, Space
+from rookery.hyperparams import Field, LogWhole, Space
 from rookery.learners.base import Bank, InitFn, Learner, Member
 from rookery.networks import Encoded
 from rookery.types import Array, Key, PyTree
@@ -32,28 +30,12 @@ NAME = "hidden_size"
 MEANING = "units of each hidden layer"
 
 
-@dataclass(frozen=True)
-class LogInteger(LogUniform):
-    """Whole numbers, uniform in the logarithm before they are rounded, for sizes."""
-
-    is_whole: ClassVar[bool] = True
-
-    def at(self, fraction: Array) -> Array:
-        """`low^(1 - fraction) high^fraction`, rounded."""
-        return jnp.round(LogUniform.at(self, fraction))
-
-    def scale(self, value: Array, factor: Array) -> Array:
-        """`value * factor`, rounded away from `value`, so that a small number changes too."""
-        scaled = value * factor
-        return jnp.where(factor > 1.0, jnp.ceil(scaled), jnp.floor(scaled))
-
-
 _Width = collections.namedtuple("_Width", [NAME])
 
 
 def field(largest: float = math.inf) -> Field:
     """The declaration of the hyper-parameter; `largest` is the width of the widest layer."""
-    return Field(MEANING, LogInteger, low=1.0, high=largest, remedy="use larger hidden_sizes")
+    return Field(MEANING, LogWhole, low=1.0, high=largest, remedy="use larger hidden_sizes")
 
 
 def space(agent: Agent) -> Space | None:

@@ -8,7 +8,9 @@ Source: Parker-Holder 2020, "Provably Efficient Online Hyperparameter Optimizati
 (arXiv:2002.02518). The process is that of Bogunovic 2016 (arXiv:1601.06650); the batch rule is GP-BUCB, Desautels 2014
 (JMLR 15). H is the number of fields that evolve, W the number of rows of the history.
 
-Deviations: the coordinates are fractions of each field's scale (logarithmic for rates); the paper's are linear. The
+Deviations: the coordinates are fractions of each field's scale (logarithmic for rates); the paper's are linear. Whole
+numbers are rounded in the kernel (Garrido-Merchan 2020, arXiv:1805.03463). A `Choice` is one-hot in it, so that all
+pairs of names are equally similar; PB2-Mix (Parker-Holder 2021, arXiv:2106.15883) has a bandit for categories. The
 root of beta = c1 log(c2 n), as in the authors' code, weights the standard deviation; there it weights the variance. The
 history is a window of fixed length (`empty`); the authors choose the length with
 the highest likelihood, from 200 rows on. Time counts generations; theirs is scaled to [0, 1] over the window. The
@@ -24,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rookery import gradients, hyperparams, trees
+from rookery import gradients, trees
 from rookery.hyperparams import LogUniform, Space, Uniform
 from rookery.populations import base
 from rookery.types import Array, Hyper, HyperT, Key, PyTree, Scalar
@@ -64,7 +66,7 @@ class Points(NamedTuple):
     time: Array
     """`[N]` generation."""
     place: Array
-    """`[N, 1 + H]` in the unit cube: the fitness before, then the hyper-parameters."""
+    """`[N, 1 + F]`: the fitness before in [0, 1], then the hyper-parameters as `Domain.features`."""
     present: Array
     """`[N]` bool."""
 
@@ -172,12 +174,22 @@ def _propose(
     space: Space[HyperT], history: History, generation: Array, hyper: HyperT, before: Array, is_child: Array, key: Key
 ) -> HyperT:
     data = observations(history)
+    data = data._replace(points=data.points._replace(place=_features(space, data.points.place)))
     place = jnp.concatenate([context(history, before)[:, None], coordinates(space, hyper)], axis=1)
-    pending = Points(jnp.full(before.shape, generation, jnp.float32), place, ~is_child)
-    places = _propose_points(data, pending, key)
+    pending = Points(jnp.full(before.shape, generation, jnp.float32), _features(space, place), ~is_child)
+    places = _propose_points(space, data, place, pending, key)
     fractions = zip(space.domains.items(), places.T[1:], strict=True)
-    proposed = {name: hyperparams.clip_value(domain, domain.at(fraction)) for (name, domain), fraction in fractions}
+    proposed = {name: domain.clip(domain.at(fraction)) for (name, domain), fraction in fractions}
     return trees.where(is_child, hyper._replace(**proposed), hyper)
+
+
+def _features(space: Space, place: Array) -> Array:
+    """Places of the unit cube `[..., 1 + H]` as the kernel has them, see `Points`."""
+    domains = space.domains.values()
+    if not any(domain.is_whole for domain in domains):
+        return place
+    parts = [domain.features(place[..., 1 + axis]) for axis, domain in enumerate(domains)]
+    return jnp.concatenate([place[..., :1], *parts], axis=-1)
 
 
 def coordinates(space: Space, hyper: Hyper) -> Array:
@@ -327,8 +339,8 @@ class Proposed(NamedTuple):
     """`[M]` of these points, with their predicted gains, by which the deviation is conditioned."""
 
 
-def _propose_points(data: Data, pending: Points, key: Key) -> Array:
-    """The places `[P, 1 + H]` of all members: proposals for the members whose point is not present."""
+def _propose_points(space: Space, data: Data, place: Array, pending: Points, key: Key) -> Array:
+    """The places `[P, 1 + H]` of all members, `place` at first: proposals for those whose point is not present."""
     size = pending.present.shape[0]
     if size > MOST_PENDING:
         data = trees.take(data, _evenly(data.gain.shape[0], min(MOST_ROWS, data.gain.shape[0])))
@@ -342,10 +354,15 @@ def _propose_points(data: Data, pending: Points, key: Key) -> Array:
         points = points._replace(present=points.present & (jnp.diff(survivors, prepend=-1) > 0))
     # Adding pending points with their posterior mean keeps the mean and lowers the deviation (GP-BUCB).
     predicted = Data(points, jax.vmap(posterior(process, data)[0])(points))
-    keys, group = base.member_keys(key, size), -(-count // MOST_STEPS)
-    add = partial(_add_proposals, process, data, children, keys, count, group)
-    begin = Proposed(pending.place, pending.present, predicted)
+    group = _group(count)
+    add = partial(_add_proposals, space, process, data, children, base.member_keys(key, size), count)
+    begin = Proposed(place, pending.present, predicted)
     return jax.lax.fori_loop(0, -(-count // jnp.maximum(group, 1)), add, begin).places
+
+
+def _group(count: Array) -> Array:
+    """The number of children that share a search, of `count` children."""
+    return -(-count // MOST_STEPS)
 
 
 def _evenly(count: Array | int, picks: int) -> Array:
@@ -354,23 +371,24 @@ def _evenly(count: Array | int, picks: int) -> Array:
 
 
 def _add_proposals(
+    space: Space,
     process: Process,
     data: Data,
     children: Array,
     keys: Key,
     count: Array,
-    group: Array,
     index: Array,
     proposed: Proposed,
 ) -> Proposed:
     """Propose for one group of children, which share the search of the first of them."""
+    group = _group(count)
     first = children[index * group]
     known = jax.tree.map(lambda *parts: jnp.concatenate(parts), data, proposed.pending)
     mean, variance = posterior(process, known)
     time = proposed.pending.points.time[0]
-    current = Points(time, proposed.places[first], jnp.asarray(True))
-    acquire = jax.vmap(partial(_acquisition, mean, variance, optimism(jnp.sum(data.points.present)), current))
-    searched, uniform = _search(acquire, keys[first], current.place.shape[0] - 1)
+    point, optimism_now = partial(_point, space, time), optimism(jnp.sum(data.points.present))
+    acquire = jax.vmap(partial(_acquisition, mean, variance, optimism_now, partial(point, proposed.places[first])))
+    searched, uniform = _search(acquire, keys[first], len(space.domains))
     candidates = jnp.concatenate([searched, uniform])
     acquisitions = jnp.concatenate([acquire(searched), acquire(uniform)])
     was_searched = jnp.arange(len(candidates)) < len(searched)
@@ -385,10 +403,10 @@ def _add_proposals(
         level = jnp.where(nearest >= MIN_DISTANCE, 1 + was_searched.astype(jnp.int32), 0)
         value = jnp.where(jnp.max(level) > 0, acquisitions, nearest)
         best = candidates[jnp.argmax(jnp.where(level == jnp.max(level), value, -jnp.inf))]
-        chosen = _with_coordinates(Points(time, places[member], jnp.asarray(True)), best)
+        chosen, place = point(places[member], best), jnp.concatenate([places[member, :1], best])
         slot = member if len(taken) <= MOST_PENDING else number % MOST_PENDING
         rows = jax.tree.map(lambda all_rows, row: all_rows.at[slot].set(row), pending, Data(chosen, mean(chosen)))
-        return Proposed(places.at[member].set(chosen.place), taken.at[member].set(True), rows)
+        return Proposed(places.at[member].set(place), taken.at[member].set(True), rows)
 
     return jax.lax.fori_loop(index * group, jnp.minimum((index + 1) * group, count), choose, proposed)
 
@@ -411,11 +429,13 @@ def _search(acquire: Callable, key: Key, size: int) -> tuple[Array, Array]:
     return candidates, uniform
 
 
-def _acquisition(mean: Callable, variance: Callable, optimism: Array, current: Points, coordinates: Array) -> Array:
+def _acquisition(mean: Callable, variance: Callable, optimism: Array, point: Callable, coordinates: Array) -> Array:
     """The acquisition `[]` of one point `[H]` of the unit cube: an upper confidence bound on its gain."""
-    point = _with_coordinates(current, coordinates)
-    return mean(point) + optimism * jnp.sqrt(jnp.maximum(variance(point), 1e-6))
+    current = point(coordinates)
+    return mean(current) + optimism * jnp.sqrt(jnp.maximum(variance(current), 1e-6))
 
 
-def _with_coordinates(current: Points, coordinates: Array) -> Points:
-    return current._replace(place=jnp.concatenate([current.place[:1], coordinates]))
+def _point(space: Space, time: Array, place: Array, coordinates: Array) -> Points:
+    """The point of a member at `place` `[1 + H]` with other hyper-parameters, `coordinates` `[H]`."""
+    place = jnp.concatenate([place[:1], coordinates])
+    return Points(time, _features(space, place), jnp.asarray(True))

@@ -74,7 +74,12 @@ def _described(program: Program) -> dict[str, Any]:
 
 
 def _flat(record: Record) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in flatten_mapping(record).items()}
+    """The settings by their dotted names; a domain that an older version called otherwise has its present name."""
+    older = {"LogInteger": "LogWhole"}
+    return {
+        name: list(value) if isinstance(value, tuple) else older.get(value, value) if isinstance(value, str) else value
+        for name, value in flatten_mapping(record).items()
+    }
 
 
 def _plain(value: Any) -> Any:
