@@ -27,10 +27,7 @@ EVOLVE = "evolve"
 
 @dataclass(frozen=True)
 class Domain(abc.ABC):
-    """The interval of one field, and the scale on which it is sampled uniformly and perturbed.
-
-    Domains of different scales are never equal.
-    """
+    """The values of one field, and the scale on which it is sampled uniformly and perturbed."""
 
     low: float
     """Lower bound, in the unit of the field."""
@@ -52,15 +49,8 @@ class Domain(abc.ABC):
         return value * factor
 
     def draw(self, key: Key, value: Array | None = None) -> Array:
-        """Sample a value within the bounds, uniformly on the scale; `value`, which it replaces, matters to a `Choice`.
-
-        Args:
-          key: consumed.
-          value: `[]`.
-
-        Returns:
-          `[]` float32.
-        """
+        """Sample a value `[]` within the bounds, uniformly on the scale; the value that it replaces matters to a
+        `Choice`."""
         del value
         return self.clip(self.at(jax.random.uniform(key)))
 
@@ -72,11 +62,6 @@ class Domain(abc.ABC):
         """Coordinates of the value at `fraction` `[...]` for a kernel, `[..., F]`: the fraction itself, of whole
         numbers that of the value (Garrido-Merchan 2020, arXiv:1805.03463)."""
         return (self.fraction(self.at(fraction)) if self.is_whole else fraction)[..., None]
-
-    @property
-    def described(self) -> dict[str, Any]:
-        """The domain as plain values: the name of the class, and the bounds."""
-        return {"scale": type(self).__name__, "low": self.low, "high": self.high}
 
     def __str__(self) -> str:
         """The values in words: "in [0.1, 10]"."""
@@ -159,7 +144,7 @@ class Whole(Uniform):
 
     def scale(self, value: Array, factor: Array) -> Array:
         """The result of `Uniform.scale`, rounded away from `value`."""
-        return _rounded_away(value, super().scale(value, factor))
+        return _rounded_away(value, Uniform.scale(self, value, factor))
 
 
 @dataclass(frozen=True)
@@ -170,11 +155,11 @@ class LogWhole(LogUniform):
 
     def at(self, fraction: Array) -> Array:
         """`low^(1 - fraction) high^fraction`, rounded."""
-        return jnp.round(super().at(fraction))
+        return jnp.round(LogUniform.at(self, fraction))
 
     def scale(self, value: Array, factor: Array) -> Array:
         """`value * factor`, rounded away from `value`."""
-        return _rounded_away(value, super().scale(value, factor))
+        return _rounded_away(value, LogUniform.scale(self, value, factor))
 
 
 def _rounded_away(value: Array, scaled: Array) -> Array:
@@ -245,11 +230,6 @@ class Choice(Domain):
         another domain."""
         place = jnp.minimum(fraction * len(self.names), len(self.names) - 1.0).astype(jnp.int32)
         return math.sqrt(0.5) * jax.nn.one_hot(place, len(self.names), dtype=jnp.float32)
-
-    @property
-    def described(self) -> dict[str, Any]:
-        """The domain as plain values: the name of the class, and the names."""
-        return {"scale": type(self).__name__, "names": list(self.names)}
 
     def __str__(self) -> str:
         """The values in words: "among tanh, relu"."""
@@ -400,12 +380,6 @@ def space(defaults: HyperT, domains: Mapping[str, Domain], fields: Mapping[str, 
     Raises:
       ValueError: a name is not a field of `defaults`, an interval is empty, its bounds are invalid for its scale or its
         field, or the default of a `Choice` is not the place of a name.
-
-    Example:
-      >>> class Hyper(NamedTuple):
-      ...     rate: float = 1e-3
-      >>> bounds = rookery.hyperparams.LogUniform(1e-4, 1e-2)
-      >>> space = rookery.hyperparams.space(Hyper(), {"rate": bounds})
     """
     if not fields and any(isinstance(domain, Choice) for domain in domains.values()):
         fields = {name: Field("", domains[name]) if name in domains else _ANY_VALUE for name in defaults._fields}
@@ -486,7 +460,10 @@ def describe(space: Space) -> dict[str, Any]:
     its default value or name."""
     description: dict[str, Any] = {name: getattr(space.defaults, name) for name in _names(space)}
     description |= {name: among[int(description[name])] for name, among in choices_of(space).items()}
-    return description | {name: domain.described for name, domain in space.domains.items()}
+    for name, domain in space.domains.items():
+        names = {"names": list(domain.names)} if isinstance(domain, Choice) else None
+        description[name] = {"scale": type(domain).__name__, **(names or {"low": domain.low, "high": domain.high})}
+    return description
 
 
 def choices_of(space: Space) -> dict[str, tuple[str, ...]]:
@@ -507,11 +484,11 @@ def _plain(choice: Any) -> Any:
 
 def _domain(name: str, choice: Any, field: Field) -> Domain:
     """Return a domain unchanged, or build one from two bounds on the field's scale."""
-    if field.names:
-        for one in choice.names if isinstance(choice, Choice) else choice if isinstance(choice, tuple) else ():
+    names = getattr(choice, "names", choice)
+    if field.names and isinstance(names, tuple):
+        for one in names:
             _check_choice(name, one, field)
-        names = choice.names if isinstance(choice, Choice) else choice
-        return Choice(*names, among=field.names) if isinstance(names, tuple) else names
+        return Choice(*names, among=field.names)
     if not isinstance(choice, tuple):
         return choice
     if len(choice) != 2 or not all(isinstance(bound, int | float) for bound in choice):

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from cyclopts import Parameter
 
 from rookery.experiments.agents import AgentRow
-from rookery.experiments.config import Chosen, parameter_flag
+from rookery.experiments.config import parameter_flag
 from rookery.experiments.methods import program
 from rookery.experiments.spec import Kind, RunSpec
 from rookery.experiments.wrappers import team
@@ -68,7 +68,9 @@ _POSITIONAL = Parameter()
 T = TypeVar("T")
 Positional = Annotated[T, _POSITIONAL]  # type of an argument that is given by its place, without a flag
 
-EnvironmentChosen = Chosen | Literal["evolve"]  # choice for a parameter of the task
+Chosen = tuple[float, float] | float | Literal["fixed"]  # the choice for a hyper-parameter that is a number
+_Evolving = Chosen | Literal["evolve"]  # likewise, of one with a domain in its declaration
+_Any = tuple[str, ...] | _Evolving | str  # likewise, of a parameter of a task, which may have names
 ENVIRONMENT = "--space.env."
 """Beginning of the flags of the task's parameters, which depend on the task and not on the kind of run."""
 
@@ -179,7 +181,7 @@ def _hint(field: Field) -> Any:
     if field.names:
         one = Literal[field.names]
         return one | Literal["fixed", "evolve"] | tuple[one, ...]
-    return Chosen if isinstance(field.domain, type) else EnvironmentChosen
+    return Chosen if isinstance(field.domain, type) else _Evolving
 
 
 def _default(space: Space, name: str) -> str:
@@ -190,7 +192,7 @@ def _default(space: Space, name: str) -> str:
 def environment_option(flag: str) -> Option:
     """The option of a parameter of the task, such as `--space.env.prey-speed`."""
     name = PREFIX + flag.removeprefix(ENVIRONMENT).replace("-", "_")
-    return Option(parameter_flag(name), ("space", name), EnvironmentChosen, "space", "")
+    return Option(parameter_flag(name), ("space", name), _Any, "space", "")
 
 
 def with_values(config: Any, values: Mapping[tuple[str, ...], Any]) -> Any:

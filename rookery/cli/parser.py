@@ -244,7 +244,8 @@ def converted(hint: Any, words: Sequence[str]) -> Any:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         is_choice = any(typing.get_origin(one) is tuple for one in inner)  # in a search space, which has no other check
-        for one in (types.NoneType, *inner) if types.NoneType in inner else inner:
+        inner = sorted(inner, key=lambda one: (one is not types.NoneType) + (... in typing.get_args(one)))
+        for one in inner:  # None first, and lists of any length last
             with contextlib.suppress(ValueError):
                 found = converted(one, words)
                 numbers = {*map(str, found)} if isinstance(found, tuple) else {str(found)}
@@ -271,6 +272,8 @@ def described(hint: object) -> str:
     if origin is typing.Literal:
         return " or ".join(map(str, inner))
     if origin is tuple:
+        if typing.get_origin(inner[0]) is typing.Literal:
+            return "several of these"
         return f"{_WORDS[inner[0]]}s" if inner[-1] is ... else f"{len(inner)} {_WORDS[inner[0]]}s"
     return "true or false" if hint is bool else f"a {_WORDS[hint]}"
 

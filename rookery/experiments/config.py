@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from rookery.factories import FRACTION, Within, check_fields
 from rookery.learners.rollout import PREFIX
@@ -71,11 +71,6 @@ class IslandsConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-
-
-Chosen = tuple[float, float] | float | Literal["fixed"]
-"""Choice for one hyper-parameter: the bounds within which it evolves, a fixed value, or "fixed" at its default; for a
-parameter of the task also "evolve"."""
 
 
 def parameter_flag(name: str) -> str:

@@ -12,12 +12,12 @@ from rookery.experiments.spec import RunSpec
 from rookery.hyperparams import Space
 from rookery.populations.base import Program
 from rookery.storage.island_files import ISLAND
-from rookery.storage.record import DEFAULTS, DESCRIPTOR, INDEPENDENT, KEYS, PROGRAM, PYTHON, SCALES, SCHEDULE
+from rookery.storage.record import CHOICES, DEFAULTS, DESCRIPTOR, INDEPENDENT, KEYS, PROGRAM, PYTHON, SCALES, SCHEDULE
 from rookery.training.config import RunConfig
 from rookery.training.program_record import program_record
 from rookery.trees import flatten_mapping
 
-_PROGRAM_KEYS = (SCHEDULE, SCALES, DESCRIPTOR, INDEPENDENT, KEYS, DEFAULTS, ISLAND)  # no settings of the run
+_PROGRAM_KEYS = (SCHEDULE, SCALES, CHOICES, DESCRIPTOR, INDEPENDENT, KEYS, DEFAULTS, ISLAND)  # no settings of the run
 
 
 def to_record(spec: RunSpec) -> dict[str, Any]:

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from rookery.experiments.agents import rows
-from rookery.experiments.config import Chosen
 from rookery.experiments.methods import METHODS
 from rookery.experiments.spec import Kind, RunSpec
 from rookery.experiments.wrappers import WRAPPERS
 from rookery.factories import POSITIVE, RAISED, SettingError, place_of, unknown_name
-from rookery.hyperparams import Space, describe
+from rookery.hyperparams import Choice, Chosen, Space, describe
 
 PLUGINS = "rookery.kinds"
 """Group of the entry points of installed packages that add agents and methods: functions without arguments, which add a
@@ -105,8 +104,12 @@ def with_space(spec: RunSpec, space: Space | None) -> RunSpec:
 
 
 def bounds_or_values(space: Space) -> dict[str, Chosen]:
-    """The choices that give a search space: name -> bounds or value."""
-    return {name: (d["low"], d["high"]) if isinstance(d, dict) else d for name, d in describe(space).items()}
+    """The choices that give a search space: name -> bounds or names, or the value."""
+    evolving: dict[str, Chosen] = {
+        name: domain.names if isinstance(domain, Choice) else (domain.low, domain.high)
+        for name, domain in space.domains.items()
+    }
+    return {**describe(space), **evolving}
 
 
 def check_effects(spec: RunSpec) -> None:

@@ -10,9 +10,9 @@ from typing_extensions import TypeVar
 
 from rookery.distributed.mesh import Mesh
 from rookery.experiments.agents import AgentRow, Unwrapped
-from rookery.experiments.config import Chosen, EnvironmentConfig, Rule
+from rookery.experiments.config import EnvironmentConfig, Rule
 from rookery.factories import suggestion
-from rookery.hyperparams import Space, describe
+from rookery.hyperparams import Chosen, Space, describe
 from rookery.learners.base import Learner
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.learners.on_policy import OnPolicyConfig

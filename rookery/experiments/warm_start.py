@@ -28,7 +28,7 @@ from rookery.qd.scoring import learner_scoring
 from rookery.storage import sources
 from rookery.storage.best_checkpoint import find
 from rookery.storage.checkpoint import Checkpointer
-from rookery.storage.csv_log import read_csv
+from rookery.storage.csv_log import read_members
 from rookery.storage.island_files import best_of
 from rookery.storage.record import PYTHON, agent_of
 from rookery.storage.run_dir import RunFolder, open_existing
@@ -159,16 +159,16 @@ def current_fitness(origin: RestoredRun) -> np.ndarray:
 
 def _last_evaluation(origin: RestoredRun) -> dict[str, np.ndarray]:
     """The columns of `lineage.csv` in the generation before the checkpoint."""
-    path = open_existing(origin.path).lineage_file
-    table = read_csv(path)
+    folder = open_existing(origin.path)
+    table = read_members(folder)
     size = origin.built.program.population_size
     if origin.built.has_separate_roles and origin.built.learner and origin.built.learner.spec.team:
         size *= len(origin.built.learner.spec.team.names)
     last = {name: values[table["generation"] == origin.generation - 1] for name, values in table.items()}
     if len(last.get("fitness", ())) != size:
         raise ValueError(
-            f"{path} has lost rows of generation {origin.generation - 1}, by which the best member is chosen; put a "
-            "copy of the file back, or name the member."
+            f"{folder.lineage_file} has lost rows of generation {origin.generation - 1}, by which the best member is "
+            "chosen; put a copy of the file back, or name the member."
         )
     return last
 

@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -16,9 +17,9 @@ from rookery.islands.plan import Builder, as_recorded, check
 from rookery.islands.store import StoreError
 from rookery.storage import sources
 from rookery.storage.checkpoint import Checkpointer
-from rookery.storage.csv_log import read_csv
+from rookery.storage.csv_log import Names, read_csv
 from rookery.storage.island_files import ImportJournal, island_dir, islands_of, read_exchanges
-from rookery.storage.record import check_keys
+from rookery.storage.record import CHOICES, check_keys
 from rookery.storage.run_dir import RunFolder, open_existing
 
 _TIMES = ("seconds", "steps_per_second")
@@ -78,7 +79,8 @@ def replay_island(run_dir: str | Path, number: int) -> Replay:
             raise ValueError(f"island {number} cannot be replayed: {error}") from error
         leaves = _compare_states(state, result.state)
         tables = (recorded.metrics_file, again.metrics_file), (recorded.lineage_file, again.lineage_file)
-        rows = sum(_compare_tables(*files, generation) for files in tables)
+        names = recorded.config.get(CHOICES, {})
+        rows = sum(_compare_tables(*files, generation, names) for files in tables)
     published = sum(exchange.published is not None for exchange in exchanges)
     size = trees.size_in_bytes(leaves)
     imports = sum(len(exchange.imports) for exchange in exchanges)
@@ -109,9 +111,9 @@ def _data(leaf: jax.Array) -> jax.Array:
     return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
 
 
-def _compare_tables(recorded: Path, again: Path, generation: int) -> int:
+def _compare_tables(recorded: Path, again: Path, generation: int, names: Names = MappingProxyType({})) -> int:
     """Compare two tables up to a generation, without times; returns the number of rows."""
-    left, right = read_csv(recorded), read_csv(again)
+    left, right = read_csv(recorded, names), read_csv(again, names)
     kept, same = left["generation"] < generation, right["generation"] < generation
     for name in left:
         if not name.startswith(_TIMES) and left[name][kept].tobytes() != right[name][same].tobytes():

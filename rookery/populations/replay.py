@@ -10,6 +10,9 @@ from functools import partial
 import jax.numpy as jnp
 import numpy as np
 
+from rookery import hyperparams
+from rookery.factories import unknown_name
+from rookery.hyperparams import Space
 from rookery.learners import widths
 from rookery.populations.base import Program
 from rookery.populations.pbt import PbtState
@@ -24,15 +27,15 @@ def replay(
 
     Args:
       program: independent members (`seeds`), whose state contains the generation.
-      schedule: name -> `[G]`, one value per generation, G at least 1; the last value applies to all later generations.
-        Hyper-parameters without an entry are unchanged.
+      schedule: name -> `[G]`, one value or name per generation, G at least 1; the last one applies to all later
+        generations. Hyper-parameters without an entry are unchanged.
 
     Returns:
       The program with the schedule.
 
     Raises:
       TypeError: a `Schedule`, which does not define the length of a generation.
-      ValueError: the program's agent has no such hyper-parameter, or the schedule is empty.
+      ValueError: the program's agent has no such hyper-parameter or name, or the schedule is empty.
 
     Example:
       >>> env = rookery.make("point_room")
@@ -59,10 +62,21 @@ def replay(
         )
     if not schedule or min(len(values) for values in schedule.values()) < 1:
         raise ValueError("the schedule is empty; replay a run that finished a generation.")
-    values = {name: jnp.asarray(column, jnp.float32) for name, column in schedule.items()}
+    values = {name: jnp.asarray(_numbers(program.space, name, column)) for name, column in schedule.items()}
     follow = partial(_follow, values)
     replayed = change_step(change_init(program, follow), follow)
     return replayed._replace(settings={**program.settings, "replayed": values})
+
+
+def _numbers(space: Space | None, name: str, column: Array | np.ndarray) -> np.ndarray:
+    """The values of a hyper-parameter, as float32; a name is its place in the declaration of the hyper-parameter."""
+    column = np.asarray(column)
+    if column.dtype.kind != "U":
+        return column.astype(np.float32)
+    names = hyperparams.choices_of(space).get(name, ()) if space else ()
+    if unknown := sorted(set(column.tolist()) - set(names)):
+        raise unknown_name(name, unknown[0], f"choice of {name} named", names, "it has numbers.")
+    return np.array([names.index(value) for value in column], np.float32)
 
 
 def _follow(schedule: Mapping[str, Array], state: PbtState) -> PbtState:

@@ -11,7 +11,7 @@ from rookery.factories import BEST, MEASURE, RETURN, nearest, suggestion
 from rookery.report.dimensions import Dimensions, dimensions
 from rookery.report.formatting import Settings, fitness_metric, objective, part
 from rookery.report.runs import Run, finite_or_nan, ranking_fitness
-from rookery.storage.csv_log import filled, lost_rows, read_csv
+from rookery.storage.csv_log import filled, lost_rows, read_csv, read_members
 from rookery.storage.events import read_journal
 from rookery.storage.island_files import ISLAND, islands_of
 from rookery.storage.lineage import Lineage, lineage_of
@@ -140,7 +140,7 @@ class RunRecord:
         """`metrics.csv` and `lineage.csv` up to the same generation, with all generations; and `losses`."""
         metrics, lineage, losses = _read(self.folder.metrics_file), {}, []
         try:
-            lineage = _read(self.folder.lineage_file)
+            lineage = read_members(self.folder)
         except ValueError as error:  # a page can do without it
             losses.append(str(error))
         if not len(metrics.get("generation", ())):

@@ -11,6 +11,7 @@ from rookery.report.formatting import Settings
 from rookery.report.readers import RunRecord, open_run
 from rookery.report.runs import Run
 from rookery.storage.record import (
+    CHOICES,
     DEFAULTS,
     DESCRIPTOR,
     INDEPENDENT,
@@ -33,7 +34,7 @@ _WITHOUT_EFFECT = {
     *("environment.devices", "environment.exact"),
 }
 _PRECISION, _FITNESS_FROM = "environment.precision", "learner.fitness_from"
-_NO_SETTINGS = (DEFAULTS, DESCRIPTOR, INDEPENDENT, KEYS, SCALES)
+_NO_SETTINGS = (CHOICES, DEFAULTS, DESCRIPTOR, INDEPENDENT, KEYS, SCALES)
 # What the fitness measures.
 _MEASURES = {
     "learner.objective",

@@ -13,6 +13,7 @@ from rookery.report.formatting import counted, equal_decimals, no_qd_score, numb
 from rookery.report.readers import open_run
 from rookery.report.runs import ranking_fitness, worst_fitness
 from rookery.report.statistics import interquartile_mean, over_runs
+from rookery.storage.lineage import Lineage
 from rookery.storage.played import Tournament
 
 Metrics = Mapping[str, np.ndarray]  # metrics of an evaluation, see `deploy.evaluate.evaluate`
@@ -32,7 +33,7 @@ def summary(run_dir: str | Path) -> Table:
     if seeds:
         statistics = seeds_rows([run.end.fitness for run in seeds], worst_fitness(seeds))
         rows = {name: [text] for name, text in statistics.items()}  # the hyper-parameters of all seeds are equal
-        rows |= {name: [f"{values[0]:z.4g}"] for name, values in hyper.items()}
+        rows |= {name: [_shown(lineage, name, values[0])] for name, values in hyper.items()}
         return _titled_table(title, [counted(len(seeds), "independent member")], rows)
     order = _best_first(lineage.selected_by[-1])
     chosen = {"best": order[0], "middle": order[(len(order) - 1) // 2], "worst": order[-1]}
@@ -41,11 +42,16 @@ def summary(run_dir: str | Path) -> Table:
     rows = {"member": [str(member) for member in chosen.values()]}
     rated = {} if lineage.rating is None else {"rating": lineage.rating[-1]}
     for name, values in {"fitness": lineage.fitness[-1], **rated, **hyper}.items():
-        rows[name] = [f"{values[member]:z.4g}" for member in chosen.values()]
+        rows[name] = [_shown(lineage, name, values[member]) for member in chosen.values()]
     if not (lineage.parents[1:] == np.arange(len(order))).all():
         copies = [_latest_copy(lineage.parents[:, member], member, record.outside) for member in chosen.values()]
         rows["copied from"], rows["after generation"] = map(list, zip(*copies, strict=True))
     return _titled_table(title, list(chosen), rows)
+
+
+def _shown(lineage: Lineage, name: str, value: float) -> str:
+    """A number of a member as text, or the name that it stands for."""
+    return lineage.choices[name][int(value)] if name in lineage.choices else f"{value:z.4g}"
 
 
 def _latest_copy(parents: np.ndarray, member: int, outside: str) -> tuple[str, str]:

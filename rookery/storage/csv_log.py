@@ -7,17 +7,22 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from rookery.factories import KEY_COLUMNS
+from rookery.storage.record import CHOICES
 from rookery.storage.run_dir import RunFolder, output_to, write_atomically
 from rookery.storage.tensorboard import Events
 
 _LONGEST_ROW = 2**16
 INTEGER_COLUMNS = KEY_COLUMNS  # columns that `read_csv` returns as int64; all others are float64
+
+Names = Mapping[str, Sequence[str]]
+"""Column of `lineage.csv` with a name in each row -> the names whose places stand for them elsewhere."""
 
 
 class TableWarning(UserWarning):
@@ -47,8 +52,9 @@ class RunLog:
     def __init__(self, folder: RunFolder, resume_generation: int = 0):
         generations = _existing(folder.metrics_file, "generation").get("generation", ())
         self.recorded = 1 + max(map(int, generations), default=-1)
+        self._names: Names = folder.config.get(CHOICES, {})
         self._metrics = _Table(folder.metrics_file, resume_generation)
-        self._lineage = _Table(folder.lineage_file, resume_generation)
+        self._lineage = _Table(folder.lineage_file, resume_generation, names=self._names)
         self._cells = _Table(folder.cells_file, resume_generation, has_all_generations=False)
         last = _existing(folder.cells_file, "cell", "fitness")
         self._elites = dict(zip(last["cell"].tolist(), last["fitness"].tolist(), strict=True)) if last else {}
@@ -74,8 +80,7 @@ class RunLog:
             self._lineage.append(
                 {"generation": [generation] * population, "member": list(range(population)), **columns}
             )
-        medians = {f"members/median_{name}": _median(values) for name, values in columns.items() if name != "parent"}
-        self._events.add(generation, numbers | medians)
+        self._events.add(generation, numbers | self._summary(columns))
 
     def add(self, generation: int, row: Mapping[str, float], members: Mapping[str, ArrayLike]) -> None:
         """Add columns to the rows of the generation that was written last, of the form of `write`."""
@@ -83,8 +88,15 @@ class RunLog:
         self._metrics.amend({name: [value] for name, value in row.items()})
         if columns:
             self._lineage.amend(columns)
-        medians = {f"members/median_{name}": _median(values) for name, values in columns.items()}
-        self._events.add(generation, {**row, **medians})
+        self._events.add(generation, {**row, **self._summary(columns)})
+
+    def _summary(self, columns: Mapping[str, Sequence[float]]) -> dict[str, float]:
+        """The median of each column, and for one of names the share of each name."""
+        named = {name: column for name, column in columns.items() if name in self._names}
+        medians = {name: column for name, column in columns.items() if name != "parent" and name not in named}
+        return {f"members/median_{name}": _median(column) for name, column in medians.items()} | {
+            f"members/share_{share}": value for share, value in shares(named, self._names).items()
+        }
 
     def write_cells(self, generation: int, fitness: ArrayLike) -> None:
         """Append to `cells.csv` the cells whose elite's fitness changed since the last call.
@@ -132,18 +144,31 @@ def _median(values: Sequence[float]) -> float:
     return float(np.median(finite)) if finite else math.nan
 
 
-def read_csv(path: Path) -> dict[str, np.ndarray]:
+def shares(columns: Mapping[str, ArrayLike], names: Names) -> dict[str, float]:
+    """The share of each name among the members: `activation/relu` -> share, of columns of hyper-parameters `[P]`."""
+    return {
+        f"{column}/{name}": float(np.mean(np.asarray(values) == place))
+        for column, values in columns.items()
+        for place, name in enumerate(names[column])
+    }
+
+
+def read_csv(path: Path, names: Names = MappingProxyType({})) -> dict[str, np.ndarray]:
     """Read a table of a run.
 
     Floats are bit-equal to the written ones. An incomplete last line is ignored, so the tables can be read during
     training.
+
+    Args:
+      path: of the table.
+      names: column of names -> the names, whose places in this order are returned.
 
     Returns:
       Column name -> `[rows]`, int64 for `INTEGER_COLUMNS` and float64 otherwise.
 
     Raises:
       OSError: the file cannot be read.
-      ValueError: a line's number of fields differs from the first line's, or a field is not a number.
+      ValueError: a line's number of fields differs from the first line's, or a field is not a number or a name.
     """
     header, fields = _read_rows(path)
     for number, row in enumerate(fields, start=2):
@@ -152,7 +177,12 @@ def read_csv(path: Path) -> dict[str, np.ndarray]:
                 f"{path}, line {number} has {len(row)} fields instead of {len(header)}; correct or delete it."
             )
     columns = zip(*fields, strict=True) if fields else [()] * len(header)
-    return {name: _parse(path, name, column) for name, column in zip(header, columns, strict=True)}
+    return {name: _parse(path, name, column, names.get(name)) for name, column in zip(header, columns, strict=True)}
+
+
+def read_members(folder: RunFolder) -> dict[str, np.ndarray]:
+    """The columns of `lineage.csv` of a run whose configuration is known; {} without the file."""
+    return read_csv(folder.lineage_file, folder.config.get(CHOICES, {})) if folder.lineage_file.is_file() else {}
 
 
 def read_last(path: Path) -> dict[str, float]:
@@ -169,10 +199,10 @@ def read_last(path: Path) -> dict[str, float]:
     return {name: float(value) for name, value in zip(names, values, strict=True)}
 
 
-def write_table(path: Path, columns: Mapping[str, ArrayLike]) -> None:
-    """Write a complete table, column name -> `[rows]`, atomically; numbers are read back bit-equal."""
-    arrays = [np.asarray(values, _type_of(name)).tolist() for name, values in columns.items()]
-    write_atomically(path, _as_csv([list(columns), *_numbers(arrays)]))
+def write_table(path: Path, columns: Mapping[str, ArrayLike], names: Names = MappingProxyType({})) -> None:
+    """Write a complete table, column name -> `[rows]`, atomically; numbers are read back bit-equal, see `read_csv`."""
+    arrays = {name: np.asarray(values, _type_of(name)).tolist() for name, values in columns.items()}
+    write_atomically(path, _as_csv([list(columns), *_texts(arrays, names)]))
 
 
 def _type_of(name: str) -> type:
@@ -182,9 +212,15 @@ def _type_of(name: str) -> type:
 class _Table:
     """A CSV file to which rows are appended; a column is NaN in the rows that lack it."""
 
-    def __init__(self, path: Path, resume_generation: int, has_all_generations: bool = True):
-        self._path, self._lost = path, has_all_generations and resume_generation > 0
-        self._header, self._last_generation = _resumed(path, resume_generation, has_all_generations)
+    def __init__(
+        self,
+        path: Path,
+        resume_generation: int,
+        has_all_generations: bool = True,
+        names: Names = MappingProxyType({}),
+    ):
+        self._path, self._lost, self._names = path, has_all_generations and resume_generation > 0, names
+        self._header, self._last_generation = _resumed(path, resume_generation, has_all_generations, names)
         self._file: IO[bytes] | None = None
         self._size, self._pending = 0, b""  # bytes of the file, and lines that could not be written yet
         self._rows: Mapping[str, Sequence[float]] = {}  # appended last
@@ -203,8 +239,8 @@ class _Table:
             self._pending += _as_csv([self._header]).encode()
             if self._lost:
                 new = {name: np.asarray(values, _type_of(name)) for name, values in columns.items()}
-                before = [column[:-size].tolist() for column in filled(new, generation + 1)[0].values()]
-                self._pending += _as_csv(_numbers(before)).encode()
+                before = {name: column[:-size].tolist() for name, column in filled(new, generation + 1)[0].items()}
+                self._pending += _as_csv(_texts(before, self._names)).encode()
         self._put(columns)
 
     def amend(self, columns: Mapping[str, Sequence[float]]) -> None:
@@ -221,7 +257,8 @@ class _Table:
         if any(name not in self._header for name in columns):
             self._widen([name for name in columns if name not in self._header])
         unknown = [math.nan] * len(columns["generation"])
-        self._lines = _as_csv(_numbers([columns.get(name, unknown) for name in self._header])).encode()
+        values = {name: columns.get(name, unknown) for name in self._header}
+        self._lines = _as_csv(_texts(values, self._names)).encode()
         self._pending += self._lines
         with output_to(self._path):
             self._write()
@@ -235,11 +272,11 @@ class _Table:
         self.close()
         with output_to(self._path):
             try:
-                table = read_csv(self._path)
+                table = read_csv(self._path, self._names)
             except ValueError as error:
                 raise OSError(str(error).rstrip(".")) from error
             unknown = np.full(len(table["generation"]), np.nan)
-            write_table(self._path, {**table, **dict.fromkeys(names, unknown)})
+            write_table(self._path, {**table, **dict.fromkeys(names, unknown)}, self._names)
             self._header = [*table, *names]
 
     def _write(self) -> None:
@@ -266,9 +303,9 @@ class _Table:
             self._file = None
 
 
-def _existing(path: Path, *needed: str) -> dict[str, np.ndarray]:
+def _existing(path: Path, *needed: str, names: Names = MappingProxyType({})) -> dict[str, np.ndarray]:
     """The columns of a table to which rows will be appended; {} if the file does not exist or is empty."""
-    table = read_csv(path) if path.exists() else {}
+    table = read_csv(path, names) if path.exists() else {}
     if missing := [name for name in needed if table and name not in table]:
         raise ValueError(f"{path} is damaged: it has no column {missing[0]}; put a copy of it back, or move it away.")
     return table
@@ -289,19 +326,19 @@ def _member_columns(members: Mapping[str, ArrayLike]) -> dict[str, list[float]]:
     return {name: array.astype(_type_of(name)).tolist() for name, array in arrays.items()}
 
 
-def _resumed(path: Path, generation: int, has_all_generations: bool) -> tuple[list[str] | None, int]:
+def _resumed(path: Path, generation: int, has_all_generations: bool, names: Names) -> tuple[list[str] | None, int]:
     """Remove rows from `generation` on, and fill in those that are lost; returns the header and the last generation.
 
     The header is None, and the generation -1, if no row remains.
     """
-    table = _existing(path, "generation")
+    table = _existing(path, "generation", names=names)
     kept = {name: column[table["generation"] < generation] for name, column in table.items()}
     if not kept or not len(kept["generation"]):
         lost = list(range(generation)) if path.exists() or path.name == "metrics.csv" else []
         path.unlink(missing_ok=True)
     else:
         kept, lost = filled(kept, generation) if has_all_generations else (kept, [])
-        write_table(path, kept)
+        write_table(path, kept, names)
     if lost and has_all_generations:
         warnings.warn(f"{path} {lost_rows(lost)}; the run continues from its checkpoint", TableWarning, stacklevel=5)
     return ([*kept], int(kept["generation"][-1])) if kept and len(kept["generation"]) else (None, -1)
@@ -369,12 +406,21 @@ def _as_csv(rows: Iterable[Sequence[str]]) -> str:
     return text.getvalue()
 
 
-def _numbers(columns: Iterable[Sequence[float]]) -> Iterator[list[str]]:
+def _texts(columns: Mapping[str, Sequence[float]], names: Names) -> Iterator[tuple[str, ...]]:
     """The rows of columns; `repr` of a Python float is the shortest text that reads back to the same bits."""
-    return (list(map(repr, row)) for row in zip(*columns, strict=True))
+    texts = (
+        [names[name][int(value)] if math.isfinite(value) else repr(value) for value in column]
+        if name in names
+        else map(repr, column)
+        for name, column in columns.items()
+    )
+    return zip(*texts, strict=True)
 
 
-def _parse(path: Path, name: str, column: Sequence[str]) -> np.ndarray:
+def _parse(path: Path, name: str, column: Sequence[str], names: Sequence[str] | None) -> np.ndarray:
+    if names is not None:
+        places = {name: repr(float(place)) for place, name in enumerate(names)}
+        column = [places.get(text, text) for text in column]
     try:
         return np.array(column, dtype=str).astype(_type_of(name))
     except (ValueError, OverflowError) as error:

@@ -8,16 +8,17 @@ number of environment steps per generation.
 import contextlib
 import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from rookery.factories import CALLBACK, MEASURE, RETURN
-from rookery.storage.csv_log import read_csv
+from rookery.storage.csv_log import read_csv, read_members
 from rookery.storage.island_files import ISLAND, Exchange, ancestors, best_of, islands_of, read_exchanges
-from rookery.storage.record import PROGRAM, PYTHON, SCHEDULE, agent_name, agent_of
+from rookery.storage.record import CHOICES, PROGRAM, PYTHON, SCHEDULE, agent_name, agent_of
 from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.types import FROM_REPERTOIRE, Record
 
@@ -29,7 +30,7 @@ class Schedule(NamedTuple):
     """Hyper-parameters that change from generation to generation."""
 
     values: Mapping[str, np.ndarray]
-    """Name of the hyper-parameter -> its value in each generation, `[generations]` float64."""
+    """Name of the hyper-parameter -> its value in each generation, `[generations]` float64, or names."""
     steps_per_generation: int
     """Environment steps of one member per generation."""
     agent: str | None
@@ -54,7 +55,8 @@ class Lineage(NamedTuple):
     fitness: np.ndarray
     """Mean return of each individual, `[G, P]` float64; NaN where a member diverged."""
     hyper: Mapping[str, np.ndarray]
-    """Name -> the hyper-parameter that each individual trained with in its generation, `[G, P]` float64."""
+    """Name -> the hyper-parameter that each individual trained with in its generation, `[G, P]` float64; of one in
+    `choices` the place of its name there."""
     steps_per_generation: int
     """Environment steps of one member per generation."""
     agent: str | None
@@ -64,6 +66,8 @@ class Lineage(NamedTuple):
     fitness."""
     island: Path | None = None
     """Run directory of the island that the members belong to; None for a run without islands, or with a repertoire."""
+    choices: Mapping[str, Sequence[str]] = {}
+    """Name of each hyper-parameter whose values are names -> all its names."""
     reported: Mapping[str, np.ndarray] = {}
     """Name -> what else is known of each individual, `[G, P]` float64: in an environment with measures `return` and
     `measure/...` of its evaluation; `callback/...`, the numbers that a callback returned; NaN where it is unknown."""
@@ -147,6 +151,10 @@ class Lineage(NamedTuple):
                 "from Python choose a member whose lineage begins with an initial one: lineage(run).schedule(member)."
             )
         values = {name: column[np.arange(len(line)), line] for name, column in self.hyper.items()}
+        return self._schedule_of(values)
+
+    def _schedule_of(self, values: dict[str, np.ndarray]) -> Schedule:
+        values |= {name: np.array(names)[values[name].astype(int)] for name, names in self.choices.items()}
         return Schedule(values, self.steps_per_generation, self.agent)
 
     def _across_islands(self, folder: Path, generation: int, member: int) -> Schedule:
@@ -161,7 +169,7 @@ class Lineage(NamedTuple):
             )
         trained = [(lineages[number].hyper, row - 1, slot) for number, row, slot in line]
         values = {name: np.array([hyper[name][row, slot] for hyper, row, slot in trained]) for name in self.hyper}
-        return Schedule(values, self.steps_per_generation, self.agent)
+        return self._schedule_of(values)
 
     def _best(self, generation: int) -> int:
         fitness = self.selected_by[generation]
@@ -211,8 +219,7 @@ def _read_islands(run_dir: Path) -> tuple[dict[int, Lineage], dict[int, list[Exc
 
 def _tables(folder: RunFolder) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
     """The columns of `lineage.csv` and of `metrics.csv`; {} without the file."""
-    members, metrics = (read_csv(path) if path.is_file() else {} for path in (folder.lineage_file, folder.metrics_file))
-    return members, metrics
+    return read_members(folder), read_csv(folder.metrics_file) if folder.metrics_file.is_file() else {}
 
 
 def lineage_of(folder: RunFolder, members: Mapping[str, np.ndarray], metrics: Mapping[str, np.ndarray]) -> Lineage:
@@ -239,6 +246,7 @@ def lineage_of(folder: RunFolder, members: Mapping[str, np.ndarray], metrics: Ma
         hyper={name: values for name, values in table.items() if is_hyper(name)},
         steps_per_generation=_member_steps(folder, metrics, folder.config["population"] if of_agents else population),
         agent=agent_name(folder.config) if kind in (PYTHON, PROGRAM) else None if kind is None else agent_of(kind),
+        choices={name: names for name, names in folder.config.get(CHOICES, {}).items() if name in table},
         reported={name: values for name, values in table.items() if _is_reported(name)},
         rating=table.get(_RATING),
         island=folder.path if ISLAND in folder.config and "coverage" not in metrics else None,
@@ -264,7 +272,7 @@ def record_of(schedule: Schedule | None) -> dict[str, Any]:
     if schedule is None:
         return {}
     _check_schedule(schedule)
-    values = {name: np.asarray(values, np.float64).tolist() for name, values in schedule.values.items()}
+    values = {name: _column(values).tolist() for name, values in schedule.values.items()}
     content = {"agent": schedule.agent, "steps_per_generation": int(schedule.steps_per_generation), "values": values}
     return {SCHEDULE: content}
 
@@ -276,7 +284,7 @@ def schedule_of(record: Record) -> Schedule | None:
     if content is None:
         return None
     try:
-        values = {name: np.array(numbers, np.float64) for name, numbers in content["values"].items()}
+        values = {name: _column(column) for name, column in content["values"].items()}
         schedule = Schedule(values, operator.index(content["steps_per_generation"]), content["agent"])
         _check_schedule(schedule)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -307,7 +315,7 @@ def at_steps(schedule: Schedule, steps_per_generation: int, generations: int) ->
       generations: of the new run, at least 1.
 
     Returns:
-      Name of the hyper-parameter -> `[generations]` float64, not interpolated.
+      Name of the hyper-parameter -> `[generations]` float64, not interpolated, or names.
 
     Raises:
       ValueError: a count is below 1, or the schedule is one that `record_of` rejects.
@@ -323,7 +331,13 @@ def at_steps(schedule: Schedule, steps_per_generation: int, generations: int) ->
     _check_schedule(schedule)
     steps = np.arange(generations, dtype=np.int64) * steps_per_generation
     old = np.minimum(steps // schedule.steps_per_generation, schedule.generations - 1)
-    return {name: np.asarray(values, np.float64)[old] for name, values in schedule.values.items()}
+    return {name: _column(values)[old] for name, values in schedule.values.items()}
+
+
+def _column(values: ArrayLike) -> np.ndarray:
+    """Values of a schedule as float64, or as names."""
+    column = np.asarray(values)
+    return column if column.dtype.kind == "U" else column.astype(np.float64)
 
 
 def _check_table(folder: RunFolder, path: Path, columns: Mapping[str, np.ndarray], needed: tuple[str, ...]) -> None:
@@ -387,7 +401,7 @@ def _check_schedule(schedule: Schedule) -> None:
             f"a schedule needs hyper-parameters with the same number of values each, at least 1; given: {shapes}."
         )
     for name, values in schedule.values.items():
-        if not np.isfinite(values).all():
+        if _column(values).dtype.kind == "f" and not np.isfinite(values).all():
             raise ValueError(f"a schedule needs finite values; change those of {name}.")
     if schedule.steps_per_generation < 1:
         raise ValueError(f"a schedule needs steps_per_generation of at least 1, got {schedule.steps_per_generation}.")

@@ -23,6 +23,10 @@ SCALES = "scales"
 """Key of `config.json` for the scales of the hyper-parameters that evolve: name -> class of its domain, such as
 `LogUniform`. It is absent from older runs."""
 
+CHOICES = "choices"
+"""Key of `config.json` for the hyper-parameters whose values are names: name -> all names, in the order of the numbers
+that stand for them in the state. It is absent from runs without any."""
+
 INDEPENDENT = "independent"
 """Key of `config.json` that is true if the members are independent runs: no member replaces another, and all have the
 same configuration. It is absent from runs that were recorded before this key existed."""

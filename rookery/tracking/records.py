@@ -14,6 +14,7 @@ from rookery.factories import CALLBACK
 from rookery.storage.csv_log import read_csv
 from rookery.storage.island_files import ISLAND
 from rookery.storage.lineage import is_hyper
+from rookery.storage.record import CHOICES
 from rookery.storage.run_dir import RunFolder, write_atomically
 from rookery.training.callbacks import Generation, Start
 
@@ -50,13 +51,17 @@ def values(generation: Generation) -> dict[str, float]:
 
     The curves of a member are `member/0/fitness`, `member/0/hyper/discount`, and so on. In a population of more than
     `MOST_MEMBERS` they are summarised over the members with finite values: `members/fitness/median`, and `min`, `q25`,
-    `q75` and `max`. A program without members that persist (MAP-Elites) has neither. Values that are not finite are
-    left out.
+    `q75` and `max`. Of a hyper-parameter whose values are names, the share of the members with each name:
+    `members/hyper/activation/relu`. A program without members that persist (MAP-Elites) has none of them. Values that
+    are not finite are left out.
     """
     found = dict(generation.metrics)
     if "parent" in generation.members:
         size = len(generation.members["parent"])
         for name, array in generation.members.items():
+            if names := generation.choices.get(name.removeprefix("hyper/")):
+                found |= {f"members/{name}/{one}": float(np.mean(array == one)) for one in names}
+                continue
             numbers = np.asarray(array, np.float64)
             if size <= MOST_MEMBERS:
                 found |= {f"member/{member}/{name}": number for member, number in enumerate(numbers.tolist())}
@@ -75,7 +80,8 @@ def recorded(start: Start, first: int) -> Iterator[Generation]:
     if start.run_dir is None or first >= start.finished or not folder.metrics_file.exists():
         return
     table = read_csv(folder.metrics_file)
-    lineage = read_csv(folder.lineage_file) if folder.lineage_file.exists() else {}
+    names = start.config.get(CHOICES, {})
+    lineage = read_csv(folder.lineage_file, names) if folder.lineage_file.exists() else {}
     for number in range(first, start.finished):
         places = np.flatnonzero(table["generation"] == number)
         if not len(places):  # its row is lost
@@ -86,7 +92,8 @@ def recorded(start: Start, first: int) -> Iterator[Generation]:
             for name, column in lineage.items()
             if name not in ("generation", "member")
         }
-        yield Generation(number + 1, start.total, row, members, start.run_dir)
+        members |= {f"hyper/{name}": np.array(one)[members[f"hyper/{name}"].astype(int)] for name, one in names.items()}
+        yield Generation(number + 1, start.total, row, members, start.run_dir, names)
 
 
 def _summary(name: str, array: np.ndarray) -> dict[str, float]:

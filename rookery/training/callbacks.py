@@ -13,6 +13,7 @@ import numpy as np
 from rookery.distributed import sync
 from rookery.distributed.signals import Requests
 from rookery.factories import CALLBACK, METRIC_NAMES, RAISED, check_names, place_of
+from rookery.storage.record import CHOICES
 from rookery.storage.run_dir import OutputWarning
 from rookery.training.metrics import mean_over_members
 from rookery.types import Record
@@ -32,6 +33,8 @@ class Generation(NamedTuple):
     `hyper/discount` or `actor_loss`. `P` is the number of children where a program has no members (MAP-Elites)."""
     run_dir: Path | None
     """The run directory; None if nothing is written."""
+    choices: Mapping[str, Sequence[str]] = {}
+    """Name of each hyper-parameter whose values are names, which `members` then has -> all its names."""
 
     @property
     def number(self) -> int:
@@ -130,11 +133,13 @@ class Callbacks:
         self._entries = entries if sync.is_first() else []
         self._requests = requests
         self._begun: list[Callback] = []
+        self._choices: Mapping[str, Sequence[str]] = {}
         self._warned: set[tuple[int, str]] = set()
         self._failure: tuple[Callback, BaseException] | None = None
 
     def begin(self, start: Start) -> None:
         """Call the `begin` of every callback; an exception ends the run."""
+        self._choices = start.config.get(CHOICES, {})
         for callback in map(_callback, self._entries):
             if (begin := getattr(callback, "begin", None)) is not None:
                 try:
@@ -160,8 +165,12 @@ class Callbacks:
         started = time.monotonic()
         shape, row, added = np.shape(metrics["fitness"]), dict(row), Called(0.0, {}, {})
         members = {name: _copy(values) for name, values in metrics.items() if np.shape(values) == shape}
+        for name, names in self._choices.items():
+            if (hyper := f"hyper/{name}") in members:
+                members[hyper] = np.array(names)[members[hyper].astype(int)]
         for entry in self._entries:
-            found = self._call(entry, Generation(finished, total, {**row, **added.row}, dict(members), path), metrics)
+            seen = Generation(finished, total, {**row, **added.row}, dict(members), path, self._choices)
+            found = self._call(entry, seen, metrics)
             added = Called(0.0, {**added.row, **found.row}, {**added.members, **found.members})
             members |= found.members
         return added._replace(seconds=time.monotonic() - started)

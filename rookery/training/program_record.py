@@ -13,6 +13,7 @@ from rookery import hyperparams
 from rookery.factories import type_of
 from rookery.populations.base import Program
 from rookery.storage.record import (
+    CHOICES,
     DESCRIPTOR,
     INDEPENDENT,
     KEYS,
@@ -70,6 +71,8 @@ def _described(program: Program) -> dict[str, Any]:
     found = {DESCRIPTOR: program.descriptor._asdict()} if program.descriptor else {}
     if program.space:
         found[SCALES] = {name: type(domain).__name__ for name, domain in program.space.domains.items()}
+        choices = {name: list(names) for name, names in hyperparams.choices_of(program.space).items()}
+        found |= {CHOICES: choices} if choices else {}
     return {INDEPENDENT: program.independent, KEYS: key_implementation(), **found}
 
 

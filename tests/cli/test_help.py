@@ -11,9 +11,8 @@ import pytest
 from rookery.agents.metra import MetraConfig
 from rookery.cli.app import Resume, Train, parse
 from rookery.cli.commands import COMMANDS
-from rookery.cli.options import HEADINGS, IMPORTANT, MAIN, Option, in_groups, options_of, options_of_kind
+from rookery.cli.options import HEADINGS, IMPORTANT, MAIN, Chosen, Option, in_groups, options_of, options_of_kind
 from rookery.cli.parser import converted, described
-from rookery.experiments.config import Chosen
 from rookery.experiments.config_io import to_record
 from rookery.experiments.kinds import kinds
 from rookery.training.config import RunConfig

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rookery import hyperparams, trees
-from rookery.hyperparams import LogUniform, OneMinusLog, Uniform
+from rookery.hyperparams import Choice, Field, LogUniform, OneMinusLog, Uniform, Whole
 from rookery.populations import pb2
 from rookery.populations.pb2 import Data, Points, Process
 
@@ -434,6 +434,20 @@ class TestProposals:
                 assert ((values >= np.float32(domain.low)) & (values <= np.float32(domain.high))).all()
             corner = pb2.coordinates(PLANE, proposed)[2:].mean(axis=0)
             np.testing.assert_allclose(corner, [0.5 + 0.5 * sign] * 2, atol=0.3)
+
+    def test_names_and_whole_numbers(self):
+        """One name of three is right, and of seven whole numbers the middle one: most proposals have both."""
+        domains = {"rate": Choice("a", "b", "c"), "fixed": Whole(1, 7)}
+        space = hyperparams.space(Rates(rate=0.0), domains, {name: Field("", one) for name, one in domains.items()})
+        place, number = (grid.ravel() for grid in np.meshgrid(np.arange(3.0), np.arange(1.0, 8.0)))
+        point = pb2.coordinates(space, Rates(row(*place), row(*number), 0 * row(*place)))
+        history = history_of(point, 1.0 * (place == 1) - 0.3 * np.abs(number - 4), space)
+        hyper = Rates(jnp.zeros(SIZE), jnp.ones(SIZE), jnp.ones(SIZE))
+        hyper = proposer(space)(history, jnp.int32(1), hyper, jnp.zeros(SIZE), jnp.ones(SIZE, bool), jax.random.key(0))
+        assert set(np.asarray(hyper.rate)) <= {0.0, 1.0, 2.0}
+        assert set(np.asarray(hyper.fixed)) <= set(range(1, 8))
+        assert np.mean(np.asarray(hyper.rate) == 1.0) > 0.6
+        assert np.mean(np.abs(np.asarray(hyper.fixed) - 4) <= 1) > 0.6
 
     def test_a_space_without_evolving_fields_changes_nothing(self):
         hyper, ones, first = line([0.1] * SIZE), jnp.ones(SIZE), jnp.int32(0)

@@ -1,6 +1,7 @@
 """Tables and TensorBoard events of a run: exact numbers, and no row lost or repeated by a resume."""
 
 import contextlib
+import csv
 import errno
 import json
 import resource
@@ -123,6 +124,21 @@ def test_columns_that_are_added_to_the_last_rows(run, lost):
     np.testing.assert_array_equal(lineage["callback/age"], [*([NAN] * 2 if lost else [4, 5]), NAN, NAN, 4, 5])
     tags = {value.tag: value.simple_value for event in events(run) if event.step == 2 for value in event.summary.value}
     assert (tags["a"], tags["b"], tags["members/median_callback/age"]) == (2.0, 20.0, 4.5)
+
+
+def test_columns_of_names(run):
+    """Names are written for their places, also after a resume, in added columns, and nan where they are unknown."""
+    run.config["choices"] = names = {"layer": ["tanh", "relu"]}
+    for first in (0, 2):
+        with pytest.warns(TableWarning) if first else contextlib.nullcontext(), RunLog(run, first) as log:
+            log.write(first, {"a": 0.0}, {"parent": [0, 1], "fitness": [1.0, 2.0], "layer": [1.0, 0.0]})
+            log.add(first, {}, {"callback/age": [4, 5]})
+    rows = list(csv.reader(run.lineage_file.read_text().splitlines()))
+    assert [row[rows[0].index("layer")] for row in rows] == ["layer", "relu", "tanh", "nan", "nan", "relu", "tanh"]
+    np.testing.assert_array_equal(read_csv(run.lineage_file, names)["layer"], [1.0, 0.0, NAN, NAN, 1.0, 0.0])
+    tags = {value.tag: value.simple_value for event in events(run) for value in event.summary.value}
+    assert (tags["members/share_layer/tanh"], tags["members/share_layer/relu"]) == (0.5, 0.5)
+    assert "members/median_layer" not in tags
 
 
 def test_every_name_of_a_column_is_read_back(run):

@@ -92,7 +92,7 @@ def _figure(record: RunRecord) -> "Figure":
             draw_metric(axes, panels[name], steps, metrics[name])
         elif lineage is not None:
             domain = record.config.get(SCALES, {}).get(name)
-            _draw_hyper(axes, name, hyper[name], _ranks(lineage.selected_by), domain)
+            _draw_hyper(axes, name, hyper[name], _ranks(lineage.selected_by), domain, lineage.choices.get(name, ()))
     return figure
 
 
@@ -172,22 +172,29 @@ def _ranks(fitness: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(fitness), ranks / max(fitness.shape[1] - 1, 1), 0.0)
 
 
-def _draw_hyper(axes: "Axes", name: str, values: np.ndarray, ranks: np.ndarray, domain: str | None) -> None:
+def _draw_hyper(
+    axes: "Axes", name: str, values: np.ndarray, ranks: np.ndarray, domain: str | None, names: Sequence[str]
+) -> None:
     """Draw a hyper-parameter `[G, P]` over generations, counted from 1, coloured by the rank of the member.
 
-    `domain` is the class of its domain, which decides the scale; None if the run did not record it.
+    `domain` is the class of its domain, which decides the scale; None if the run did not record it. `names` are those
+    of a `Choice`, () of numbers.
     """
     from matplotlib import ticker
     from matplotlib.colors import LinearSegmentedColormap
 
     is_reversed = domain == "OneMinusLog" or (domain is None and name == "discount")
     scale = 1.0 - values if is_reversed else values
+    if names:  # members with one name lie side by side
+        scale = scale + 0.5 * (np.arange(values.shape[1]) + 0.5) / values.shape[1] - 0.25
     generations = np.repeat(np.arange(1, len(values) + 1)[:, None], values.shape[1], axis=1)
     colours = LinearSegmentedColormap.from_list("ranks", RANKS)
     axes.scatter(generations, scale, c=ranks.ravel(), cmap=colours, vmin=0.0, vmax=1.0, s=9, linewidths=0)
     count_whole(axes)
     axes.set_xlim(0.5, len(values) + 0.5)  # no tick at 0, which is no generation
-    if (scale > 0).all() and domain != "Uniform":
+    if names:
+        axes.set_yticks(range(len(names)), names)
+    elif (scale > 0).all() and domain not in ("Uniform", "Whole"):
         axes.set_yscale("log")
         wide = scale.max() > 1e4 * scale.min()  # where 1, 2 and 5 would be too many
         axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))

@@ -112,7 +112,7 @@ def _seeds(runs: Sequence[Run]) -> JsonObject | None:
 
 def _populations(record: RunRecord) -> list[JsonObject]:
     """The population; or one per role, where I roles evolve separately: role i of slot p has index `p I + i`."""
-    own = {"outside": record.outside, "scales": record.config.get(SCALES, {})}
+    own = {"outside": record.outside, "scales": record.config.get(SCALES, {}), "choices": record.lineage.choices}
     lineage, names = record.lineage, [name for name in record.metrics if name.startswith(AGENT_RETURN)]
     if not (_has_roles(record) and names):
         return [{"name": None, **own, **_population(lineage, bool(record.seeds))}]

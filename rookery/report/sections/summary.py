@@ -25,6 +25,7 @@ from rookery.report.runs import Run, worst_fitness
 from rookery.report.statistics import estimate, mean, over_runs
 from rookery.storage.island_files import ISLAND
 from rookery.storage.record import (
+    CHOICES,
     DEFAULTS,
     DESCRIPTOR,
     INDEPENDENT,
@@ -40,7 +41,7 @@ from rookery.trees import flatten_mapping
 
 PHASES = ("seconds", "seconds_tables", "seconds_checkpoint")
 """Columns of `metrics.csv` that add up to the wall time of a generation; older runs have only the first."""
-_SHOWN_ELSEWHERE = {"kind", "space", DEFAULTS, SCALES, SCHEDULE, DESCRIPTOR, INDEPENDENT, KEYS, ISLAND}
+_SHOWN_ELSEWHERE = {"kind", "space", DEFAULTS, SCALES, CHOICES, SCHEDULE, DESCRIPTOR, INDEPENDENT, KEYS, ISLAND}
 _WITHOUT_EFFECT = {"run.run_dir", "run.overwrite", "run.quiet", "run.live"}  # no effect on results
 _ENDS = ("ended", "failed")  # events after which a run does not go on by itself
 _PROBLEMS = {
@@ -104,15 +105,19 @@ def space(config: Settings, hyper: Mapping[str, np.ndarray] = MappingProxyType({
     selects = "draw_hyper" not in config and part(config, "pbt").get("exploit") != "none"
 
     def describe(name: str, choice: object) -> str:
-        # Runs started from Python record a range as a mapping, those of the command line as a list.
-        bounds = [choice.get("low"), choice.get("high")] if isinstance(choice, Mapping) else choice
+        # Runs started from Python record a domain as a mapping, those of the command line as a list.
+        if isinstance(choice, Mapping):
+            choice = choice.get("names") or [choice.get("low"), choice.get("high")]
         if name in scheduled:
             return "follows the replayed schedule"
-        if not (isinstance(bounds, list) and len(bounds) == 2):
+        if not isinstance(choice, list):
             return f"is {_text(choice)}"
         if config.get("draw_hyper") is False and name in hyper:
-            return f"is {hyper[name][0, 0]:.6g}"  # the tables have numbers of float32
-        return f"{'evolves' if selects else 'is drawn once'} in [{', '.join(map(_text, bounds))}]"
+            value, names = hyper[name][0, 0], part(config, CHOICES).get(name)
+            return f"is {names[int(value)]}" if names else f"is {value:.6g}"  # the tables have numbers of float32
+        values = ", ".join(map(_text, choice))
+        among = f"among {values}" if name in part(config, CHOICES) else f"in [{values}]"
+        return f"{'evolves' if selects else 'is drawn once'} {among}"
 
     return [[name, describe(name, choice)] for name, choice in part(config, "space").items()]
 

@@ -7,7 +7,7 @@ function lineageFigure(run) {
   const canvas = el("canvas", { class: "lineage", role: "img", tabindex: "0", "aria-label": "Lineage of the population" });
   const details = el("div", { class: "details", "aria-live": "polite" }, `Point at a member to see its parent, ${run.population.label} and hyper-parameters.`);
   const tree = new LineageTree(run, canvas, details);
-  const all = Object.fromEntries(Object.entries(run.population.hyper).map(([name, { data }]) => [name, data]));
+  const all = Object.fromEntries(Object.keys(run.population.hyper).map((name) => [name, hyperValues(run.population, name)]));
   const note = "A row is a slot of the population, a column a generation. A curve between two rows is a replacement: from there on, the slot at its right end is a copy of the member at its left end. The thick line shows the ancestors of the last generation's best member; pale cells and thin curves have no descendant in the last generation.";
   const body = el("div", { class: "lineage-box" }, canvas, rankScale(run.population), details);
   whenSeen(canvas, () => tree.begin());

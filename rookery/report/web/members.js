@@ -43,13 +43,18 @@ function fitnessRanks({ shape: [generations, size], data }) {
 
 /**
  * The axis of a hyper-parameter on its declared scale: `OneMinusLog` as its distance from 1; runs that recorded no scale have
- * wide positive ranges logarithmically. Logarithms have ticks at 1, 2 and 5 times powers of ten.
+ * wide positive ranges logarithmically. Logarithms have ticks at 1, 2 and 5 times powers of ten. Names, if its values are places
+ * in a list of them, have a tick each; members of a generation, `size` of them, with one name lie side by side.
  */
-function hyperScale(name, values, scale = null) {
+function hyperScale(name, values, scale = null, names = null, size = 1) {
+  if (names) {
+    const shown = Float32Array.from(values, (value, i) => value + (0.5 * ((i % size) + 0.5)) / size - 0.25);
+    return { title: name, shown, axis: { ticks: range(names.length), format: (value) => names[value] ?? "", min: -0.5, max: names.length - 0.5 } };
+  }
   const reversed = scale === "OneMinusLog" || (scale === null && name === "discount");
   const shown = reversed ? Float32Array.from(values, (value) => 1 - value) : values;
   const [low, high] = extent(shown) || [0, 1];
-  const logarithmic = low > 0 && (scale === null ? high / low > 3 : scale !== "Uniform");
+  const logarithmic = low > 0 && (scale === null ? high / low > 3 : scale !== "Uniform" && scale !== "Whole");
   const title = reversed ? `1 \u2212 ${name}` : name;
   if (!logarithmic) return { title, shown, axis: { format: written } };
   const ticks = steps125(low, high).map(Math.log10);
@@ -69,7 +74,7 @@ function steps125(low, high) {
 function hyperChart(run, name, ranks) {
   const { population } = run;
   const { shape: [generations, size], data } = population.hyper[name];
-  const { title, shown, axis } = hyperScale(name, data, population.scales[name]);
+  const { title, shown, axis } = hyperScale(name, data, population.scales[name], population.choices[name], size);
   const stride = Math.max(1, Math.ceil((generations * size) / MOST_POINTS));
   const points = [];
   for (let g = 0; g < generations; g += stride) {
@@ -84,7 +89,13 @@ function hyperChart(run, name, ranks) {
     grid: { ...basics(colours).grid, top: 16, bottom: 30 },
   });
   const thinned = stride > 1 ? `Every ${stride}th generation is drawn; the CSV file contains all.` : null;
-  return chart({ title, note: thinned, name: `hyper-${population.name === null ? "" : `${population.name}-`}${name}`, height: 240, option, csv: () => memberColumns(run, { [name]: data }) });
+  return chart({ title, note: thinned, name: `hyper-${population.name === null ? "" : `${population.name}-`}${name}`, height: 240, option, csv: () => memberColumns(run, { [name]: hyperValues(population, name) }) });
+}
+
+/** The values of a hyper-parameter: numbers, or names. */
+function hyperValues({ hyper, choices }, name) {
+  const { data } = hyper[name];
+  return choices[name] ? Array.from(data, (place) => choices[name][place]) : data;
 }
 
 function ancestorsLine(population, shown, colours) {
@@ -99,7 +110,8 @@ function memberTip(run, generation, member) {
   const { population } = run;
   const [, size] = population.fitness.shape;
   const at = generation * size + member;
-  const values = Object.entries(population.hyper).map(([name, { data }]) => el("div", {}, `${name} `, el("b", {}, written(data[at]))));
+  const text = (name, value) => (population.choices[name] ? population.choices[name][value] : written(value));
+  const values = Object.entries(population.hyper).map(([name, { data }]) => el("div", {}, `${name} `, el("b", {}, text(name, data[at]))));
   const fitness = el("div", {}, `${population.label} `, el("b", {}, written(population.fitness.data[at])));
   return el("div", { class: "tip" }, el("div", { class: "tip-head" }, `${population.name ?? "member"} ${member}, generation ${generation + 1}`), el("div", {}, originText(population, generation, member)), fitness, ...values);
 }
