@@ -21,8 +21,7 @@ import numpy as np
 from rookery.factories import HYPER_NAMES, SettingError, check_names, unknown_name
 from rookery.types import Array, HyperT, Key
 
-FIXED = "fixed"
-EVOLVE = "evolve"
+FIXED, EVOLVE = "fixed", "evolve"
 
 
 @dataclass(frozen=True)
@@ -363,8 +362,12 @@ def _joined_type(names: tuple[str, ...]) -> Any:
     return collections.namedtuple("JoinedHyper", names)
 
 
-def select(like: HyperT, hyper: object) -> HyperT:
-    """Return the values that a joined `Hyper` has for the fields of `like`, as a `Hyper` of the type of `like`."""
+def select(like: Any, hyper: object) -> Any:
+    """Return the values that a joined `Hyper` has for the fields of another one, `like`, as one of its type; of a
+    `Space` for the fields of its `Hyper` and the optional ones that the joined one has."""
+    if isinstance(like, Space):
+        optional = [name for name in like.optional.fields if hasattr(hyper, name)] if like.optional else []
+        like = (join(like, like.optional, optional) if like.optional and optional else like).defaults
     return like._replace(**{name: getattr(hyper, name) for name in like._fields})
 
 
@@ -426,8 +429,7 @@ def choose(space: Space[HyperT], **choices: Chosen) -> Space[HyperT]:
         if choice == EVOLVE and not isinstance(field.domain, type):
             domains[name] = field.domain
         elif field.names and isinstance(choice, str) and choice != FIXED:
-            _check_choice(name, choice, field)
-            values[name] = float(field.names.index(choice))
+            values[name] = float(_place(name, choice, field))
         elif isinstance(choice, (int, float)) and not field.names:
             _check_value(name, choice, field)
             values[name] = float(choice)
@@ -447,8 +449,7 @@ def other_values(space: Space, name: str) -> list[float]:
     """Return valid values of a field that differ from its default: its bounds, and values far below and above it; of a
     `Choice` all others."""
     value, field = float(getattr(space.defaults, name)), space.fields.get(name, _ANY_VALUE)
-    domain = space.domains.get(name)
-    bounds = (domain.low, domain.high) if domain else ()
+    bounds = (domain.low, domain.high) if (domain := space.domains.get(name)) else ()
     found = (*bounds, *(factor * value for factor in (1e-6, 0.01, 0.5, 2.0, 100.0)), value + 0.1)
     if field.scale.is_whole:
         found = range(len(field.names)) if field.names else (*map(round, found), value + 1.0, value - 1.0)
@@ -486,9 +487,7 @@ def _domain(name: str, choice: Any, field: Field) -> Domain:
     """Return a domain unchanged, or build one from two bounds on the field's scale."""
     names = getattr(choice, "names", choice)
     if field.names and isinstance(names, tuple):
-        for one in names:
-            _check_choice(name, one, field)
-        return Choice(*names, among=field.names)
+        return Choice(*(field.names[_place(name, one, field)] for one in names), among=field.names)
     if not isinstance(choice, tuple):
         return choice
     if len(choice) != 2 or not all(isinstance(bound, int | float) for bound in choice):
@@ -503,9 +502,10 @@ def _check_name(name: str, fields: tuple[str, ...]) -> None:
         raise unknown_name(name, name, "hyper-parameter here named", fields, otherwise)
 
 
-def _check_choice(name: str, value: object, field: Field) -> None:
+def _place(name: str, value: Any, field: Field) -> int:
     if value not in field.names:
         raise unknown_name(name, value, "choice named", field.names)
+    return field.names.index(value)
 
 
 def _check_value(name: str, value: float, field: Field) -> None:
@@ -583,9 +583,9 @@ def perturb(
     for index, (name, domain) in enumerate(space.domains.items()):
         draw_key, choice_key, fresh_key = jax.random.split(jax.random.fold_in(key, index), 3)
         factor = jnp.where(jax.random.bernoulli(choice_key), factors[0], factors[1])
-        value = getattr(hyper, name)
+        scaled = domain.scale(getattr(hyper, name), factor)
         fresh = jax.random.bernoulli(fresh_key, resample_probability)
-        changed[name] = domain.clip(jnp.where(fresh, domain.draw(draw_key, value), domain.scale(value, factor)))
+        changed[name] = domain.clip(jnp.where(fresh, domain.draw(draw_key, getattr(hyper, name)), scaled))
     return hyper._replace(**changed)
 
 

@@ -202,13 +202,26 @@ def _check_update(case: _Case, report: Report) -> None:
         report(f"{_UPDATES} updates give numbers that are not finite.")
     elif trees.same_numbers(final[0].params, case.state.params):
         report(f"{_UPDATES} updates change no parameters.")
-    # Every hyper-parameter changes the result.
-    for name in case.agent.space.fields or case.agent.space.domains:
-        others = [
-            case.hyper._replace(**{name: jnp.float32(value)})
-            for value in hyperparams.other_values(case.agent.space, name)
-        ]
-        if all(trees.same_numbers(learn(other), final) for other in others):
+    _check_hyper(case, learn, final, report)
+
+
+def _check_hyper(case: _Case, learn: Callable[[Hyper], PyTree], final: PyTree, report: Report) -> None:
+    """Every hyper-parameter, and every name of a choice, changes the `final` result of `learn`."""
+    space, hyper = case.agent.space, case.hyper
+    if space.optional:
+        defaults = hyperparams.describe(space.optional._replace(domains={}))
+        space = hyperparams.choose(space, **{name: defaults[name] for name in space.optional.fields})
+        hyper = hyperparams.defaults(space)
+        final = learn(hyper)
+    large = {name: isinstance(domain, hyperparams.LogUniform) for name, domain in space.domains.items()}  # rates
+    bounds = {name: domain.high if large[name] else domain.low for name, domain in space.domains.items()}
+    fastest = hyper._replace(**{name: jnp.float32(bound) for name, bound in bounds.items()})
+    for name in space.fields or space.domains:
+        others = [{name: jnp.float32(value)} for value in hyperparams.other_values(space, name)]
+        alike = [trees.same_numbers(learn(hyper._replace(**other)), final) for other in others]
+        if all(alike) or (any(alike) and name in hyperparams.choices_of(space)):  # perhaps steps are too small for it
+            alike = [trees.same_numbers(learn(fastest._replace(**other)), learn(fastest)) for other in others]
+        if all(alike) or (any(alike) and name in hyperparams.choices_of(space)):
             report(
                 f"the hyper-parameter {name} changes neither {_UPDATES} updates nor an exploratory action; read it "
                 "from hyper, not from the config."

@@ -176,7 +176,7 @@ def layout_around(inner: UpdateLayout) -> UpdateLayout:
 
 def explore(agent: OffPolicyAgent, state: PyTree, hyper: Hyper, observation: Observation, key: Key) -> Array:
     """Return the wrapped agent's exploratory action; its state is `state.agent`."""
-    return agent.explore(state.agent, hyperparams.select(agent.space.defaults, hyper), observation, key)
+    return agent.explore(state.agent, hyperparams.select(agent.space, hyper), observation, key)
 
 
 def act(agent: OffPolicyAgent, params: PyTree, observation: Observation) -> Array:
@@ -216,7 +216,7 @@ def update(
     rewards = batch.reward, jax.lax.stop_gradient(reward)
     reward, more = smerl.mix(bindings.config, state.returns, hyper, rewards, chosen)
     batch = batch._replace(reward=reward, extras=())
-    inner_hyper = hyperparams.select(bindings.agent.space.defaults, hyper)
+    inner_hyper = hyperparams.select(bindings.agent.space, hyper)
     agent, agent_metrics = bindings.agent.update(state.agent, inner_hyper, batch, noise, step)
     learning_rate = hyperparams.select(DiaynHyper(), hyper).discriminator_lr
     discriminator = gradients.adam(state.discriminator, gradient, learning_rate)

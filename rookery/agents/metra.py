@@ -251,7 +251,7 @@ def update(
     rewards = batch.reward, jax.lax.stop_gradient(moves.reward)
     reward, more = smerl.mix(bindings.config, state.returns, hyper, rewards, chosen)
     batch = batch._replace(reward=reward, extras=())
-    inner_hyper = hyperparams.select(bindings.agent.space.defaults, hyper)
+    inner_hyper = hyperparams.select(bindings.agent.space, hyper)
     agent, agent_metrics = bindings.agent.update(state.agent, inner_hyper, batch, noise, step)
     return PhiState(agent, phi, log_dual, vectors, state.returns), {**agent_metrics, **metrics, **more}
 

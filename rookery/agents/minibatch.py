@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from rookery import gradients, normalize, trees
 from rookery.gradients import Learned
-from rookery.types import Array, HasParams, Key, Metrics, PyTree, Scalar
+from rookery.types import Array, HasParams, Hyper, Key, Metrics, PyTree, Scalar
 
 TrainStateT = TypeVar("TrainStateT", bound=HasParams)
 CriticStateT = TypeVar("CriticStateT", bound=HasParams)
@@ -52,10 +52,12 @@ def cut_rows(rows: PyTree, shuffled: Array) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.swapaxes(leaf[:, shuffled], 0, 1), rows)
 
 
-def clipped_adam(learning_rate: Scalar, max_grad_norm: Scalar, learned: Learned, gradient: PyTree) -> Learned:
-    """Apply one Adam step with the gradient clipped to a global norm of `max_grad_norm`."""
+def clipped_adam(
+    learning_rate: Scalar, max_grad_norm: Scalar, hyper: Hyper, learned: Learned, gradient: PyTree
+) -> Learned:
+    """Apply one Adam step with the gradient clipped to a global norm of `max_grad_norm`; see `gradients.adam`."""
     gradient = gradients.clip_norm(gradient, max_grad_norm)
-    return gradients.adam(learned, gradient, learning_rate, EPSILON)
+    return gradients.adam(learned, gradient, learning_rate, EPSILON, hyper)
 
 
 def epoch(spec: UpdateSpec[TrainStateT], state: TrainStateT, shuffled: PyTree) -> tuple[TrainStateT, Metrics]:
@@ -95,6 +97,7 @@ def train_both(
     kl_threshold: Scalar,
     states: tuple[TrainStateT, CriticStateT],
     shuffled: tuple[PyTree, PyTree],
+    epochs: Array | None = None,
 ) -> tuple[tuple[TrainStateT, CriticStateT], Metrics]:
     """Run all epochs of the policy, until one exceeds the KL threshold, then all epochs of the critic.
 
@@ -103,13 +106,37 @@ def train_both(
       kl_threshold: see `guarded_epoch`.
       states: training states of policy and critic.
       shuffled: indices that the minibatches are made from, with a leading axis of epochs, for policy and critic.
+      epochs: `[]` int32, the number of epochs that count, if not all; the others are computed all the same.
 
     Returns:
       The training states, and metrics `[]`: those of the losses, averaged over the minibatches (for the policy, over
       the epochs before it stopped), and actor_epochs, the number of epochs that trained the policy.
     """
-    policy_epoch = partial(guarded_epoch, specs[0], kl_threshold)
-    (policy, _), (applied, of_policy) = jax.lax.scan(policy_epoch, (states[0], jnp.asarray(False)), shuffled[0])
-    critic, of_critic = jax.lax.scan(partial(epoch, specs[1]), states[1], shuffled[1])
-    metrics = {**jax.tree.map(partial(normalize.mean_of, applied), of_policy), **jax.tree.map(jnp.mean, of_critic)}
+    run, before = partial(guarded_epoch, specs[0], kl_threshold), (states[0], jnp.asarray(False))
+    (policy, _), (applied, of_policy) = jax.lax.scan(_counted(run, epochs), before, _numbered(shuffled[0], epochs))
+    run, mean = partial(epoch, specs[1]), jnp.mean
+    critic, of_critic = jax.lax.scan(_counted(run, epochs), states[1], _numbered(shuffled[1], epochs))
+    if epochs is not None:
+        applied &= jnp.arange(len(applied)) < epochs
+        counts = jnp.arange(len(jax.tree.leaves(of_critic)[0])) < epochs
+        mean = partial(normalize.mean_of, counts)
+    metrics = {**jax.tree.map(partial(normalize.mean_of, applied), of_policy), **jax.tree.map(mean, of_critic)}
     return (policy, critic), {**metrics, "actor_epochs": jnp.sum(applied.astype(jnp.float32))}
+
+
+def _numbered(shuffled: PyTree, epochs: Array | None) -> PyTree:
+    """The indices of all epochs, with their numbers if not all count."""
+    return shuffled if epochs is None else (jnp.arange(len(jax.tree.leaves(shuffled)[0])), shuffled)
+
+
+def _counted(run: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]], epochs: Array | None) -> Callable:
+    """An epoch of `_numbered` indices, which changes nothing if it does not count."""
+    if epochs is None:
+        return run
+
+    def counted(before: PyTree, numbered: tuple[Array, PyTree]) -> tuple[PyTree, PyTree]:
+        number, shuffled = numbered
+        after, result = run(before, shuffled)
+        return trees.where(number < epochs, after, before), result
+
+    return counted

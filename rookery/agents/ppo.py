@@ -28,7 +28,7 @@ from rookery.agents.actor_critic import (
 from rookery.agents.base import OnPolicyAgent, check_spec
 from rookery.agents.encoders import EncoderName, apart, reader
 from rookery.agents.minibatch import UpdateSpec, clipped_adam, cut_rows, shuffle, train_both
-from rookery.agents.ppo_settings import PpoConfig, PpoHyper, environment_defaults, resolve_defaults
+from rookery.agents.ppo_settings import PpoConfig, PpoHyper, environment_defaults, optional_space, resolve_defaults
 from rookery.envs.base import ActionWithCarry, EnvSpec
 from rookery.factories import config_from
 from rookery.features import has_image
@@ -90,7 +90,12 @@ def divergence(log_ratio: Array) -> Array:
 
 
 def surrogate(
-    log_prob: Array, drawn_log_prob: Array, advantage: Array, counts: Array, clip_epsilon: Scalar
+    log_prob: Array,
+    drawn_log_prob: Array,
+    advantage: Array,
+    counts: Array,
+    clip_epsilon: Scalar,
+    plain: Array | None = None,
 ) -> tuple[Array, Metrics]:
     """The clipped surrogate objective, with advantages normalised over the rows where `counts` is True.
 
@@ -100,6 +105,7 @@ def surrogate(
       advantage: `[...]`.
       counts: `[...]` bool, the rows to average over.
       clip_epsilon: `[]`.
+      plain: `[]` bool, whether advantages are not normalised.
 
     Returns:
       Scalar `[]`, and metrics `[]`: kl from the acting policy, in nats; clipped, the share of rows whose probability
@@ -108,7 +114,8 @@ def surrogate(
     log_ratio = jnp.where(counts, log_prob - drawn_log_prob, 0.0)
     mean = partial(normalize.mean_of, counts)
     centred = advantage - mean(advantage)
-    advantage = centred / (jnp.sqrt(mean(centred**2)) + 1e-8)
+    normalised = centred / (jnp.sqrt(mean(centred**2)) + 1e-8)
+    advantage = normalised if plain is None else jnp.where(plain, advantage, normalised)
     objective = mean(clipped_objective(log_ratio, advantage, clip_epsilon))
     clipped = mean((jnp.abs(jnp.exp(log_ratio) - 1.0) > clip_epsilon).astype(jnp.float32))
     return objective, {"kl": mean(divergence(log_ratio)), "clipped": clipped}
@@ -132,7 +139,9 @@ def policy_loss(policy: Policy, nets: ActorCritic, hyper: PpoHyper, rows: Rows) 
     outputs = unroll(nets.policy, policy.network, memory_of(observation).policy[0], observation, rows.begins)
     parameters = distribution(nets, policy, outputs, mask)
     log_prob, entropy = log_prob_and_entropy(nets, parameters, rows.action, mask)
-    objective, metrics = surrogate(log_prob, rows.log_prob, rows.advantage, rows.counts, hyper.clip_epsilon)
+    advantages = getattr(hyper, "advantages", None)
+    plain = None if advantages is None else advantages > 0
+    objective, metrics = surrogate(log_prob, rows.log_prob, rows.advantage, rows.counts, hyper.clip_epsilon, plain)
     mean_entropy = normalize.mean_of(rows.counts, entropy)
     loss = -objective - hyper.entropy_coefficient * mean_entropy
     return loss, {"actor_loss": loss, "entropy": mean_entropy, **metrics}
@@ -146,7 +155,7 @@ def critic_loss(
     Args:
       critic: parameters of the critic being learned.
       nets: the networks.
-      config: whether to clip values.
+      config: whether to clip values, if `hyper` has no `value_clipping`.
       hyper: the member's hyper-parameters.
       rows: `[L, B, ...]`.
 
@@ -159,9 +168,11 @@ def critic_loss(
     memory = memory_of(rows.observation).critic[0]
     value = unroll(nets.critic, critic, memory, rows.observation, rows.begins)[..., 0]
     error = (value - rows.target) ** 2
-    if config.clip_value:
+    chosen = getattr(hyper, "value_clipping", None)
+    if config.clip_value or chosen is not None:
         clipped = rows.value + jnp.clip(value - rows.value, -hyper.clip_epsilon, hyper.clip_epsilon)
-        error = jnp.maximum(error, (clipped - rows.target) ** 2)
+        larger = jnp.maximum(error, (clipped - rows.target) ** 2)
+        error = larger if chosen is None else jnp.where(chosen > 0, larger, error)
     loss = 0.5 * normalize.mean_of(rows.counts, error)
     return hyper.value_coefficient * loss, {"critic_loss": loss, "value": normalize.mean_of(rows.counts, value)}
 
@@ -248,12 +259,14 @@ def update(
     # Learn: policy and critic side by side, since the critic goes on where the policy stops.
     cut, limit = partial(cut_rows, rows), hyper.max_grad_norm
     loss = partial(policy_loss, nets=nets, hyper=hyper)
-    policy_spec = UpdateSpec(loss, partial(clipped_adam, hyper.actor_lr * rate_factor, limit), cut)
+    policy_spec = UpdateSpec(loss, partial(clipped_adam, hyper.actor_lr * rate_factor, limit, hyper), cut)
     loss = partial(critic_loss, nets=nets, config=config, hyper=hyper)
-    critic_spec = UpdateSpec(loss, partial(clipped_adam, hyper.critic_lr * rate_factor, limit), cut)
+    critic_spec = UpdateSpec(loss, partial(clipped_adam, hyper.critic_lr * rate_factor, limit, hyper), cut)
     indices = shuffled[: passes.actor_epochs], shuffled[: passes.critic_epochs]
     states, specs = (state.policy, state.critic), (policy_spec, critic_spec)
-    (policy, critic), metrics = train_both(specs, hyper.kl_threshold, states, indices)
+    epochs = getattr(hyper, "epochs", None)
+    epochs = None if epochs is None else epochs.astype(jnp.int32)
+    (policy, critic), metrics = train_both(specs, hyper.kl_threshold, states, indices, epochs)
     return state._replace(policy=policy, critic=critic), metrics
 
 
@@ -327,15 +340,17 @@ def ppo(
         critic=read.network(build(output_size=1, output_gain=1.0)),
         spec=spec,
     )
+    passes = resolve_defaults(config, spec)
+    optional = optional_space(max(passes.actor_epochs, passes.critic_epochs))
     return OnPolicyAgent(
         init=partial(init, nets, config),
         start=start,
         explore=partial(explore, nets),
         act=partial(act, nets),
         update=backend.in_chunks(partial(update, nets, config)),
-        space=environment_defaults(spec).space,
+        space=environment_defaults(spec).space._replace(optional=optional),
         carry_sizes=Memory(memory_size, memory_size) if config.recurrent else None,
-        minibatches=resolve_defaults(config, spec).minibatches,
+        minibatches=passes.minibatches,
         normalize=environment_defaults(spec).normalize_observations and not has_image(spec.observation_shape),
         sizes=(spec.input_size, spec.action_size),
         settings={"agent": read.described(named("ppo", config))},

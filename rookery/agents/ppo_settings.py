@@ -3,15 +3,17 @@
 The best defaults differ between continuous actions, discrete actions and teams: `CONTINUOUS`, `DISCRETE`, `TEAM`.
 """
 
+import collections
 import math
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
-from rookery import distributions, hyperparams
+from rookery import distributions, gradients, hyperparams
 from rookery.agents.encoders import EncoderName
+from rookery.agents.minibatch import EPSILON
 from rookery.envs.base import EnvSpec
 from rookery.factories import Within, check_fields
-from rookery.hyperparams import Field, LogUniform, OneMinusLog, Uniform
+from rookery.hyperparams import Choice, Field, LogUniform, OneMinusLog, Uniform, Whole
 from rookery.types import Scalar
 
 
@@ -78,7 +80,30 @@ class PpoHyper(NamedTuple):
     max_grad_norm: Annotated[Scalar, Field("maximum global norm of each network's gradient", LogUniform)] = 0.5
 
 
+class PpoOptional(NamedTuple):
+    """Further hyper-parameters, which a member has if they are chosen."""
+
+    advantages: Annotated[Scalar, Field("advantages of a minibatch", Choice("normalized", "plain"), evolves=False)] = (
+        0.0
+    )
+    value_clipping: Annotated[
+        Scalar, Field("clipping of the values' change by clip_epsilon", Choice("off", "on"), evolves=False)
+    ] = 0.0
+
+
 SPACE = hyperparams.declared(PpoHyper)
+
+
+def optional_space(epochs: int) -> hyperparams.Space:
+    """The hyper-parameters that a member has if they are chosen, for updates of at most so many epochs."""
+    adam = gradients.ADAM._replace(defaults=gradients.AdamHyper(adam_epsilon=EPSILON))
+    space = hyperparams.join(hyperparams.declared(PpoOptional), adam)
+    if epochs == 1:
+        return space
+    most = "use larger actor_epochs and critic_epochs"
+    field = Field("epochs over each rollout", Whole(1, epochs), low=1.0, high=epochs, remedy=most, evolves=False)
+    kind = collections.namedtuple("Epochs", ["epochs"])
+    return hyperparams.join(space, hyperparams.space(kind(float(epochs)), {}, {"epochs": field}))
 
 
 class PpoDefaults(NamedTuple):
@@ -94,7 +119,10 @@ CONTINUOUS = PpoDefaults(
     epochs=10,
     minibatches=32,
     normalize_observations=True,
-    space=hyperparams.choose(SPACE._replace(defaults=PpoHyper(actor_lr=3e-4, critic_lr=3e-4)), entropy_coefficient=0.0),
+    space=hyperparams.choose(
+        SPACE._replace(defaults=PpoHyper(actor_lr=3e-4, critic_lr=3e-4), optional=optional_space(10)),
+        entropy_coefficient=0.0,
+    ),
 )
 """Defaults of CleanRL's `ppo_continuous_action.py` (Huang 2022, JMLR 23), after Schulman 2017, Table 3: 10 epochs of 32
 minibatches over 2,048 steps, learning rate 3e-4, no entropy bonus, normalised observations and rewards.
@@ -106,13 +134,15 @@ DISCRETE = PpoDefaults(
     epochs=4,
     minibatches=16,
     normalize_observations=True,
-    space=SPACE._replace(defaults=PpoHyper(actor_lr=1e-3, critic_lr=1e-3)),
+    space=SPACE._replace(defaults=PpoHyper(actor_lr=1e-3, critic_lr=1e-3), optional=optional_space(4)),
 )
 """Defaults of CleanRL's `ppo.py` (Huang 2022, JMLR 23): 4 epochs, minibatches of 128 steps, entropy bonus 0.01.
 
 Deviations: the learning rate is 1e-3, that of RL Baselines3 Zoo for CartPole, instead of 2.5e-4; observations and
 rewards are normalised; values are not clipped; a rollout has 2,048 steps instead of 512."""
-TEAM = PpoDefaults(epochs=4, minibatches=4, normalize_observations=False, space=SPACE)
+TEAM = PpoDefaults(
+    epochs=4, minibatches=4, normalize_observations=False, space=SPACE._replace(optional=optional_space(4))
+)
 """Defaults for each agent of a team with any kind of actions, from CleanRL's `ppo.py` (Huang 2022, JMLR 23): 4 epochs
 of 4 minibatches, learning rate 2.5e-4, entropy bonus 0.01. Learning rates are not annealed, since the best response
 changes while the other agents learn, and observations are not normalised.

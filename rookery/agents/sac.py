@@ -12,12 +12,12 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rookery import distributions, gradients, hyperparams, networks, returns
+from rookery import distributions, gradients, hyperparams, networks, returns, trees
 from rookery.agents.base import OffPolicyAgent, UpdateLayout, check_continuous
 from rookery.agents.encoders import EncoderName, apart, reader
 from rookery.envs.base import EnvSpec
 from rookery.factories import POSITIVE, Within, check_fields, config_from
-from rookery.hyperparams import Field, LogUniform, OneMinusLog
+from rookery.hyperparams import Field, LogUniform, OneMinusLog, Whole
 from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition, named
 
 
@@ -64,7 +64,18 @@ class SacHyper(NamedTuple):
     )
 
 
-SPACE = hyperparams.declared(SacHyper)
+class SacOptional(NamedTuple):
+    """Further hyper-parameters, which a member has if they are chosen."""
+
+    delay: Annotated[
+        Scalar,
+        Field("updates of the critics for one of the policy and the temperature", Whole(1, 4), low=1.0, evolves=False),
+    ] = 1.0
+
+
+SPACE = hyperparams.declared(SacHyper)._replace(
+    optional=hyperparams.join(hyperparams.declared(SacOptional), gradients.ADAM)
+)
 
 
 class SacParams(NamedTuple):
@@ -227,29 +238,36 @@ def update(
       hyper: the member's hyper-parameters.
       batch: `Transition` of `[B, ...]`.
       noise: the result of `draw_noise`.
-      step: unused.
+      step: `[]`, the number of updates before this one.
 
     Returns:
       The new state, and metrics `[]`: critic_loss, actor_loss, alpha_loss, alpha, entropy, value.
+    Deviation: none, unless `hyper` has a `delay` above 1 (Fujimoto 2018, arXiv:1802.09477). Skipped updates of
+      the policy are computed all the same.
     """
-    del step
     chex.assert_rank([batch.action, batch.reward], [2, 1])
     # Critics, then the policy against the new critics, then the temperature.
     loss = partial(critic_loss, nets=nets, state=state, hyper=hyper, batch=batch, noise=noise.next_action)
     critic_gradient, metrics = jax.grad(loss, has_aux=True)(state.critic.params)
-    state = state._replace(critic=gradients.adam(state.critic, critic_gradient, hyper.critic_lr))
+    adam = partial(gradients.adam, hyper=hyper)
+    state = state._replace(critic=adam(state.critic, critic_gradient, hyper.critic_lr))
 
     loss = partial(policy_loss, nets=nets, state=state, observation=batch.observation, noise=noise.action)
     (actor_loss, log_prob), policy_gradient = jax.value_and_grad(loss, has_aux=True)(state.policy.params)
     target_entropy = -config.target_entropy_scale * batch.action.shape[-1]
     temperature_loss, alpha_gradient = jax.value_and_grad(alpha_loss)(state.log_alpha.params, log_prob, target_entropy)
 
+    before = state
     state = state._replace(
-        policy=gradients.adam(state.policy, policy_gradient, hyper.policy_lr),
+        policy=adam(state.policy, policy_gradient, hyper.policy_lr),
         target_critic=gradients.polyak(state.target_critic, state.critic.params, hyper.tau),
     )
     if not config.fix_alpha:
         state = state._replace(log_alpha=gradients.adam(state.log_alpha, alpha_gradient, hyper.alpha_lr))
+    if (delay := getattr(hyper, "delay", None)) is not None:
+        due = (step + 1) % delay.astype(jnp.int32) == 0
+        kept = trees.where(due, (state.policy, state.log_alpha), (before.policy, before.log_alpha))
+        state = state._replace(policy=kept[0], log_alpha=kept[1])
     alpha = jnp.exp(state.log_alpha.params)
     return state, {
         **metrics,

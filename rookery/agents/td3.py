@@ -18,7 +18,7 @@ from rookery.agents.base import OffPolicyAgent, UpdateLayout, check_continuous
 from rookery.agents.encoders import EncoderName, Reader, apart, reader
 from rookery.envs.base import EnvSpec
 from rookery.factories import POSITIVE, Within, check_fields, config_from
-from rookery.hyperparams import Field, LogUniform, OneMinusLog, Uniform
+from rookery.hyperparams import Field, LogUniform, OneMinusLog, Uniform, Whole
 from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition, named
 
 
@@ -69,7 +69,17 @@ class Td3Hyper(NamedTuple):
     ] = 0.005
 
 
-SPACE = hyperparams.declared(Td3Hyper)
+class Td3Optional(NamedTuple):
+    """Further hyper-parameters, which a member has if they are chosen."""
+
+    delay: Annotated[
+        Scalar, Field("updates of the critics for one of policy and targets", Whole(1, 4), low=1.0, evolves=False)
+    ] = 2.0
+
+
+SPACE = hyperparams.declared(Td3Hyper)._replace(
+    optional=hyperparams.join(hyperparams.declared(Td3Optional), gradients.ADAM)
+)
 
 
 class Td3Params(NamedTuple):
@@ -218,7 +228,8 @@ def update(
       hyper: the member's hyper-parameters.
       batch: `Transition` of `[B, ...]`.
       noise: `[B, A]`, standard normal.
-      step: `[]` or an int, never batched, so that updates without a policy step skip its computation.
+      step: `[]` or an int, never batched, so that updates without a policy step skip its computation, unless the
+        delay is a hyper-parameter of the member.
 
     Returns:
       The new state, and metrics `[]`: critic_loss, value, and actor_loss. actor_loss is multiplied by `policy_delay`
@@ -227,13 +238,15 @@ def update(
     chex.assert_rank([batch.action, batch.reward], [2, 1])
     loss = partial(critic_loss, nets=nets, state=state, hyper=hyper, batch=batch, noise=noise)
     critic_gradient, metrics = jax.grad(loss, has_aux=True)(state.critic.params)
-    state = state._replace(critic=gradients.adam(state.critic, critic_gradient, hyper.critic_lr))
+    state = state._replace(critic=gradients.adam(state.critic, critic_gradient, hyper.critic_lr, hyper=hyper))
 
     # Delayed, so that the policy follows critics that have settled.
     delayed_update = partial(_update_policy_and_targets, nets, hyper, batch.observation)
     skip = partial(_skip, jnp.zeros_like(metrics["critic_loss"]))
-    state, actor_loss = _where((step + 1) % config.policy_delay == 0, delayed_update, skip, state)
-    return state, {**metrics, "actor_loss": config.policy_delay * actor_loss}
+    delay = getattr(hyper, "delay", config.policy_delay)
+    due = (step + 1) % (delay if isinstance(delay, int) else delay.astype(jnp.int32)) == 0
+    state, actor_loss = _where(due, delayed_update, skip, state)
+    return state, {**metrics, "actor_loss": delay * actor_loss}
 
 
 def _where(due: Array | bool, delayed_update: Callable, skip: Callable, state: Td3State) -> tuple[Td3State, Array]:
@@ -259,7 +272,7 @@ def _update_policy_and_targets(
     """Apply the delayed part of an update."""
     loss = partial(policy_loss, nets=nets, critic_params=state.critic.params, observation=observation)
     actor_loss, policy_gradient = jax.value_and_grad(loss)(state.policy.params)
-    policy = gradients.adam(state.policy, policy_gradient, hyper.policy_lr)
+    policy = gradients.adam(state.policy, policy_gradient, hyper.policy_lr, hyper=hyper)
     state = Td3State(
         policy,
         state.critic,

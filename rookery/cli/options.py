@@ -170,6 +170,10 @@ def _options_of_space(row: AgentRow, with_width: bool) -> Iterator[Option]:
         default += "" if continuous == default else f"; with continuous actions it {continuous}"
         text = f"{entry.meaning}, {entry.range}; by default it {default}."
         yield Option(parameter_flag(name), ("space", name), _hint(entry), "space", text)
+    optional = space.optional or Space((), {})
+    for name, entry in optional.fields.items():
+        text = f"{entry.meaning}, {entry.range}; by default it {_default(optional, name)}, at no cost."
+        yield Option(parameter_flag(name), ("space", name), _hint(entry), "space", text)
     if with_width and not row.wrapper.has_skills and not row.wrapper.is_team:
         width = widths.field()
         text = f"{width.meaning} (at least {width.low:g}; default: all)."

@@ -268,12 +268,11 @@ def described(hint: object) -> str:
     """The values of a type in words: "2 numbers or a number or fixed"."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(described(one) for one in inner if one is not types.NoneType)
+        lists = [one for one in inner if ... in typing.get_args(one)] if len(inner) > 2 else []  # of other choices
+        return " or ".join(described(one) for one in inner if one is not types.NoneType and one not in lists)
     if origin is typing.Literal:
         return " or ".join(map(str, inner))
     if origin is tuple:
-        if typing.get_origin(inner[0]) is typing.Literal:
-            return "several of these"
         return f"{_WORDS[inner[0]]}s" if inner[-1] is ... else f"{len(inner)} {_WORDS[inner[0]]}s"
     return "true or false" if hint is bool else f"a {_WORDS[hint]}"
 
@@ -303,9 +302,10 @@ def _metavar(hint: object) -> str | None:
     origin, inner = typing.get_origin(hint), [one for one in typing.get_args(hint) if one is not types.NoneType]
     if not _choices(hint):
         return " ".join(kind.__name__.upper() for kind in inner) if origin is tuple and ... not in inner else None
-    return "|".join(
-        map(str, inner) if origin is typing.Literal else [_metavar(one) or one.__name__.upper() for one in inner]
-    )
+    if origin is typing.Literal:
+        return "|".join(map(str, inner))
+    alone = [one for one in inner if ... not in typing.get_args(one)]  # several of the same words need no entry
+    return "|".join(_metavar(one) or one.__name__.upper() for one in alone)
 
 
 class _Page:

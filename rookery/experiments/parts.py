@@ -93,12 +93,13 @@ def learner_of(
         spec, agent = _off_policy(spec, environment, mesh, populations)
         assert isinstance(spec.learner, OffPolicyConfig)
         learner = off_policy(agent, environment, spec.learner)
-    parameters = [name for name in (schedule.values if schedule else ()) if name.startswith(PREFIX)]
-    return spec, learner, _space(learner, spec.space, parameters)
+    own = learner.space.defaults._fields
+    optional = [name for name in (schedule.values if schedule else ()) if name not in (*own, widths.NAME)]
+    return spec, learner, _space(learner, spec.space, optional)
 
 
 def _space(learner: Learner, chosen: Mapping[str, Any], replayed: Sequence[str]) -> Space:
-    """The search space of a learner with these choices, and with the environment's parameters that a schedule sets."""
+    """The search space of a learner with these choices, and with the optional hyper-parameters that a schedule sets."""
     spec = learner.spec
     known = spec.parameters.fields if spec.parameters else {}
     for name in (name.removeprefix(PREFIX) for name in (*chosen, *replayed) if name.startswith(PREFIX)):
@@ -111,7 +112,8 @@ def _space(learner: Learner, chosen: Mapping[str, Any], replayed: Sequence[str])
     if widths.NAME in chosen and learner.resize is None:
         problem = "has no effect, since the networks of this agent have one width"
         raise SettingError(widths.NAME, None, problem, "leave it out")
-    defaults = {name: getattr(learner.space.optional and learner.space.optional.defaults, name) for name in replayed}
+    known = hyperparams.describe(learner.space.optional._replace(domains={})) if learner.space.optional else {}
+    defaults = {name: known[name] for name in replayed if name in known}
     return hyperparams.choose(learner.space, **{**defaults, **chosen})
 
 

@@ -192,7 +192,7 @@ PREFIX = "env_"
 
 
 def space_with_parameters(space: Space[HyperT], environment: Environment) -> Space[HyperT]:
-    """The search space of an agent, with the environment's parameters as optional fields `env_<name>`."""
+    """The search space of an agent, with the environment's parameters as further optional fields `env_<name>`."""
     parameters = environment.spec.parameters
     check_names("hyper-parameter of the agent", space.defaults._fields, [PREFIX])
     if parameters is None:
@@ -200,7 +200,8 @@ def space_with_parameters(space: Space[HyperT], environment: Environment) -> Spa
     kind = collections.namedtuple("Parameters", [PREFIX + name for name in parameters.defaults._fields])
     domains = {PREFIX + name: domain for name, domain in parameters.domains.items()}
     fields = {PREFIX + name: field for name, field in parameters.fields.items()}
-    return space._replace(optional=hyperparams.space(kind(*parameters.defaults), domains, fields))
+    own = hyperparams.space(kind(*parameters.defaults), domains, fields)
+    return space._replace(optional=hyperparams.join(space.optional, own) if space.optional else own)
 
 
 class _Bindings(Protocol):
@@ -225,7 +226,7 @@ def parameterized(bindings: BindingsT, member: Member) -> tuple[BindingsT, Membe
     if not names:
         return bindings, member
     values = parameters.defaults._replace(**{name: getattr(member.hyper, PREFIX + name) for name in names})
-    own = hyperparams.select(bindings.agent.space.defaults, member.hyper)
+    own = hyperparams.select(bindings.agent.space, member.hyper)
     changed: Any = bindings
     return changed._replace(environment=environment.parameterize(values)), member._replace(hyper=own)
 

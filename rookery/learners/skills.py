@@ -41,7 +41,7 @@ def freeze_skills(agent: OffPolicyAgent, spec: EnvSpec, genotype: Genotype) -> G
         raise ValueError(f"{spec.name} has no skills to freeze; pass the spec of an environment with skills.")
     skills = jnp.asarray(enumerate_skills(spec.skill))
     params = jax.vmap(partial(freeze_skill, genotype.params, spec, encoded_size=agent.encoded_size))(skills)
-    hyper = hyperparams.select(agent.space.defaults, genotype.hyper)
+    hyper = hyperparams.select(agent.space, genotype.hyper)
     rest = Genotype((), hyper, genotype.normalizer)
     repeated = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (skills.shape[0], *leaf.shape)), rest)
     return repeated._replace(params=params)

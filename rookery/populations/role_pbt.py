@@ -16,6 +16,7 @@ from rookery import hyperparams, trees
 from rookery.factories import SettingError
 from rookery.hyperparams import Space
 from rookery.learners.base import Bank, Learner, Member
+from rookery.learners.rollout import PREFIX
 from rookery.populations import base, pb2, ratings, rebuild
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.config import PbtConfig
@@ -268,9 +269,7 @@ def pbt_roles(
         raise ValueError(
             "roles need agents with separate parameters; use rookery.agents.independent, or --parameters independent."
         )
-    chosen = [
-        name for name in role.space.defaults._fields if role.space.optional and name in role.space.optional.fields
-    ]
+    chosen = [name for name in role.space.defaults._fields if name.startswith(PREFIX)]
     if chosen:
         problem = "belongs to the environment of a whole team, but each role has separate hyper-parameters"
         raise SettingError(chosen[0], None, problem, "leave it out, or evolve whole teams by {member} team")

@@ -280,11 +280,13 @@ def record_of(schedule: Schedule | None) -> dict[str, Any]:
 def schedule_of(record: Record) -> Schedule | None:
     """The schedule stored in a run's `config.json`, bit-identical to the original; None for a run that replays none, a
     ValueError if it is damaged."""
-    content = record.get(SCHEDULE)
+    content, choices = record.get(SCHEDULE), record.get(CHOICES, {})
     if content is None:
         return None
     try:
         values = {name: _column(column) for name, column in content["values"].items()}
+        if named := [name for name, column in values.items() if column.dtype.kind == "U" and name not in choices]:
+            raise ValueError(f"{named[0]} has no names")
         schedule = Schedule(values, operator.index(content["steps_per_generation"]), content["agent"])
         _check_schedule(schedule)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

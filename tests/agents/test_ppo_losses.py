@@ -292,7 +292,7 @@ def test_a_stopped_policy_is_that_of_its_last_epoch() -> None:
         _, given = prepare_rows(nets, agent_case.case.config, state, hyper, batch)
         order = shuffle(STEPS * ENVS, keys[0]).reshape(2, -1)
         loss = partial(policy_loss, nets=nets, hyper=hyper)
-        move = partial(clipped_adam, hyper.actor_lr, hyper.max_grad_norm)
+        move = partial(clipped_adam, hyper.actor_lr, hyper.max_grad_norm, hyper)
         return epoch(UpdateSpec(loss, move, partial(cut_rows, given)), state.policy, order)
 
     learned, metrics = jax.jit(once)(agent_case.state, agent_case.batch)

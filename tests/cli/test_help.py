@@ -32,7 +32,7 @@ def page(*words: str, command: str = "train") -> str:
     assert (code, err) == (0, "")
     text = " ".join(out.split()).replace("path/to/file.py:factory", "")  # the user's file
     assert not re.search(r"`_|\w\.py\b|cyclopts|__|Config\b", text)
-    for flag, explained in re.findall(r" (--(?!help)[a-z][a-z.-]*)(?:, --no-[a-z-]+)? (.*?)(?= --[a-z]|$)", text):
+    for flag, explained in re.findall(r" (--(?!help)[a-z][a-z0-9.-]*)(?:, --no-[a-z-]+)? (.*?)(?= --[a-z]|$)", text):
         sentence = re.sub(r"\(default.*", "", explained)
         assert re.search(r"[A-Za-z].* .*\.", sentence), f"{flag} is not explained: {explained}"
     return out
@@ -49,7 +49,7 @@ def test_the_options_of_a_kind_are_grouped(kind):
     text = page(kind)
     assert max(map(len, text.splitlines())) <= 80
     assert not re.search(r"None|\[INT|default: (False|True)|--no-(?!\S*` turns)", text)
-    found = {heading: re.findall(r"(?m)^  (--[a-z.-]+)", rows) for heading, rows in sections(text).items()}
+    found = {heading: re.findall(r"(?m)^  (--[a-z0-9.-]+)", rows) for heading, rows in sections(text).items()}
     found = {heading: flags for heading, flags in found.items() if flags}
     order = [MAIN, *dict.fromkeys(HEADINGS.values())]
     assert list(found) == [heading for heading in order if heading in found]

@@ -40,7 +40,9 @@ def test_every_setting_has_one_flag_with_its_default_and_an_explanation(name: st
     kind, usual = kinds()[name], configure(name)
     options = [*options_of_kind(kind)]
     assert len({option.flag for option in options}) == len(options)
-    chosen = bounds_or_values(kind.agent.default_space) if kind.agent else {}
+    chosen = {**bounds_or_values(kind.agent.default_space)} if kind.agent else {}
+    if kind.agent and kind.agent.default_space.optional:
+        chosen |= bounds_or_values(kind.agent.default_space.optional)
     of_space = {option.path[1] for option in options if option.path[0] == "space"}
     assert of_space - {widths.NAME} == set(chosen), "the width is in a space only if it is chosen"
     settings = flatten_mapping({**to_record(usual), "space": {}})

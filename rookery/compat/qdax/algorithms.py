@@ -236,7 +236,7 @@ def _update_from_given_reward(
 ) -> tuple[PyTree, Metrics]:
     """Update DIAYN's discriminator as usual, and its agent from the rewards of the batch."""
     after, metrics = update(state, hyper, batch, noise, step)
-    inner = hyperparams.select(agent.space.defaults, hyper)
+    inner = hyperparams.select(agent.space, hyper)
     learned, of_agent = agent.update(state.agent, inner, batch._replace(extras=()), noise, step)
     return after._replace(agent=learned), {**metrics, **of_agent}
 

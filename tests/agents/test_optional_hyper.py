@@ -1,0 +1,104 @@
+"""Optional hyper-parameters: an update with one is that of the setting of the same name."""
+
+from collections import namedtuple
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import rookery
+from rookery import gradients, hyperparams, trees
+from rookery.agents.ppo import surrogate
+from rookery.hyperparams import choose
+from tests.agents.common import BATCH, SKILLED, SPEC, numbers, transitions
+from tests.agents.proximal import SMALL
+from tests.learners.rollouts import PARTIAL, rollout
+
+
+def updated(agent: Any, updates: int, batch: Any, **chosen: Any) -> Any:
+    """The states after each of some updates, with these choices of hyper-parameters."""
+    space = choose(agent.space, **chosen)
+    hyper, state = hyperparams.defaults(space), agent.start(agent.init(jax.random.key(1)))
+
+    def once(state: Any, step: jax.Array) -> Any:
+        key = jax.random.key(2)
+        noise = key if isinstance(agent, rookery.agents.OnPolicyAgent) else agent.noise(key, BATCH)
+        state = agent.update(state, hyper, batch, noise, step)[0]
+        return state, state
+
+    return jax.jit(partial(jax.lax.scan, once))(state, jnp.arange(updates))[1]
+
+
+def test_adam_with_other_constants_is_that_of_optax() -> None:
+    params = {"weight": jnp.linspace(-1.0, 1.0, 5)}
+    optimizer = optax.adamw(1e-2, b1=0.8, b2=0.95, eps=1e-4, weight_decay=0.1)
+    hyper = gradients.AdamHyper(*map(jnp.float32, (0.8, 0.95, 1e-4, 0.1)))
+    learned, expected, moments = gradients.start(params), params, optimizer.init(params)
+    for step in range(4):
+        slope = jax.tree.map(lambda leaf, step=step: jnp.sin(leaf + step), params)
+        learned = gradients.adam(learned, slope, 1e-2, hyper=hyper)
+        with jax.numpy_dtype_promotion("standard"):
+            changes, moments = optimizer.update(slope, moments, expected)
+            expected = optax.apply_updates(expected, changes)
+    np.testing.assert_allclose(numbers(learned.params), numbers(expected), rtol=2e-6)
+    partly = namedtuple("Partly", ["weight_decay"])(jnp.float32(0.0))
+    plain, same = (gradients.adam(learned, params, 1e-2, hyper=one) for one in (None, partly))
+    assert trees.same_numbers(plain, same)
+
+
+@pytest.mark.parametrize("delay", [2, 3])
+def test_td3s_delay_is_that_of_its_config(delay: int) -> None:
+    batch = transitions(jax.random.key(0))
+    evolving = updated(rookery.td3(SPEC, hidden_sizes=(4,)), 4, batch, delay=delay)
+    fixed = updated(rookery.td3(SPEC, hidden_sizes=(4,), policy_delay=delay), 4, batch)
+    np.testing.assert_allclose(numbers(evolving), numbers(fixed), rtol=1e-5, atol=1e-7)
+
+
+def test_sac_updates_its_policy_after_the_delay() -> None:
+    agent, batch = rookery.sac(SPEC, hidden_sizes=(4,)), transitions(jax.random.key(0))
+    states = updated(agent, 5, batch, delay=3)
+    changes = [
+        [not trees.same_numbers(trees.take(part, step), trees.take(part, step + 1)) for step in range(4)]
+        for part in (states.policy, states.log_alpha, states.critic, states.target_critic)
+    ]
+    assert changes == [[False, True, False, False]] * 2 + [[True] * 4] * 2, "after the updates 3, 6, ..."
+    every = updated(agent, 5, batch, delay=1)
+    np.testing.assert_allclose(numbers(every), numbers(updated(agent, 5, batch)), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "config"),
+    [
+        ({"epochs": 2}, {"actor_epochs": 2, "critic_epochs": 2}),
+        ({"value_clipping": "on"}, {"clip_value": True}),
+        ({"epochs": 3, "advantages": "normalized", "value_clipping": "off", "weight_decay": 0.0}, {}),
+    ],
+)
+def test_ppos_choices_are_those_of_its_config(chosen: dict[str, Any], config: dict[str, Any]) -> None:
+    usual: dict[str, Any] = {"actor_epochs": 3, "critic_epochs": 3}
+    batch = rollout(jax.random.key(3), PARTIAL)
+    ours, theirs = (
+        updated(rookery.ppo(PARTIAL, SMALL(**usual | more)), 2, batch, critic_lr=0.1, **held)
+        for held, more in ((chosen, {}), ({}, config))
+    )
+    np.testing.assert_allclose(numbers(ours), numbers(theirs), rtol=1e-5, atol=1e-6)
+
+
+def test_plain_advantages_are_not_normalised() -> None:
+    advantage, counts = jnp.asarray([1.0, 5.0, 9.0, -99.0]), jnp.asarray([True, True, True, False])
+    log_prob = jnp.zeros(4)
+    for plain, expected in ((None, 0.0), (False, 0.0), (True, 5.0)):  # the ratio is 1, so the mean of the advantages
+        flag = None if plain is None else jnp.asarray(plain)
+        objective, _ = surrogate(log_prob, log_prob, advantage, counts, jnp.float32(0.2), flag)
+        assert float(objective) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_wrapper_passes_the_optional_ones_of_its_agent() -> None:
+    agent = rookery.diayn(rookery.sac(SKILLED, hidden_sizes=(4,)), SKILLED)
+    batch = transitions(jax.random.key(0), SKILLED)
+    slow, fast = (updated(agent, 1, batch, weight_decay=decay).agent.critic for decay in (1e-6, 0.1))
+    assert not trees.same_numbers(slow, fast)
