@@ -22,6 +22,8 @@ from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 Factory = Callable[..., Any]
 _MODULES: dict[Path, ModuleType] = {}
 COPIES: dict[str, Path] = {}
@@ -271,6 +273,12 @@ def _numeral(number: float) -> str:
     return str(number) if isinstance(number, int) else f"{number:g}"
 
 
+def float32(value: float) -> float:
+    """The value as compiled code has it: rounded to float32, infinite beyond 3.4e38, and 0 below 1.2e-38."""
+    with np.errstate(over="ignore"):
+        return 0.0 if abs(value) < np.finfo(np.float32).tiny else float(np.float32(value))
+
+
 _INT32 = Within(-LARGEST_COUNT - 1, LARGEST_COUNT)
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
@@ -378,8 +386,10 @@ def _checked(name: str, kind: type, value: object, within: Within | None, must: 
         converted = _of_type(kind, value)
     except (TypeError, OverflowError):
         raise SettingTypeError(name, value, f"{must} {_WORDS[kind]}") from None
-    if kind is float and not math.isfinite(converted):
-        raise SettingError(name, value, f"{must} a finite number")
+    if kind is float and not math.isfinite(float32(converted)):
+        raise SettingError(name, value, f"{must} a finite number{' of float32' * math.isfinite(converted)}")
+    if kind is float and converted and not float32(converted) and within is not None and 0 in within.excluded:
+        raise SettingError(name, value, f"{must} a number above 0 in float32", "give at least 1.2e-38")
     if within is not None and kind in (int, float) and converted not in within:
         must = must if within.high == math.inf else "must lie"
         raise SettingError(name, converted, f"{must} {within}")

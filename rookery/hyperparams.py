@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery.factories import HYPER_NAMES, SettingError, check_names, unknown_name
+from rookery.factories import HYPER_NAMES, SettingError, check_names, float32, unknown_name
 from rookery.types import Array, HyperT, Key
 
 FIXED, EVOLVE = "fixed", "evolve"
@@ -509,9 +509,9 @@ def _place(name: str, value: Any, field: Field) -> int:
 
 
 def _check_value(name: str, value: float, field: Field) -> None:
-    above = field.scale is LogUniform and value <= 0 and not (field.zero and value == 0)
+    above = field.scale is LogUniform and float32(value) <= 0 and not (field.zero and value == 0)
     below = field.scale is OneMinusLog and value > 1
-    if above or below or not (math.isfinite(_float32(value)) and field.low <= value <= field.high):
+    if above or below or not (math.isfinite(float32(value)) and field.low <= value <= field.high):
         remedy = field.remedy if value > field.high else ""
         raise SettingError(name, value, f"must lie {field.range}", remedy)
     if field.scale.is_whole and value != round(value):
@@ -524,8 +524,8 @@ def _check_domain(name: str, domain: Domain, field: Field) -> None:
         raise SettingError(name, None, f"must be {known}", f"give a {field.scale.__name__}")
     if isinstance(domain, Choice):
         return
-    low, high = _float32(domain.low), _float32(domain.high)
-    if not (math.isfinite(low) and math.isfinite(_float32(high - low)) and low < high):
+    low, high = float32(domain.low), float32(domain.high)
+    if not (math.isfinite(low) and math.isfinite(float32(high - low)) and low < high):
         problem = f"has an empty interval [{domain.low}, {domain.high}]"
         raise SettingError(name, None, problem, "give low < high, in numbers that differ in float32")
     if isinstance(domain, LogUniform) and low < _SMALLEST:
@@ -542,12 +542,6 @@ def _check_domain(name: str, domain: Domain, field: Field) -> None:
 
 _LARGEST_DISCOUNT = 0.999999  # 17 steps of float32 below 1
 _SMALLEST = float(np.finfo(np.float32).tiny)
-
-
-def _float32(value: float) -> float:
-    """The value as float32 has it: rounded, and infinite beyond 3.4e38."""
-    with np.errstate(over="ignore"):
-        return float(np.float32(value))
 
 
 def sample(space: Space[HyperT], key: Key) -> HyperT:

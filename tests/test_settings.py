@@ -18,18 +18,20 @@ from rookery.experiments.kinds import kinds
 from rookery.factories import LARGEST_COUNT, SettingError, Within, _checked_fields
 
 RANGES = {
-    "above 0": "actor_lr alpha_init connect_timeout critic_lr initial_dual initial_sigma length_scale output_scale "
-    "perturb_factors policy_lr reward_scaling steps",
+    "above 0": "actor_lr alpha_init critic_lr initial_dual initial_sigma length_scale output_scale "
+    "perturb_factors policy_lr reward_scaling",
     "at least 0": "anneal_updates burn_in checkpoint_seconds exploit_interval island iso_sigma line_sigma member "
     "noise_clip policy_noise process_id rollouts skill smerl_margin warmup_steps",
     "at least 1": "actor_epochs batch_size best_count buffer_size cells checkpoint_every critic_epochs "
     "critic_hidden_sizes critic_steps cvt_samples devices dimensions discriminator_hidden_sizes emitters "
     "episode_length episodes eval_episodes evaluate_every frame_stack frequencies fresh ga_population generations "
-    "goals gradient_batch_size grid hidden_sizes islands keep lost_after memory_size migrate_every minibatches "
+    "goals gradient_batch_size grid hidden_sizes islands keep memory_size migrate_every minibatches "
     "novelty_neighbours num_envs num_processes patience phi_hidden_sizes policy_delay policy_gradient_steps population "
-    "rating_opponents replace_count resamples rollout_length smooth start_states steps_per_generation",
+    "rating_opponents replace_count resamples rollout_length smooth start_states steps steps_per_generation",
     "at least 2": "num_skills",
     "in (0, 1)": "variation_share",
+    "in (0, 1e+06]": "connect_timeout",
+    "in [1, 1e+06]": "lost_after",
     "in (0, 1]": "smerl_fraction tau",
     "in (0, 7.38906]": "initial_std",
     "in [0, 1]": "archive_learning_rate best_fraction discount migrate_fraction replace_fraction resample_probability "
@@ -63,7 +65,7 @@ def outside(kind: type, within: Within | None) -> list[Any]:
     found += [low if within and low in within.excluded else low - 1] * math.isfinite(low)
     found += [high if within and high in within.excluded else high * 2 + 1] * math.isfinite(high)
     if kind is float:
-        return [*found, math.nan, math.inf]
+        return [*found, math.nan, math.inf, 1e39, *[1e-39] * bool(within and 0 in within.excluded)]
     return [*found, 1.5, LARGEST_COUNT + 1 if high == math.inf else high * 2]
 
 
@@ -120,5 +122,5 @@ def test_an_invalid_value_of_a_flag_is_an_error_with_the_flag_and_the_value():
                 value = f"{number:.10g}"
                 with pytest.raises(SettingError) as caught:
                     _parse(line._replace(words=[*line.words, option.flag, value]))
-                assert re.match(rf"{option.flag} must .*, got {value}\.$", line.text(caught.value))
+                assert re.match(rf"{option.flag} must .*, got {value}(\.0)?\.$", line.text(caught.value))
     assert {*" ".join(RANGES.values()).split()} - {flag[2:].replace("-", "_") for flag in done} == {"island"}

@@ -41,7 +41,6 @@ from rookery.experiments.kinds import KindWarning, check_effects, kinds, with_st
 from rookery.experiments.spec import Kind, RunSpec
 from rookery.factories import (
     GUIDES,
-    POSITIVE,
     SettingError,
     Within,
     check_fields,
@@ -72,7 +71,7 @@ class Train:
     """The run."""
     config_file: Annotated[Path | None, Parameter(name="--config")] = None
     """TOML or YAML file with settings, named like the flags without their dashes; typed flags take precedence."""
-    steps: Annotated[float | None, POSITIVE] = None
+    steps: Annotated[float | None, Within(1)] = None
     """Environment steps of each member, another way to say how many generations; rounded up to whole ones."""
     print_config: bool = False
     """Print all settings as a TOML file for `--config`; train nothing."""
@@ -304,7 +303,7 @@ def main() -> None:
     """Run a command.
 
     Exits with 0; 1 after an error, or if something could not be printed or written beside the checkpoints; 2 after
-    invalid flags; 129 after SIGHUP, 130 after Ctrl-C, 143 after SIGTERM.
+    invalid settings; 129 after SIGHUP, 130 after Ctrl-C, 143 after SIGTERM.
     """
     _lost.clear()
     warnings.showwarning = _show_warning
@@ -355,8 +354,7 @@ def _run_command(words: list[str]) -> None:
         message = line.text(error) if line else _sentence(error)
         print(f"{'' if group.alone or is_first() else group}error: {message}", file=sys.stderr)
         group.abandon(1, message)
-        invalid = command is None and isinstance(error, SettingError | CommandLineError)
-        sys.exit(2 if invalid else 1)
+        sys.exit(2 if isinstance(error, SettingError | CommandLineError) else 1)
     except Exception as error:
         group.fail(error)
         raise

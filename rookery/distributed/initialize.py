@@ -21,9 +21,10 @@ from rookery.distributed import sync
 from rookery.distributed.heartbeat import Watch
 from rookery.distributed.mesh import use_cores
 from rookery.distributed.signals import SIGNALS, Interrupted
-from rookery.factories import POSITIVE, SettingError, Within, check_fields
+from rookery.factories import SettingError, Within, check_fields
 
 NOT_CONNECTED = 74  # the exit code of a process that could not connect to the others in time
+_LONGEST = 1e6  # seconds, 12 days: the system's waits and those of JAX's runtime have limits
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,9 @@ class ProcessesConfig:
     """Number of processes; needs coordinator."""
     process_id: Annotated[int | None, Within(0)] = None
     """Index of this process, counted from 0; needs coordinator."""
-    connect_timeout: Annotated[float, POSITIVE] = 300.0
+    connect_timeout: Annotated[float, Within(0, _LONGEST, (0,))] = 300.0
     """Seconds to wait until all processes are connected."""
-    lost_after: Annotated[float, Within(1)] = 30.0
+    lost_after: Annotated[float, Within(1, _LONGEST)] = 30.0
     """Seconds without a heartbeat after which a process counts as lost and the others stop."""
     ray_address: str | None = None
     """Run islands on Ray: auto or HOST:PORT for a cluster, local to start one here (extra `ray`)."""

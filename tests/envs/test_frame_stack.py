@@ -102,6 +102,8 @@ def test_each_agent_of_a_team_has_its_frames() -> None:
 def test_one_frame_changes_nothing_and_mistakes_are_errors() -> None:
     environment = counter((2,))
     assert stack_frames(environment, 1) is environment
+    few, many = (jax.make_jaxpr(stack_frames(environment, count).reset)(jax.random.key(0)) for count in (2, 200))
+    assert len(few.eqns) == len(many.eqns), "tracing takes no longer with more frames"
     with pytest.raises(ValueError, match="frame_stack must be at least 1, got 0"):
         stack_frames(environment, 0)
     with pytest.raises(ValueError, match="apply stack_frames before adding them"):

@@ -147,7 +147,7 @@ def test_a_ray_that_cannot_be_reached_is_one_sentence(address, error, remedy, tm
 
     monkeypatch.setattr(ray, "init", fails)
     code, _, err = train(PBT, tmp_path / "run", "--ray-address", address)
-    assert code == 1
+    assert code == 2
     assert err.startswith(f"error: --ray-address cannot be used: {str(error).splitlines()[0]}".rstrip("."))
     assert f", got '{address}'; " in err
     assert f"; {remedy}" in err

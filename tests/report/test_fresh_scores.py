@@ -211,7 +211,7 @@ class TestCommands:
         assert "point_maze, episode_length=10 over 2 fresh episodes" in out
         assert "best of 3" in out
         code, _, err = command("compare", runs["pbt"], "--seed", 3)
-        assert (code, "--seed has an effect only with --fresh; give it, or leave this out" in err) == (1, True)
+        assert (code, "--seed has an effect only with --fresh; give it, or leave this out" in err) == (2, True)
 
     def test_a_missing_package_of_an_environment_is_named(self, command, runs, tmp_path, monkeypatch):
         path = Path(shutil.copytree(runs["seeds"], tmp_path / "elsewhere"))

@@ -83,7 +83,7 @@ def _step(environment: Environment, state: FrameStackState, action: Array, key: 
 def _join(shape: Shape | None, frames: Array) -> Array:
     """Join frames `[F, ..., O]` along the last axis of each array of their shape, `[..., F O]`."""
     if shape is None:
-        return jnp.concatenate(list(frames), axis=-1)
+        return _join_leaf(frames, scalar=False)
     arrays = unflatten_features(shape, frames)
     leading = frames.ndim - 2
     joined = [_join_leaf(leaf, scalar=leaf.ndim == frames.ndim - 1) for leaf in jax.tree.leaves(arrays)]
@@ -91,4 +91,5 @@ def _join(shape: Shape | None, frames: Array) -> Array:
 
 
 def _join_leaf(leaf: Array, scalar: bool) -> Array:
-    return jnp.moveaxis(leaf, 0, -1) if scalar else jnp.concatenate(list(leaf), axis=-1)
+    last = jnp.moveaxis(leaf, 0, -1 if scalar else -2)
+    return last if scalar else last.reshape(*last.shape[:-2], -1)
