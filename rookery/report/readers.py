@@ -11,7 +11,7 @@ from rookery.factories import BEST, MEASURE, RETURN, nearest, suggestion
 from rookery.report.dimensions import Dimensions, dimensions
 from rookery.report.formatting import Settings, fitness_metric, objective, part
 from rookery.report.runs import Run, finite_or_nan, ranking_fitness
-from rookery.storage.csv_log import filled, lost_rows, read_csv, read_members
+from rookery.storage.csv_log import are_too_few, filled, lost_rows, read_csv, read_members
 from rookery.storage.events import read_journal
 from rookery.storage.island_files import ISLAND, islands_of
 from rookery.storage.lineage import Lineage, lineage_of
@@ -22,7 +22,6 @@ from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing, us
 from rookery.trees import flatten_mapping
 
 Table = Mapping[str, np.ndarray]  # columns of a table: name -> `[rows]`
-_MOST_LOST = 1000  # rows of `metrics.csv` that may be lost, for each that is there: they are filled in, in memory
 Event = Settings  # an event of a run, see `storage.events.read_journal`
 _AGAIN = "let the run write it again"
 
@@ -146,7 +145,7 @@ class RunRecord:
         if not len(metrics.get("generation", ())):
             return metrics, lineage, losses
         end, rows = int(metrics["generation"][-1]) + 1, len(metrics["generation"])
-        if end > _MOST_LOST * (rows + 1000):
+        if are_too_few(rows, end):
             path = self.folder.metrics_file
             problem = f"{end - 1} is far beyond its {rows} rows; correct or delete the line."
             raise ValueError(f"{path}, column generation is damaged: {problem}")
@@ -203,7 +202,8 @@ class RunRecord:
         if column in reported:
             curves = columns[column].T if per_member else [columns[column]]
             return [_by(run, finite_or_nan(values), column) for run, values in zip(fitness, curves, strict=True)]
-        if metric == RETURN and objective(self.config) is None and fitness_metric(self.config) is None:
+        is_of_task = fitness_metric(self.config) in (None, "true_return")
+        if metric == RETURN and objective(self.config) is None and is_of_task:
             return fitness  # the fitness is the return
         if self.has_repertoire:
             raise ValueError(
@@ -211,7 +211,9 @@ class RunRecord:
             )
         beginning = MEASURE if per_member else BEST + MEASURE
         known = [name.removeprefix(beginning) for name in reported if name.startswith(beginning)]
-        remedy = suggestion(metric, known) if known else "leave it out, or evaluate the run: --fresh 100."
+        has_mean = metric == RETURN and "true_return" in self.metrics  # a run with skills
+        means = ", use its mean over the members: --score true_return" if has_mean else ""
+        remedy = suggestion(metric, known) if known else f"leave it out{means}, or evaluate the run: --fresh 100."
         raise ValueError(f"{self.path} cannot be compared: it records no measure {metric}; {remedy}")
 
     @property

@@ -19,6 +19,7 @@ from rookery.storage.run_dir import RunFolder, output_to, write_atomically
 from rookery.storage.tensorboard import Events
 
 _LONGEST_ROW = 2**16
+_MOST_LOST = 1000  # rows that may be lost for each that is there: they are filled in, in memory
 INTEGER_COLUMNS = KEY_COLUMNS  # columns that `read_csv` returns as int64; all others are float64
 
 Names = Mapping[str, Sequence[str]]
@@ -42,7 +43,7 @@ class RunLog:
       recorded: number of generations in the tables before rows were removed.
 
     Raises:
-      ValueError: a line is damaged.
+      ValueError: a line is damaged, or `resume_generation` is far beyond the rows (`are_too_few`).
 
     Warns:
       TableWarning: `metrics.csv` or `lineage.csv` lacked rows of generations before `resume_generation`.
@@ -52,6 +53,9 @@ class RunLog:
     def __init__(self, folder: RunFolder, resume_generation: int = 0):
         generations = _existing(folder.metrics_file, "generation").get("generation", ())
         self.recorded = 1 + max(map(int, generations), default=-1)
+        if are_too_few(len(generations), resume_generation):
+            problem = f"has {len(generations)} rows, but the checkpoint is of generation {resume_generation}"
+            raise ValueError(f"{folder.metrics_file} {problem}; put a copy of it back, or delete that checkpoint.")
         self._names: Names = folder.config.get(CHOICES, {})
         self._metrics = _Table(folder.metrics_file, resume_generation)
         self._lineage = _Table(folder.lineage_file, resume_generation, names=self._names)
@@ -334,7 +338,7 @@ def _resumed(path: Path, generation: int, has_all_generations: bool, names: Name
     table = _existing(path, "generation", names=names)
     kept = {name: column[table["generation"] < generation] for name, column in table.items()}
     if not kept or not len(kept["generation"]):
-        lost = list(range(generation)) if path.exists() or path.name == "metrics.csv" else []
+        lost = range(generation if path.exists() or path.name == "metrics.csv" else 0)
         path.unlink(missing_ok=True)
     else:
         kept, lost = filled(kept, generation) if has_all_generations else (kept, [])
@@ -342,6 +346,11 @@ def _resumed(path: Path, generation: int, has_all_generations: bool, names: Name
     if lost and has_all_generations:
         warnings.warn(f"{path} {lost_rows(lost)}; the run continues from its checkpoint", TableWarning, stacklevel=5)
     return ([*kept], int(kept["generation"][-1])) if kept and len(kept["generation"]) else (None, -1)
+
+
+def are_too_few(rows: int, generations: int) -> bool:
+    """Whether a table with these rows is no table of so many generations, whose number is then damaged."""
+    return generations > _MOST_LOST * (rows + 1000)
 
 
 def filled(table: Mapping[str, np.ndarray], generations: int) -> tuple[dict[str, np.ndarray], list[int]]:

@@ -533,6 +533,13 @@ class TestMeasures:
         assert compare([plain], metric="return").rows[0].scores.tolist() == [1.0]
         with pytest.raises(ValueError, match=r"other cannot be .* records no measure return; leave it out, or"):
             compare([plain, other], metric="return")
+        skills = [write(name, [1.0], "diayn", diayn={"fitness": name}) for name in ("return", "accuracy")]
+        for path in skills:
+            lines = (path / "metrics.csv").read_text().splitlines()
+            (path / "metrics.csv").write_text(f"{lines[0]},true_return\n{lines[1]},7.0\n")
+        assert compare(skills[:1], metric="return").rows[0].scores.tolist() == [1.0]
+        with pytest.raises(ValueError, match=r"leave it out, use its mean over the members: --score true_return, or"):
+            compare(skills, metric="return")
         (plain / "repertoire.csv").write_text("cell,fitness\n0,1.0\n")
         with pytest.raises(ValueError, match=r"records no success of its elites in training; .*--fresh 100"):
             compare([plain], metric="success")

@@ -141,6 +141,11 @@ def test_columns_of_names(run):
     assert "members/median_layer" not in tags
 
 
+def test_a_generation_far_beyond_the_rows_is_refused_before_rows_are_filled_in(run):
+    with pytest.raises(ValueError, match="has 0 rows, but the checkpoint is of generation 2000000000; put"):
+        RunLog(run, 2_000_000_000)
+
+
 def test_every_name_of_a_column_is_read_back(run):
     names = ["a,b", 'a "quoted" one', "two\nlines", "ä"]
     for resume in (0, 1):
