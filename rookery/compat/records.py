@@ -76,7 +76,10 @@ def static_field() -> Any:
 
 
 def typed_key(key: Key) -> Key:
-    """Return a typed key for a raw (`[2]` uint32) or typed key."""
+    """Return a typed key for a raw (`[2]` uint32) or typed key; a ValueError for what is no key."""
+    kind = getattr(key, "dtype", None)
+    is_key = kind is not None and (kind == jnp.uint32 or jnp.issubdtype(kind, jax.dtypes.prng_key))
+    check(is_key, f"a random key is needed, such as jax.random.key(0), got {key!r}.")
     return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
 
 
@@ -117,12 +120,6 @@ def check_equal(name: str, configured: int, found: int | tuple[int, ...], descri
     """Raise a ValueError if a configured number is not the one found, for which `{}` in the description stands."""
     found_one = (configured,) if isinstance(found, tuple) else configured
     check(found == found_one, f"{name} is {configured}, but {description.format(found)}; make them equal.")
-
-
-def check_counts(**counts: int) -> None:
-    """Raise a ValueError, which names it, if a count is below 1."""
-    for name, value in counts.items():
-        check(value >= 1, f"{name} must be at least 1, got {value}.")
 
 
 def per_agent(source: str, count: int, numbers: Array, leading: int = 0) -> Array:

@@ -116,6 +116,31 @@ def test_return_statistics_count_no_broken_step() -> None:
     assert int(member.state.discounted.count) == 64 - int(metrics["broken_steps"])
 
 
+def test_no_episode_starts_where_the_reset_broke() -> None:
+    """Else its first observations, which are learned from, are not finite."""
+    env = breaking(1.0)
+
+    def starts(share: float) -> tuple[jax.Array, jax.Array]:
+        """What 16 resets gave, of which a share broke, and the bank of them."""
+
+        def reset(key: jax.Array) -> tuple:
+            state, step = env.reset(key)
+            place = jnp.where(jax.random.bernoulli(key, share), jnp.nan, step.observation.features)
+            return state, step.observing(features=place)
+
+        key = jax.random.key(0)
+        drawn = jax.vmap(reset)(jax.random.split(key, 16))[1].observation.features[:, 0]
+        return drawn, auto_reset.start_bank(env._replace(reset=reset), key, 16)[1].observation.features[:, 0]
+
+    drawn, bank = starts(0.4)
+    finite = jnp.isfinite(drawn)
+    assert 4 <= finite.sum() <= 12
+    np.testing.assert_array_equal(bank[finite], drawn[finite])
+    assert {*bank.tolist()} == {*drawn[finite].tolist()}
+    assert len({*bank[~finite].tolist()}) > 3, "not always the same one"
+    assert not jnp.isfinite(starts(1.0)[1]).any(), "there is no other"
+
+
 # With a reward of 0 for the broken step, or without that step, PPO learns to break where rewards are -1; without it,
 # TD3 where they are 1. `benchmarks.learning.broken_physics` has all agents with both signs.
 @pytest.mark.parametrize(("agent", "reward"), [("ppo", -1.0), ("td3", 1.0)])

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.compat.records import Record, check_counts, per_agent
+from rookery.compat.records import Record, per_agent
 from rookery.envs import base as envs
 from rookery.envs.suites.third_party import strongly_typed
 from rookery.envs.wrappers.time_limit import count_step, guard_physics
+from rookery.factories import check_counts
 from rookery.types import Array, Key, Observation, PyTree
 
 

@@ -238,7 +238,7 @@ class Hooks(ABC):
         runner, first = self._begin(rng, hyperparams, before)
         stages = jnp.arange(-(-self.config.n_steps // self.config.eval_frequency))
         runner, rest = jax.lax.scan(self._training_step, runner, stages)
-        return runner, jax.tree.map(lambda row, rows: jnp.concatenate([row[None], rows]), first, rest)
+        return runner, jax.tree.map(lambda row, rows: jnp.concatenate([jnp.asarray(row)[None], rows]), first, rest)
 
     def _training_step(self, update_runner: Runner, i_training_batch: Array) -> tuple[Runner, dict[str, Array]]:
         """Make the updates of stage `i_training_batch`, and compute the metrics; the losses are means over the updates.
@@ -470,7 +470,10 @@ def _minibatches(
 
 
 def _actor_loss(agent: Hooks, training: TrainState, params: PyTree, rows: tuple) -> tuple[Array, Metrics]:
-    loss, kl = agent._actor_loss(training.replace(params=params), *rows)
+    result = agent._actor_loss(training.replace(params=params), *rows)
+    is_pair = isinstance(result, tuple) and len(result) == 2
+    check(is_pair, "_actor_loss gives no pair; return the loss and the divergence from the old policy.")
+    loss, kl = result
     return loss, {"actor_loss": loss, "kl": kl}
 
 

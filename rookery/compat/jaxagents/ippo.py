@@ -25,7 +25,8 @@ from rookery.compat.jaxagents.records import (
     Transition,
     check_config,
 )
-from rookery.compat.records import check, check_counts, per_agent
+from rookery.compat.records import check, per_agent
+from rookery.factories import check_counts
 from rookery.training import progress
 from rookery.types import Array, Hyper, Key, PyTree
 
@@ -63,10 +64,22 @@ class IPPOBase(Hooks):
         self.n_actors, self.config, self.eval_during_training = env.n_actors, config, eval_during_training
         self._init_checkpointer()
         self._init_env(env, env_params)
+        self._compile()
+
+    def _compile(self) -> None:
         self._compiled_train = jax.jit(self._training)
         self._compiled_begin = jax.jit(self._begin)
         self._compiled_stage = jax.jit(self._training_step)
         self._compiled_evaluate = jax.jit(self._eval_agent, static_argnums=3)
+
+    def __getstate__(self) -> dict[str, object]:
+        """For pickle and copy: without compiled functions, which are compiled again."""
+        kept = vars(self).items()
+        return {name: value for name, value in kept if name != "_environment" and not name.startswith("_compiled_")}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state)
+        self._compile()
 
     def __str__(self) -> str:
         return _listed("Agent configuration:", self.config)
@@ -98,6 +111,8 @@ class IPPOBase(Hooks):
           updates since the previous evaluation. Leaves are `[evaluations + 1, ...]`, the first row from the untrained
           actors. Without evaluations during training the metrics are empty.
         """
+        fit = hasattr(hyperparams, "actor_optimizer_params")
+        check(fit, f"train takes HyperParameters, got {type(hyperparams).__name__}; build one of its values.")
         store, done = self.checkpoint_manager, self.previous_training_max_step
         initial = self.training_runner if done else None
         if _is_traced((rng, hyperparams)):
@@ -199,7 +214,7 @@ class IPPOBase(Hooks):
     def summarize(self, metrics: ArrayLike) -> MetricStats:
         """Statistics `[...]` of a metric `[..., N]` over its last axis; N = 0 raises a `ValueError`."""
         shape = jnp.shape(metrics)
-        check(shape[-1:] != (0,), f"metrics of shape {shape} contain no episode; evaluate at least one.")
+        check(shape[-1:] not in ((), (0,)), f"metrics of shape {shape} contain no episode; evaluate at least one.")
         array, kinds = jnp.asarray(metrics), (jnp.mean, jnp.var, jnp.std, jnp.min, jnp.max, jnp.median)
         statistics = [kind(array, axis=-1) for kind in kinds]
         return MetricStats._make([array, *statistics, jnp.isnan(array).any(axis=-1)])

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import optax
 
 from rookery.compat.jaxagents.environment import TruncationEnvState
-from rookery.compat.records import Record, check, check_counts, static_field
+from rookery.compat.records import Record, check, static_field, typed_key
+from rookery.factories import check_counts
 from rookery.types import Array, Key, PyTree, Scalar
 
 
@@ -153,7 +154,10 @@ def check_config(config: AgentConfig, evaluated: bool) -> None:
     """Raise a `ValueError` for an invalid or missing setting; `evaluated` is `eval_during_training`."""
     counts = ("n_steps", "batch_size", "minibatch_size", "rollout_length", "actor_epochs", "critic_epochs")
     check_counts(**{name: getattr(config, name) for name in (*counts, "eval_frequency", "max_episode_steps")})
-    batch, minibatch, evals, mode = config.batch_size, config.minibatch_size, config.n_evals, config.deterministic_mode
+    for name in ("actor_network", "critic_network", "optimizer"):
+        made = getattr(config, name)
+        check(callable(made), f"{name} must be a class or a function that makes it, such as optax.adam, got {made!r}.")
+    batch, minibatch, mode = config.batch_size, config.minibatch_size, config.deterministic_mode
     check(batch % minibatch == 0, f"minibatch_size must divide batch_size ({batch}), got {minibatch}.")
     remedy = "make minibatch_size or rollout_length 2."
     check(
@@ -161,6 +165,9 @@ def check_config(config: AgentConfig, evaluated: bool) -> None:
     )
     missing = " and ".join(name for name in ("eval_rng", "n_evals") if evaluated and getattr(config, name) is None)
     check(not missing, f"evaluations during training need {missing}; set them, or eval_during_training=False.")
-    check(not evaluated or (evals or 0) >= 1, f"n_evals must be at least 1, got {evals}.")
+    if evaluated:
+        check_counts(n_evals=config.n_evals)
+    if config.eval_rng is not None:
+        typed_key(config.eval_rng)
     modes = ("off", "minimal", "full")
     check(mode in modes, f"deterministic_mode must be one of {modes}, got {mode!r}.")

@@ -30,7 +30,6 @@ from rookery.compat.qdax.records import (
 )
 from rookery.compat.records import (
     check,
-    check_counts,
     check_equal,
     shared_count,
     split_key,
@@ -38,6 +37,7 @@ from rookery.compat.records import (
     typed_key,
 )
 from rookery.envs import base as envs
+from rookery.factories import check_counts
 from rookery.gradients import Learned
 from rookery.learners import rollout
 from rookery.networks import input_vector

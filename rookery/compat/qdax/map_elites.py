@@ -100,8 +100,17 @@ class MapElitesRepertoire(repertoires.Repertoire):
         batch_of_fitnesses: Array,
         batch_of_extra_scores: PyTree = None,
     ) -> Self:
-        """Add a batch `[B, ...]`, fitnesses also `[B, 1]`, see `repertoire.add`; extra scores are not stored."""
+        """Add a batch `[B, ...]`, fitnesses also `[B, 1]`, see `repertoire.add`; extra scores are not stored.
+
+        Raises:
+          ValueError: the fitnesses or the descriptors have another shape.
+        """
         del batch_of_extra_scores
+        count, size = jax.tree.leaves(batch_of_genotypes)[0].shape[0], self.centroids.shape[-1]
+        given = batch_of_fitnesses.shape, batch_of_descriptors.shape
+        fit = given[0] in ((count,), (count, 1)) and given[1] == (count, size)
+        needed = f"{count} genotypes need fitnesses ({count},) or ({count}, 1) and descriptors ({count}, {size})"
+        check(fit, f"{needed}, got shapes {given[0]} and {given[1]}.")
         batch = batch_of_genotypes, batch_of_fitnesses.reshape(-1), batch_of_descriptors
         return self._of(repertoires.add(self._column, *batch)[0])
 

@@ -10,8 +10,9 @@ from rookery.compat.qdax.environments import Batch, BatchState
 from rookery.compat.qdax.map_elites import MapElitesRepertoire, Selector, isoline_variation
 from rookery.compat.qdax.populations import Population, check_population, exploit
 from rookery.compat.qdax.records import PBTStateT, PBTTrainingState, ReplayBuffer, Transition
-from rookery.compat.records import Record, check, check_counts, check_equal, split_key, typed_key
+from rookery.compat.records import Record, check, check_equal, split_key, typed_key
 from rookery.distributed import layout
+from rookery.factories import check_counts
 from rookery.populations.sharding import WHOLE
 from rookery.qd.pbt_emitter import MePbtConfig, counts
 from rookery.types import Array, Key, PyTree

@@ -26,9 +26,10 @@ from rookery.compat.qdax.records import (
     TrainingState,
     Transition,
 )
-from rookery.compat.records import check, check_counts, check_equal, shared_count, split_key, typed_key
+from rookery.compat.records import check, check_equal, shared_count, split_key, typed_key
 from rookery.distributed import layout
 from rookery.envs.base import Step, first_step
+from rookery.factories import check_counts
 from rookery.learners import evaluation, rollout
 from rookery.learners.base import EvaluationConfig, Evaluator, Member, genotype
 from rookery.learners.off_policy import OffPolicyBindings, OffPolicyConfig, iterate, summarize

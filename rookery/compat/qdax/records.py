@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from rookery import buffers, hyperparams, types
 from rookery.agents.base import StartFn
@@ -154,6 +155,8 @@ class ReplayBuffer(Record):
         """
         made_for, given = type(self.state.rows).__name__, type(transitions).__name__
         check(made_for == given, f"this buffer was created for {made_for}, got {given}; insert the same class.")
+        got = f"got rewards {transitions.rewards.shape} with obs {transitions.obs.shape}"
+        check(transitions.rewards.ndim < transitions.obs.ndim, f"rewards have one axis less than obs, {got}.")
         held, count = self.state.rows._shapes(), transitions.rewards.size
         for name, shape in transitions._shapes().items():
             check(shape == held[name], f"{name} of this buffer have shape {held[name]}, got {shape}.")
@@ -161,7 +164,13 @@ class ReplayBuffer(Record):
         return self.replace(state=buffers.add(self.state, rows)) if count else self
 
     def sample(self, key: Key, sample_size: int) -> PyTree:
-        """Sample transitions `[sample_size, ...]` uniformly with replacement; the key is consumed."""
+        """Sample transitions `[sample_size, ...]` uniformly with replacement; the key is consumed.
+
+        Raises:
+          ValueError: the buffer is empty; not checked for traced buffers, whose transitions are then 0.
+        """
+        is_known = not isinstance(self.current_size, Tracer)
+        check(not is_known or bool((self.current_size > 0).all()), "the replay buffer is empty; insert transitions.")
         return buffers.take(self.state, buffers.draw(self.state, typed_key(key), (sample_size,)))
 
     def functions(self) -> buffers.Buffer:

@@ -14,9 +14,16 @@ from rookery.types import Array, Key
 def start_bank(environment: Environment, key: Key, size: int) -> tuple[EnvState, Step]:
     """Draw `size` start states, `[K, ...]`, from which resets and evaluations select by index.
 
-    The bank avoids a full reset in every step, which takes a fifth of the environment's time.
+    The bank avoids a full reset in every step, which takes a fifth of the environment's time. A start state whose
+    observation or descriptor is not finite, in which the physics broke before any action, is replaced by another one of
+    the bank.
     """
-    return jax.vmap(environment.reset)(jax.random.split(key, size))
+    state, first = jax.vmap(environment.reset)(jax.random.split(key, size))
+    if environment.host is not None:  # its numbers are checked there
+        return state, first
+    finite, places = jax.vmap(trees.all_finite)((first.observation, first.descriptor)), jnp.arange(size)
+    others = jnp.argsort(~finite, stable=True)[places % jnp.maximum(jnp.sum(finite), 1)]
+    return trees.take((state, first), jnp.where(finite, places, others))
 
 
 def start_environments(

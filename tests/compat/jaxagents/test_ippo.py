@@ -1,9 +1,10 @@
 """The documented IPPO: its names, training, updates, environment and errors."""
 
 import inspect
+import pickle
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -467,6 +468,35 @@ def test_the_team_environment_returns_true_successors_and_accepts_unbounded_acti
     assert shared()._action.shape == (2,)
 
 
+def test_an_agent_is_pickled_with_its_training_and_without_compiled_functions():
+    learner = agent(evaluated=False)
+    learner.collect_training(learner._begin(jax.random.key(0), HYPER)[0], previous_training_max_step=5)
+    copied = pickle.loads(pickle.dumps(learner))
+    assert_equal(jax.tree.leaves(copied.actor_training), jax.tree.leaves(learner.actor_training))
+    assert copied.actor_training.apply_fn.__self__ is copied._init_network(jax.random.key(0), Actor)[0], "it continues"
+    jax.eval_shape(copied._compiled_begin, jax.random.key(0), HYPER)
+
+
+class NoPair(Continuous):
+    """Its actor loss is only the loss."""
+
+    def _actor_loss(self, *given: Any) -> Any:
+        return super()._actor_loss(*given)[0]
+
+
+class Constant(Continuous):
+    """Its metrics are a number of Python."""
+
+    def _generate_metrics(self, runner: Runner, update_step: Any) -> Any:
+        return {"constant": 1.0}
+
+
+def test_what_hooks_return():
+    with pytest.raises(ValueError, match="_actor_loss gives no pair; return the loss and the divergence"):
+        jax.eval_shape(agent(NoPair).train, jax.random.key(0), HYPER)
+    assert jax.eval_shape(agent(Constant).train, jax.random.key(0), HYPER)[1]["constant"].shape == (4,)
+
+
 # --- errors
 
 
@@ -478,6 +508,14 @@ class WithoutCount:
     ("changes", "message"),
     [
         ({"n_steps": 0}, r"^n_steps must be at least 1, got 0\.$"),
+        ({"n_steps": 1e6}, r"^n_steps must be a whole number, got 1000000\.0\.$"),
+        ({"batch_size": None}, r"^batch_size must be a whole number, got None\.$"),
+        ({"max_episode_steps": 2**31}, r"^max_episode_steps must be at most 2147483647, the largest int32, got"),
+        (
+            {"optimizer": optax.adam(1e-3)},
+            r"^optimizer must be a class or a function that makes it, such as optax",
+        ),
+        ({"eval_rng": 3}, r"^a random key is needed, such as jax\.random\.key\(0\), got 3\.$"),
         ({"eval_frequency": 0}, r"^eval_frequency must be at least 1, got 0\.$"),
         ({"rollout_length": -1}, r"^rollout_length must be at least 1, got -1\.$"),
         ({"minibatch_size": 3}, r"^minibatch_size must divide batch_size \(8\), got 3\.$"),
@@ -528,6 +566,10 @@ def test_invalid_calls_raise(tmp_path: Path):
         agent().eval(jax.random.key(0))
     with pytest.raises(ValueError, match=r"^collect_training needs the runner that train returned; got None\.$"):
         agent().collect_training()
+    with pytest.raises(ValueError, match=r"^train takes HyperParameters, got dict; build one of its values\.$"):
+        agent().train(jax.random.key(0), cast(Any, HYPER._asdict()))
+    with pytest.raises(ValueError, match=r"^metrics of shape \(\) contain no episode; evaluate at least one\.$"):
+        agent().summarize(3.0)
     with pytest.raises(ValueError, match=r"^there is nothing to restore from; give checkpoint_dir"):
         agent().restore("last")
     with pytest.raises(ValueError, match=r"^a hyper-parameter has shape \(2,\); train sets by jax\.vmap"):

@@ -90,6 +90,9 @@ def test_fitnesses_are_columns_wherever_they_are_read_and_batches_may_be_columns
     added = built.add({"x": jnp.array([7.0])}, jnp.array([[0.9, 0.1]]), jnp.array([[2.0]]))
     one = jax.jit(MapElitesRepertoire.select, static_argnames="num_samples")(added, jax.random.key(0), num_samples=1)
     of_device = jax.tree.map(lambda leaf: jax.device_get(leaf[None])[0], rows)  # as notebooks keep repertoires
+    for score, place in (((1, 2), (1, 2)), ((2,), (1, 2)), ((1,), (1, 1)), ((1,), (2,))):
+        with pytest.raises(ValueError, match=r"fitnesses \(1,\) or \(1, 1\) and descriptors \(1, 2\), got"):
+            built.add({"x": jnp.array([7.0])}, jnp.zeros(place), jnp.zeros(score))
     shapes = [cells.fitnesses.squeeze(axis=1).shape for cells in (rows, built, of_device, added, one)]
     assert shapes == [(4,), (4,), (4,), (4,), (1,)]
     mapped = jax.vmap(lambda cells: (cells.fitnesses, cells.occupied))(jax.tree.map(lambda leaf: leaf[None], rows))

@@ -159,6 +159,10 @@ def sampled_rewards(buffer: ReplayBuffer) -> set[float]:
 def test_a_buffer_overwrites_the_oldest_rows_and_its_data_is_in_the_order_of_age():
     buffer, reward, insert = ReplayBuffer.init(5, rows(1)), 4, jax.jit(ReplayBuffer.insert)  # the column of the rewards
     assert int(buffer.current_size) == 0
+    with pytest.raises(ValueError, match="the replay buffer is empty; insert transitions"):
+        buffer.sample(jax.random.key(0), 2)
+    with pytest.raises(ValueError, match=r"one axis less than obs, got rewards \(2, 1\) with obs \(2, "):
+        buffer.insert(rows(2).replace(rewards=jnp.zeros((2, 1))))
     for first, position, expected in ((0, 3, [0, 1, 2]), (3, 1, [1, 2, 3, 4, 5]), (6, 4, [4, 5, 6, 7, 8])):
         buffer = insert(buffer, numbered(first, first + 1, first + 2))
         assert buffer.data[: int(buffer.current_size), reward].tolist() == expected
