@@ -21,6 +21,7 @@ from rookery.factories import SUITE_PREFIXES, SettingError, Within
 from rookery.report import tables
 from rookery.report.figures.skills import draw_skills
 from rookery.report.formatting import counted
+from rookery.report.statistics import MOST_RESAMPLES
 from rookery.storage import run_dir, sources
 from rookery.storage.checkpoint import CheckpointError
 from rookery.storage.island_files import best_of
@@ -116,7 +117,7 @@ class Compare:
     metric: str | None = None
     """Measure of the task (`rookery envs NAME`), or return, to compare in place of the fitness of the same members; it
     compares runs of different objectives too."""
-    resamples: Annotated[int, Within(1)] = 5_000
+    resamples: Annotated[int, Within(1, MOST_RESAMPLES)] = 5_000
     """Bootstrap resamples for each interval."""
     fresh: Annotated[int | None, Within(1)] = None
     """Compare by a new evaluation of each run's checkpoint on this number of episodes. It covers every independent

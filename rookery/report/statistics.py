@@ -11,6 +11,8 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+MOST_RESAMPLES = 1_000_000  # of a bootstrap: all are in memory together
+
 ValueT = TypeVar("ValueT", float, np.ndarray)
 
 
@@ -94,12 +96,12 @@ def estimate(
       The statistic of the given scores with its interval, which is NaN if a sample has a single run.
 
     Raises:
-      ValueError: `resamples` is below 1, a sample has no run, or a score is not finite.
+      ValueError: `resamples` is below 1 or above a million, a sample has no run, or a score is not finite.
 
     Source: Agarwal 2021, section 4.1.
     """
-    if resamples < 1:
-        raise ValueError(f"resamples must be at least 1, got {resamples}.")
+    if not 1 <= resamples <= MOST_RESAMPLES:
+        raise ValueError(f"resamples must be in [1, {MOST_RESAMPLES}], got {resamples}.")
     arrays = [np.asarray(sample, np.float64) for sample in samples]
     if not all(values.ndim and values.shape[-1] for values in arrays):
         raise ValueError("there is no run; give at least one score.")

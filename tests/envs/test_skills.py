@@ -186,6 +186,7 @@ def test_enumerated_skills() -> None:
     assert ends == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [-1, 0, 0], [0, -1, 0], [0, 0, -1]]
     assert [whole_rounds(SkillSpec("one-hot", 8), episodes) for episodes in (1, 8, 9, 10)] == [8, 8, 16, 16]
     assert whole_rounds(SkillSpec("sphere", 2), 10) == 16
+    assert whole_rounds(SkillSpec("one-hot", 8), 2**31 - 1) == 2**31 - 8, "what counts as int32"
 
 
 # --- the record in a step

@@ -137,5 +137,6 @@ def test_errors():
     ):
         with pytest.raises(ValueError, match=message):
             estimate(statistics.interquartile_mean, scores)
-    with pytest.raises(ValueError, match="resamples must be at least 1, got 0"):
-        estimate(statistics.mean, [1.0, 2.0], resamples=0)
+    for resamples in (0, 2**31 - 1):
+        with pytest.raises(ValueError, match=rf"resamples must be in \[1, 1000000\], got {resamples}"):
+            estimate(statistics.mean, [1.0, 2.0], resamples=resamples)

@@ -30,7 +30,7 @@ from rookery.envs.base import (
 )
 from rookery.envs.rendering import scene
 from rookery.envs.wrappers.time_limit import guard_physics
-from rookery.factories import SettingError, Within, check_counts, check_fields
+from rookery.factories import LARGEST_COUNT, SettingError, Within, check_counts, check_fields
 from rookery.types import Array, Key, PyTree
 
 _DIRECTIONS = 8  # evenly spread directions that represent the skills on a circle in evaluations
@@ -153,9 +153,9 @@ def enumerate_skills(skill: SkillSpec) -> np.ndarray:
 
 
 def whole_rounds(skill: SkillSpec, episodes: int) -> int:
-    """Round a number of episodes up to a multiple of the number of enumerated skills."""
+    """Round a number of episodes up to a multiple of the number of enumerated skills; down beyond the largest int32."""
     count = len(enumerate_skills(skill))
-    return -(-episodes // count) * count
+    return min(-(-episodes // count), LARGEST_COUNT // count) * count
 
 
 def _draw_direction(size: int, key: Key) -> Array:
