@@ -47,6 +47,7 @@ def raised_thresholds(thresholds: Array, fitnesses: Array, accepted: Array, cell
     """
     same = (cell[:, None] == cell[None]) & accepted[None]  # sums by rows, since a scattered sum has no fixed order
     number = jnp.sum(same, axis=1).astype(jnp.float32)
-    mean = jnp.sum(jnp.where(same, fitnesses[None], 0.0), axis=1) / jnp.maximum(number, 1.0)
+    part = 2.0 ** -cell.shape[0].bit_length()  # an exact factor, by which no sum overflows
+    mean = jnp.sum(jnp.where(same, fitnesses[None] * part, 0.0), axis=1) / jnp.maximum(number, 1.0) / part
     kept = (1.0 - learning_rate) ** number
     return kept * thresholds + (1.0 - kept) * mean

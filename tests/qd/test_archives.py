@@ -164,6 +164,8 @@ class TestThresholds:
         np.testing.assert_allclose(again.thresholds[0], 0.9 * moved[0], rtol=1e-5)
         assert again.genotypes["number"].tolist() == [1, 5, 0, 4], "accepted, but the elite is better"
         assert added.status.tolist() == [0]
+        huge, _ = add(again, genotypes(range(6)), jnp.full(6, 3e38), jnp.full((6, 1), 0.1), ON_LINE)
+        np.testing.assert_allclose(huge.thresholds[0], (1.0 - 0.9**6) * 3e38, rtol=1e-5)  # not inf, which nothing beats
 
     def test_without_a_threshold_the_elite_is_the_measure(self):
         rule = archives.annealed(LINE, 1.0)
