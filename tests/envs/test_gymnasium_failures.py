@@ -19,6 +19,7 @@ from rookery.envs.check import check_interface
 from rookery.envs.host.base import ENDED
 from rookery.envs.host.pool import HostPool
 from rookery.envs.suites.gymnasium.adapter import from_gymnasium
+from rookery.envs.wrappers.auto_reset import start_bank
 from tests.envs import gymnasium_environments as own
 from tests.envs.gymnasium_environments import BAD, Counter, Faulty, Log, adapted, limited, play, starts
 
@@ -328,3 +329,15 @@ def test_a_seed_that_is_ignored_is_noted_once() -> None:
     [event] = pool.warnings
     assert event.text.startswith("does not begin the same episode when it is reset with the same seed again")
     assert pool.failure is None
+
+
+class Unsteady(Counter):
+    """Its reset gives a number that is not finite for every other start."""
+
+    def observed(self) -> np.ndarray:
+        return np.where(self.start % 2 and not self.time, np.nan, super().observed())
+
+
+def test_no_episode_begins_with_a_number_that_is_not_finite() -> None:
+    _, first = start_bank(adapted(Unsteady), jax.random.key(0), 16)
+    assert set(np.asarray(first.observation.features[:, 0]) % 2) == {0.0}
