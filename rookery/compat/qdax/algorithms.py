@@ -37,7 +37,7 @@ from rookery.compat.records import (
     typed_key,
 )
 from rookery.envs import base as envs
-from rookery.factories import check_counts
+from rookery.factories import SettingError, check_counts
 from rookery.gradients import Learned
 from rookery.learners import rollout
 from rookery.networks import input_vector
@@ -79,7 +79,7 @@ class Learner:
         self._num_skills = getattr(config, "num_skills", 0)
         counts = {name: vars(config).get(name, 1) for name in ("batch_size", "episode_length", "num_skills")}
         check_counts(action_size=action_size, **counts)
-        self._agent(1 + self._num_skills)  # raises errors of the configuration at construction
+        self._hyper(self._agent(1 + self._num_skills))  # raises errors of the configuration at construction
 
     def _agent(self, observation_size: int, descriptor_size: int = 1) -> OffPolicyAgent:
         """Build the agent: SAC, TD3, or DIAYN with SAC; `observation_size` includes the skill."""
@@ -120,10 +120,13 @@ class Learner:
         if given and len(values) == len(given._fields):
             return given
         config: dict[str, float] = vars(self._config)
-        configured = dict.fromkeys(_RATES, config["learning_rate"]) if "learning_rate" in config else {}
-        configured |= {_NAMES.get(name, name): value for name, value in config.items()}
-        arguments = {name: configured[name] for name in agent.space.fields if name in configured}
-        hyper = hyperparams.defaults(hyperparams.choose(agent.space, **arguments))
+        source = dict.fromkeys(_RATES, "learning_rate") if "learning_rate" in config else {}
+        source |= {_NAMES.get(name, name): name for name in config}
+        arguments = {name: config[source[name]] for name in agent.space.fields if name in source}
+        try:
+            hyper = hyperparams.defaults(hyperparams.choose(agent.space, **arguments))
+        except SettingError as error:  # by the name in the configuration
+            raise SettingError(source[error.field], error.value, error.problem, error.remedy) from None
         return hyper._replace(**values)
 
     def _select_action(self, policy_params: PyTree, hyper: Hyper, obs: Array, key: Key, deterministic: bool) -> Array:

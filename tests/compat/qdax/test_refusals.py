@@ -133,3 +133,20 @@ def test_a_batch_guards_the_physics_of_its_environment():
     assert jnp.isfinite(state.obs).all()
     assert (state.done.tolist(), state.info["truncation"].tolist()) == ([1.0], [0.0])
     assert jnp.isnan(state.reward).all(), "no return that contains it is finite"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"learning_rate": float("nan")}, r"^learning_rate must lie in \(0, inf\), got nan\.$"),
+        ({"discount": 2.0}, r"^discount must lie in \[0, 1\], got 2\.$"),
+        ({"tau": 0.0}, r"^tau must lie in \(0, 1\], got 0\.$"),
+        ({"batch_size": 4.0}, r"^batch_size must be a whole number, got 4\.0\.$"),
+        ({"soft_tau_update": 3.0}, r"^soft_tau_update must lie in \(0, 1\], got 3\.$"),
+        ({"expl_noise": -1.0}, r"^expl_noise must lie in \[0, inf\), got -1\.$"),
+    ],
+)
+def test_numbers_out_of_range_are_named_at_construction(changes: dict[str, Any], message: str):
+    kind, config = (qdax.TD3, qdax.TD3Config) if {*changes} <= {*vars(qdax.TD3Config())} else (qdax.SAC, qdax.SacConfig)
+    with pytest.raises(ValueError, match=message):
+        kind(config(**{"batch_size": 8, "episode_length": T, **NETS, **changes}), 2)
