@@ -349,6 +349,6 @@ def goal_evaluation(metrics: Metrics) -> Table:
 
 def _descriptor_texts(descriptors: np.ndarray) -> list[str]:
     """A text per descriptor, with its dimensions aligned across rows."""
-    texts = [[f"{value:.2f}" for value in row] for row in descriptors]
+    texts = [[f"{value:z.2f}" for value in row] for row in descriptors]
     width = max(len(text) for row in texts for text in row)
     return [" ".join(text.rjust(width) for text in row) for row in texts]

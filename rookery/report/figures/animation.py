@@ -310,4 +310,4 @@ def _nose(position: np.ndarray, heading: float, radius: float) -> np.ndarray:
 def _number(values: np.ndarray, time: int) -> str:
     """The value at a time, without decimals if all values are integers."""
     integers = bool((values == np.round(values)).all())
-    return f"{values[time]:.{0 if integers else 1}f}"
+    return f"{values[time]:z.{0 if integers else 1}f}"

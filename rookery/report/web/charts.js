@@ -111,9 +111,9 @@ function axis(colours, name, more = {}) {
     name,
     nameTextStyle: { color: colours.quiet, fontSize: 11 },
     axisLine: { show: false },
-    axisTick: { show: false },
+    axisTick: { show: false, customValues: ticks }, // those of the grid's lines, too
     axisLabel: { color: colours.quiet, fontSize: 11, hideOverlap: true, formatter: format, customValues: ticks },
-    splitLine: { lineStyle: { color: colours.line }, customValues: ticks },
+    splitLine: { lineStyle: { color: colours.line } },
     ...rest,
   };
 }

@@ -104,7 +104,7 @@ class PlayerEpisode {
     const digits = this.digits();
     const format = ({ name, rows, kind }) => {
       const mean = rows.reduce((sum, row) => sum + values[row], 0) / rows.length;
-      return { name, kind, value: Number.isFinite(mean) ? mean.toFixed(rows.length > 1 ? 1 : digits) : "not finite" };
+      return { name, kind, value: fixed(mean, rows.length > 1 ? 1 : digits) };
     };
     return returnGroups(this.data).map(format);
   }
@@ -112,8 +112,7 @@ class PlayerEpisode {
   /** Returns of the whole episode; a film has no others. */
   totals() {
     const entries = Object.entries(this.about.returns || {}).slice(0, LISTED);
-    const format = (value) => (Number.isFinite(value) ? value.toFixed(Number.isInteger(value) ? 0 : 1) : "not finite");
-    return entries.map(([name, value]) => ({ name: `total ${name}`, kind: null, value: format(value) }));
+    return entries.map(([name, value]) => ({ name: `total ${name}`, kind: null, value: fixed(value, Number.isInteger(value) ? 0 : 1) }));
   }
 
   /** Number of decimals: 0 if all returns of the episode are integers. */
@@ -162,6 +161,13 @@ function pageColours() {
   const named = Object.entries(FALLBACKS).map(([name, fallback]) => [name.slice(2), read(name, fallback)]);
   const series = FALLBACK_SERIES.map((fallback, index) => read(`--series-${index}`, fallback));
   return { ...Object.fromEntries(named), series };
+}
+
+/** Text of a return with a number of decimals; one that rounds to 0 has no sign. */
+function fixed(value, decimals) {
+  if (!Number.isFinite(value)) return "not finite";
+  const text = value.toFixed(decimals);
+  return Number(text) === 0 ? text.replace("-", "") : text;
 }
 
 /** A colour in CSS notation. */

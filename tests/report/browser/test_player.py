@@ -125,6 +125,7 @@ def test_step_and_cumulative_returns_are_shown_and_labels_are_text(page: Any):
     assert host.get_attribute("data-frame") == "12.5"
     assert host.locator(".player-time").text_content() == "step 12 of 20"
     assert host.locator(".player-return").all_text_contents() == ["hunter1", "prey-1"]
+    assert page.evaluate("[-0.04, -0.06, -0.4].map((value) => fixed(value, 1))") == ["0.0", "-0.1", "-0.4"]
     assert host.get_attribute("data-label") == host.locator(".player-label").text_content() == "<b>cell 7</b>"
     visible = "[10, 19, 20].map((time) => players.plane.episode.visible(1, players.plane.episode.frameAt(time)))"
     assert page.evaluate(visible) == [True, True, False]

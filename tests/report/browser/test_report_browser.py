@@ -167,6 +167,7 @@ TICKS = """([name, axis]) => {
   const { scale } = drawn[name].getModel().getComponent(axis).axis;
   return scale.getTicks().map(({ value }) => value);
 }"""
+LINES = "(name) => drawn[name].getModel().getComponent('yAxis').axis.getTicksCoords().map(({ tickValue }) => tickValue)"
 
 
 @of("pbt-sac")
@@ -178,6 +179,26 @@ def test_counts_and_generations_have_whole_ticks(page: "Page") -> None:
         ticks = page.evaluate(TICKS, [name, axis])
         assert len(ticks) > 1
         assert ticks == [round(tick) for tick in ticks], (name, axis)
+
+
+@of("pbt-sac")
+def test_grid_lines_of_a_hyper_parameter_are_at_its_labels(page: "Page") -> None:
+    page.evaluate(KEEP_CHARTS)
+    draw_everything(page)
+    for name in HYPER:
+        labels = page.evaluate("(name) => drawn[name].getOption().yAxis[0].axisLabel.customValues", name)
+        lines = page.evaluate(LINES, name)
+        assert len(lines) > 1
+        assert lines == pytest.approx(labels)
+
+
+@of("pbt-sac")
+def test_the_words_of_a_label_stay_whole_beside_a_long_text(page: "Page") -> None:
+    label, text = picture(page, "machine").locator("tbody tr").first.locator("td").all()
+    text.evaluate("(cell) => (cell.textContent = 'word '.repeat(300))")
+    lines = "(c) => ((range) => (range.selectNodeContents(c), range.getClientRects().length))(document.createRange())"
+    assert label.text_content() == "devices"
+    assert label.evaluate(lines) == 1
 
 
 @of("pbt-sac", "ippo")

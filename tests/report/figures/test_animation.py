@@ -102,6 +102,7 @@ def test_captions_show_the_step_and_each_return_and_an_invisible_body_has_a_cros
     figure, before = staged(8, 6)
     assert [text.get_text() for text in figure.texts] == ["a chase", "step 6", "predator  -6", "prey  3.0"]
     assert [text.get_color() for text in before.returns] == list(style.PALETTE[:2])
+    assert animation._number(np.array([0.0, -0.04]), 1) == "0.0"
     _, after = staged(8, 7)
     assert [artists.discs[1].get_visible() for artists in (before, after)] == [True, False]
     assert [artists.crosses[1].get_alpha() for artists in (before, after)] == [0.0, 1.0]
