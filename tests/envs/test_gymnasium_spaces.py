@@ -144,6 +144,8 @@ def test_entries_follow_in_the_order_of_jax() -> None:
         (Dict({"a": Discrete(3)}), {"a": 0.5}, r"entry 'a' of its observation is 0\.5, but its space has the values 0"),
         (Dict({"a": Discrete(3)}), {"b": 1}, r"its observation is \{'b': 1\}, without the entry 'a'"),
         (Tuple([Discrete(3), box(())]), (1,), r"its observation is \(1,\), without the entry 1"),
+        (Dict({"a": Discrete(3)}), {"a": 1, "b": 1}, "its observation has the entry 'b', which its space lacks"),
+        (Tuple([Discrete(3)]), (1, 2), "its observation has the entry 1, which its space lacks"),
         (Dict({"a": Discrete(3)}), None, "its observation is None, without the entry 'a'"),
         (box((2,), np.uint8), [0.5, 1.0], r"has the value 0\.5, which its space of type uint8 cannot hold"),
         (box((2,), np.uint8), [0, 300], "has the value 300, which its space of type uint8 cannot hold"),

@@ -309,6 +309,10 @@ def _encode_entries(entries: dict[Any, _Part], dtype: np.dtype, observation: Any
             raise ValueError(f"{_OBSERVATION} is {reprlib.repr(observation)}, without the entry {key!r}") from None
         part = entry.encode(value)
         parts.append(part / np.float32(255.0) if part.dtype == np.uint8 and dtype != np.uint8 else part)
+    if len(observation) != len(entries):
+        keys = observation if isinstance(observation, Mapping) else range(len(observation))
+        other = next(key for key in keys if key not in entries)
+        raise ValueError(f"{_OBSERVATION} has the entry {other!r}, which its space lacks")
     return np.concatenate(parts, dtype=dtype)
 
 
