@@ -22,7 +22,7 @@ from rookery.report.compare_notes import MIXED, notes
 from rookery.report.compare_records import TOO_FEW, Comparison, Pair, Row, Setting, ranked
 from rookery.report.figures.comparison import MOST_PAIRS, check_format, draw_comparison
 from rookery.report.formatting import significant, steps_text
-from rookery.report.readers import RunRecord
+from rookery.report.readers import RunRecord, open_run
 from rookery.report.run_groups import Group, group_runs
 from rookery.report.runs import Fresh, Run, Score, worst_fitness
 from rookery.report.statistics import (
@@ -87,6 +87,7 @@ def compare(
     found = group_runs(run_dirs, score, None if fresh else metric, across_objectives=metric is not None)
     if fresh is not None:
         found = _evaluated(found, fresh, metric)
+        found = found if metric is None else [_with_curves(group, metric) for group in found]
     settings = {}
     for environment in dict.fromkeys(group.environment for group in found):
         runs = [run for group in found if group.environment == environment for run in group.runs]
@@ -118,6 +119,24 @@ def _evaluated(groups: Sequence[Group], fresh: Fresh, metric: str | None) -> lis
     return [group._replace(runs=tuple(map(scored, group.runs))) for group in groups]
 
 
+def _with_curves(group: Group, metric: str) -> Group:
+    """A group that is scored on fresh episodes, with the curves of the same measure; NaN where a run records none."""
+
+    def curves(path: Path, per_member: bool) -> Sequence[Run]:
+        try:
+            return open_run(path).measured(metric, per_member)
+        except ValueError:
+            return ()
+
+    runs = []
+    for path, given in itertools.groupby(group.runs, key=lambda run: run.path):
+        scored = list(given)
+        unknown = [run._replace(best_fitness=np.full(len(run.env_steps), np.nan)) for run in scored]
+        recorded = curves(path, scored[0].member is not None) or unknown
+        runs += [by._replace(fresh=run.fresh) for run, by in zip(scored, recorded, strict=True)]
+    return group._replace(runs=tuple(runs))
+
+
 def tables(comparison: Comparison) -> list[console.RenderableType]:
     """The printed output, in order: per environment a table of groups and one of pairs; then the notes."""
     parts: list[console.RenderableType] = []
@@ -144,8 +163,7 @@ def _setting(
                 f"{run.env_steps[0]:,.0f} environment steps, and {ends[budget].path} stopped at {budget:,.0f}; "
                 "continue that run, or compare the last checkpoints of both with --fresh 100."
             )
-    known = [] if fresh and metric else [worst_fitness(runs)]  # which is a fitness
-    floor = np.nanmin([*known, *(run.fresh.fitness for run in runs if run.fresh is not None)])
+    floor = np.nanmin([worst_fitness(runs), *(run.fresh.fitness for run in runs if run.fresh is not None)])
     scores = [_score(run, budget, float(floor)) for run in runs]
     label = _label({run.column for run in runs}) if metric is None else f"mean {metric}"
     gamma = max(scores) if gamma is None else gamma

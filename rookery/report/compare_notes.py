@@ -31,8 +31,8 @@ def _on_objectives(groups: Sequence[Group]) -> list[str]:
         environments = list(dict.fromkeys(group.environment for group in groups if group.task == task))
         if len(environments) > 1:
             found.append(
-                f"{' and '.join(environments)} are not compared with each other, since their fitnesses are different "
-                "measures; --metric return, or another measure that all have, compares them."
+                f"the runs on {' and on '.join(environments)} are not compared with each other, since their fitnesses "
+                "are different measures; --metric return, or another measure that all have, compares them."
             )
     return found
 

@@ -10,6 +10,8 @@ from rich.console import Console
 from rookery.populations.independent import seeds
 from rookery.populations.pbt import pbt
 from rookery.report.compare import compare, group_runs, tables
+from rookery.report.figures.comparison import _draw_curves
+from rookery.report.figures.style import new_figure
 from rookery.report.formatting import steps_text
 from rookery.report.readers import open_run
 from rookery.report.runs import Fresh, curve
@@ -401,7 +403,7 @@ class TestPrinting:
         assert [group.environment for group in found.groups] == ["hill.py:make", "hill.py:make, objective=success"]
         (note,) = [note for note in found.notes if "not compared" in note]
         assert note.startswith(
-            "hill.py:make and hill.py:make, objective=success are not compared with each other, since"
+            "the runs on hill.py:make and on hill.py:make, objective=success are not compared with each other, since"
         )
         assert not [note for note in compare(paths[:1]).notes if "not compared" in note]
         other = write("c", [1.0], environment={"env": "/home/me/old/hill.py:make"})
@@ -598,6 +600,26 @@ class TestMeasures:
 
         found = compare([path], metric="success", fresh=Fresh(3, evaluate))
         assert (found.rows[0].scores.tolist(), asked, found.settings["hopper"].floor) == ([0.75], ["success"], 0.75)
+
+    def test_the_curves_beside_fresh_episodes_are_of_it_too(self, write, write_members):
+        path, seeds, bare = write("run", [-5.0, -4.0]), write_members("seeds", [[1.0, 2.0]]), write("bare", [-3.0], n=3)
+        lines = (path / "metrics.csv").read_text().splitlines()
+        rows = [f"{line},{value}" for line, value in zip(lines, ["best/measure/success", "nan", "0.5"], strict=True)]
+        (path / "metrics.csv").write_text("\n".join([*rows, ""]))
+        (seeds / "lineage.csv").write_text(
+            "generation,member,parent,fitness,measure/success,rate\n0,0,0,1.0,0.5,0.1\n0,1,1,2.0,0.25,0.1\n"
+        )
+        fresh = Fresh(3, lambda paths, _: {one: (2, np.asarray([0.75, 1.0])) for one in paths})
+        found = compare([path, seeds, bare], metric="success", fresh=fresh)
+        curves = [run.best_fitness for group in found.groups for run in group.runs]
+        assert [curve.tolist() for curve in curves[:3]] == [[0.5], [0.5], [0.25]]
+        assert np.isnan(curves[3]).all()
+        assert found.rows[0].env_steps == 200.0
+        assert [row.scores.tolist() for row in found.rows] == [[0.75], [0.75, 1.0], [0.75]]
+        for rows, lines, texts in ((found.rows, 2, []), (found.rows[2:], 0, ["not recorded in training"])):
+            axes = new_figure((4, 4)).subplots()
+            _draw_curves(axes, rows, found.settings["hopper"], {row.group.name: "k" for row in rows})
+            assert (len(axes.lines), [text.get_text() for text in axes.texts]) == (lines, texts)
 
 
 def test_fresh_scores_of_a_run_whose_table_lost_its_end(write):

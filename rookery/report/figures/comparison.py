@@ -90,7 +90,12 @@ def _heights(rows: Sequence[Row], pairs: Sequence[Pair]) -> list[float]:
 
 def _draw_curves(axes: "Axes", rows: Sequence[Row], setting: Setting, colours: Mapping[str, str]) -> None:
     crowded = len(rows) > 5
-    for row in reversed(rows):  # the best is drawn last, on top
+    recorded = [
+        row for row in rows if np.isfinite([value for run in row.group.runs for value in run.best_fitness]).any()
+    ]
+    if not recorded:
+        axes.text(0.5, 0.5, "not recorded in training", color=QUIET, ha="center", transform=axes.transAxes)
+    for row in reversed(recorded):  # the best is drawn last, on top
         colour = colours[row.group.name]
         steps, fitness = curve(row.group.runs, setting.floor)
         marker = "o" if len(steps) == 1 else None

@@ -22,7 +22,7 @@ def comparison_chapter(runs: Sequence[Path | RunRecord], resamples: int = 2000) 
     several = ["the runs are of several environments, whose scores are not comparable: each is drawn separately."]
     return {
         "environments": [_environment(found, name) for name in found.settings],
-        "notes": [*(several if len(found.settings) > 1 else []), *found.notes],
+        "notes": [*(several if len({group.task for group in found.groups}) > 1 else []), *found.notes],
     }
 
 
