@@ -554,7 +554,7 @@ class TestMeasures:
     @pytest.mark.parametrize(
         ("measures", "message"),
         [
-            ({"a": ("shar", "sum")}, "its info has no 'shar' for the measure; it has share"),
+            ({"a": ("shar", "sum")}, "its info has no 'shar' for the measure (did you mean share?)"),
             ({"a": (lambda *given: given[1], "sum")}, "its measure a is array([.*of shape (3,) instead of one"),
             ({"a": (lambda *_: "x", "sum")}, "its measure a is 'x' instead of numbers"),
         ],

@@ -72,6 +72,8 @@ def test_atari_needs_no_module_in_its_name(tmp_path: Path, monkeypatch: pytest.M
         ("gym:nospace/Xxxxxx-v0", ValueError, r"no environment 'nospace/Xxxxxx-v0'"),
         ("gym:", ValueError, "no environment ''"),
         ("gym:no_module:X-v0", ImportError, "gym:no_module:X-v0 needs the package no_module, which is not installed"),
+        ("gym:./folder/mine.py:X-v0", ValueError, "names a file; give the module that .*: gym:mine:X-v0"),
+        ("gym:mine.py:X-v0", ValueError, "names a file; give the module that .*: gym:mine:X-v0"),
         ("gym:no_package.sub:X-v0", ImportError, "needs the package no_package, which is not installed"),
     ],
 )

@@ -240,8 +240,12 @@ def evaluated(config: Settings, episodes: Table) -> list[list[str]]:
         return []
     found = estimate(mean, scores).item()
     which = f"member {episodes['member'][0]:.0f} after generation {episodes['generation'][0]:.0f}"
-    interval = f", 95 % interval {number(found.low)} to {number(found.high)}" if found.has_interval else ""
-    text = f"{chosen or RETURN} {number(found.value)} in {counted(len(scores), 'new episode')}{interval} ({which})"
+    count = counted(len(scores), "new episode")
+    if found.has_interval and found.low < found.high:
+        count = f"{count}, 95 % interval {number(found.low)} to {number(found.high)}"
+    elif found.has_interval:  # a bootstrap interval of equal results has no width, whatever their number
+        count = f"each of {count}"
+    text = f"{chosen or RETURN} {number(found.value)} in {count} ({which})"
     return [["best member", text]]
 
 

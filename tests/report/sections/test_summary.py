@@ -87,6 +87,8 @@ def test_new_episodes_of_the_best_member_have_an_interval(tmp_path):
     write_table(folder / "evaluation.csv", {**keys, "return": [-1.0, -0.0, 0.0, 1.0], "measure/success": [1, 1, 0, 1]})
     (text,) = [fact[1] for fact in summary.head(open_run(folder))["facts"] if fact[0] == "best member"]
     assert text == "success 0.75 in 4 new episodes, 95 % interval 0.25 to 1 (member 2 after generation 7)"
+    ((_, text),) = summary.evaluated({}, {**keys, "return": np.ones(4)})
+    assert text == "return 1 in each of 4 new episodes (member 2 after generation 7)"
     ((_, text),) = summary.evaluated({}, open_run(folder).evaluation)
     assert text.startswith("return 0 in 4 new episodes, 95 % interval -")
 

@@ -121,6 +121,11 @@ def make(
         identifier = f"ale_py:{identifier}"
     create = partial(gymnasium.make, identifier, disable_env_checker=True, **options)
     module, _, registered = identifier.rpartition(":")
+    if module.startswith(".") or "/" in module or module.endswith(".py"):
+        raise ValueError(
+            f"gym:{identifier} names a file; give the module that registers the environment, which may be in the "
+            f"current folder: gym:{Path(module).stem}:{registered}."
+        )
     try:
         if module:
             make_importable(Path.cwd())

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from rookery.envs.suites.gymnasium.spaces import checked_number
-from rookery.factories import MEASURE_NAMES, check_names
+from rookery.factories import MEASURE_NAMES, check_names, suggestion
 
 MeasureFn = Callable[[Mapping[str, Any], Any], Any]  # the info and the observation of a step -> a number
 Source = MeasureFn | str  # what a measure is read by: a function, or a key of the info
@@ -56,15 +56,15 @@ def keys_of(measure: str, measure_by: By) -> tuple[Measure, ...]:
 def _entry(key: str, info: Mapping[str, Any], observation: object) -> Any:
     del observation
     if key not in info:
-        known = ", ".join(map(str, info)) or "nothing"
-        raise _MissingError(f"its info has no {key!r} for the measure; it has {known}")
+        remedy = suggestion(key, map(str, info)).rstrip(".") if info else "it is empty"
+        raise MeasureError(f"its info has no {key!r} for the measure ({remedy})")
     value = info[key]
     # `RecordEpisodeStatistics` reports the return, the length and the time of an episode.
     return value["r"] if key == "episode" and isinstance(value, Mapping) and "r" in value else value
 
 
-class _MissingError(ValueError):
-    """The info has no such key."""
+class MeasureError(ValueError):
+    """The info of a step lacks the key of a measure."""
 
 
 class Sums:
@@ -90,7 +90,7 @@ class Sums:
             return 0.0
         try:
             value = float(checked_number(f"its measure {name}", read(info, observation)))
-        except _MissingError:
+        except MeasureError:
             if not cut:
                 raise
             value = np.nan
