@@ -1,5 +1,6 @@
 """Functions and objects of the user that process 0 calls after every generation, and at the begin and end of a run."""
 
+import reprlib
 import signal
 import time
 import warnings
@@ -261,14 +262,15 @@ def _columns(returned: Mapping[Any, Any], generation: Generation, metrics: Mappi
     """
     check_names("number of a callback", returned, [*METRIC_NAMES, CALLBACK, *generation.metrics, *metrics])
     fitness = metrics["fitness"]
+    remedy = f"return a number, or one for each of the {len(fitness)} members"
     row, members = {}, {}
     for name, value in returned.items():
-        array = np.asarray(value, np.float64)
+        try:
+            array = np.asarray(value, np.float64)
+        except (TypeError, ValueError):  # such as text
+            raise ValueError(f"it returned {name} as {reprlib.repr(value)}; {remedy}") from None
         if array.shape not in ((), fitness.shape):
-            raise ValueError(
-                f"it returned {name} with the shape {list(array.shape)}; return a number, or one for each of the "
-                f"{len(fitness)} members"
-            )
+            raise ValueError(f"it returned {name} with the shape {list(array.shape)}; {remedy}")
         if array.shape:
             members[name] = _copy(array)
         row[name] = mean_over_members(array, fitness)

@@ -221,7 +221,7 @@ def test_the_numbers_that_a_callback_returns_are_columns(tmp_path):
         ({"mean_fitness": 1.0}, "the number of a callback 'mean_fitness' needs another name"),
         ({"a\nb": 1.0}, r"the number of a callback 'a\\nb' needs another name: letters"),
         ({"ages": [1.0, 2.0]}, r"it returned ages with the shape \[2\]; return a number, or one for each of the 3 mem"),
-        ({"name": "x"}, "could not convert string to float"),
+        ({"name": "x"}, "it returned name as 'x'; return a number, or one for each of the 3 members"),
     ],
 )
 def test_what_is_no_number_of_a_callback_is_its_failure(returned, message):
