@@ -1,5 +1,6 @@
 """`curves.png`: learning curves of all members, and the evolved hyper-parameters."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -172,6 +173,14 @@ def _ranks(fitness: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(fitness), ranks / max(fitness.shape[1] - 1, 1), 0.0)
 
 
+def _steps_125(low: float, high: float) -> np.ndarray:
+    """1, 2 and 5 times powers of ten around an interval, at least two; of many the powers alone."""
+    powers = 10.0 ** np.arange(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = np.outer(powers, [1.0] if high > 1e4 * low else [1.0, 2.0, 5.0]).ravel()
+    first = max(int(np.searchsorted(steps, low * 1.0001, "right")) - 1, 0)
+    return steps[first : max(int(np.searchsorted(steps, high * 0.9999)), first + 1) + 1]
+
+
 def _draw_hyper(
     axes: "Axes", name: str, values: np.ndarray, ranks: np.ndarray, domain: str | None, names: Sequence[str]
 ) -> None:
@@ -196,8 +205,10 @@ def _draw_hyper(
         axes.set_yticks(range(len(names)), names)
     elif (scale > 0).all() and domain not in ("Uniform", "Whole"):
         axes.set_yscale("log")
-        wide = scale.max() > 1e4 * scale.min()  # where 1, 2 and 5 would be too many
-        axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
+        ticks = _steps_125(float(scale.min()), float(scale.max()))
+        margin = (ticks[-1] / ticks[0]) ** 0.04
+        axes.set_ylim(ticks[0] / margin, ticks[-1] * margin)
+        axes.set_yticks(ticks)
         axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
         axes.yaxis.set_minor_locator(ticker.NullLocator())
     axes.set_xlabel("generation (orange: best of its generation, grey: worst)", fontsize=8)

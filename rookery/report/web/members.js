@@ -56,7 +56,10 @@ function hyperScale(name, values, scale = null, names = null, size = 1) {
   const [low, high] = extent(shown) || [0, 1];
   const logarithmic = low > 0 && (scale === null ? high / low > 3 : scale !== "Uniform" && scale !== "Whole");
   const title = reversed ? `1 \u2212 ${name}` : name;
-  if (!logarithmic) return { title, shown, axis: { format: written } };
+  if (!logarithmic) {
+    const ticks = evenSteps125(low, high, scale === "Whole");
+    return { title, shown, axis: { format: written, ...(ticks && { ticks, min: ticks[0], max: ticks.at(-1) }) } };
+  }
   const ticks = steps125(low, high).map(Math.log10);
   const format = (value) => written(Number((10 ** value).toPrecision(2)));
   return { title, shown: Float32Array.from(shown, Math.log10), axis: { ticks, format, min: ticks[0], max: ticks.at(-1) } };
@@ -68,7 +71,15 @@ function steps125(low, high) {
   const all = powers.flatMap((power) => (powers.length > 4 ? [1] : [1, 2, 5]).map((digit) => Number(`${digit}e${power}`)));
   const first = all.findLastIndex((value) => value <= low * 1.0001);
   const last = all.findIndex((value) => value >= high * 0.9999);
-  return all.slice(Math.max(first, 0), last < 0 ? all.length : last + 1);
+  return all.slice(Math.max(first, 0), last < 0 ? all.length : Math.max(last, first + 1) + 1);
+}
+
+/** At most 7 multiples of 1, 2 or 5 times a power of ten around an interval, of whole numbers at least 1; null without an interval. */
+function evenSteps125(low, high, whole = false) {
+  if (!(high > low)) return null;
+  const power = Math.max(10 ** Math.floor(Math.log10((high - low) / 5)), whole ? 1 : 0);
+  const step = [1, 2, 5, 10].map((digit) => digit * power).find((size) => Math.ceil(high / size) - Math.floor(low / size) <= 6);
+  return range(Math.ceil(high / step) - Math.floor(low / step) + 1).map((i) => Number(((Math.floor(low / step) + i) * step).toPrecision(12)));
 }
 
 function hyperChart(run, name, ranks) {

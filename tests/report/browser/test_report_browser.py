@@ -193,6 +193,24 @@ def test_grid_lines_of_a_hyper_parameter_are_at_its_labels(page: "Page") -> None
 
 
 @of("pbt-sac")
+@pytest.mark.parametrize(
+    ("values", "scale", "ticks"),
+    [
+        ([0.5, 20.0], "Uniform", [0, 5, 10, 15, 20]),
+        ([-0.03, 0.04], "Uniform", [-0.04, -0.02, 0, 0.02, 0.04]),
+        ([1.0, 3.0], "Whole", [1, 2, 3]),
+        ([0.5, 20.0], "LogUniform", [-0.30103, 0, 0.30103, 0.69897, 1, 1.30103]),
+        ([0.1, 0.1], "LogUniform", [-1, -0.69897]),
+    ],
+)
+def test_hyper_parameters_have_ticks_at_1_2_and_5_on_their_scale(
+    page: "Page", values: list[float], scale: str, ticks: list[float]
+) -> None:
+    found = page.evaluate("([values, scale]) => hyperScale('rate', values, scale).axis.ticks", [values, scale])
+    assert found == pytest.approx(ticks, abs=1e-5)
+
+
+@of("pbt-sac")
 def test_the_words_of_a_label_stay_whole_beside_a_long_text(page: "Page") -> None:
     label, text = picture(page, "machine").locator("tbody tr").first.locator("td").all()
     text.evaluate("(cell) => (cell.textContent = 'word '.repeat(300))")

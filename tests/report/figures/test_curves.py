@@ -158,3 +158,12 @@ def test_a_hyper_parameter_is_drawn_on_its_declared_scale(tmp_path, scales, scal
     run = open_run(write(tmp_path, {}, {"scales": scales}, rates=(0.1, 0.2)))
     (axes,) = [axes for axes in curves._figure(run).axes if axes.get_title(loc="left") == title]
     assert axes.get_yscale() == scale
+    if scale == "log":
+        ticks = axes.get_yticks()
+        assert np.unique(np.round(ticks / 10.0 ** np.floor(np.log10(ticks) + 1e-9), 6)).tolist() in ([1, 2], [1, 5])
+
+
+def test_steps_of_1_2_and_5_surround_an_interval():
+    np.testing.assert_allclose(curves._steps_125(0.012, 0.047), [0.01, 0.02, 0.05])
+    np.testing.assert_allclose(curves._steps_125(0.1, 0.1), [0.1, 0.2])
+    np.testing.assert_allclose(curves._steps_125(3e-6, 0.2), [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0])
