@@ -2,6 +2,7 @@
 
 class FilmView {
   constructor(stage, data) {
+    this.stage = stage;
     this.source = data.film;
     this.aspect = null;
     this.canvas = document.createElement("img");
@@ -15,7 +16,8 @@ class FilmView {
   async open() {
     await this.canvas.decode();
     this.aspect = this.canvas.naturalWidth / this.canvas.naturalHeight;
-    this.width = Math.max(this.canvas.naturalWidth, 240); // a small film is not blown up
+    this.width = Math.max(this.canvas.naturalWidth, 240); // a small film is not blown up, a tiny one keeps its pixels sharp
+    if (this.canvas.naturalWidth < this.width) this.stage.style.imageRendering = "pixelated";
     if (typeof ImageDecoder === "undefined") return false;
     const bytes = Uint8Array.from(atob(this.source.slice(this.source.indexOf(",") + 1)), (sign) => sign.charCodeAt(0));
     this.decoder = new ImageDecoder({ data: bytes, type: "image/gif" });

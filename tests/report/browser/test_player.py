@@ -1,10 +1,13 @@
 """The player of episodes in a browser: display and controls, with synthetic episodes."""
 
+import base64
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 import rookery
 from tests.report.browser import chromium as browsing
@@ -129,6 +132,20 @@ def test_step_and_cumulative_returns_are_shown_and_labels_are_text(page: Any):
     assert host.get_attribute("data-label") == host.locator(".player-label").text_content() == "<b>cell 7</b>"
     visible = "[10, 19, 20].map((time) => players.plane.episode.visible(1, players.plane.episode.frameAt(time)))"
     assert page.evaluate(visible) == [True, True, False]
+
+
+@pytest.mark.parametrize(("size", "width", "rendering"), [(40, "240px", "pixelated"), (300, "300px", "auto")])
+def test_a_film_keeps_its_size_and_a_tiny_one_its_pixels(page: Any, size: int, width: str, rendering: str):
+    encoded = io.BytesIO()
+    Image.new("RGB", (size, size)).save(encoded, "GIF")
+    film = "data:image/gif;base64," + base64.b64encode(encoded.getvalue()).decode()
+    data = {"kind": "film", "secondsPerStep": None, "names": ["return"], "arrays": None, "film": film}
+    data["episodes"] = [{"label": "member 0", "steps": 5}]
+    page.evaluate("document.body.prepend(globalThis.host = document.createElement('div'))")
+    page.evaluate("(data) => { players.film = createPlayer(host, data); }", data)
+    page.wait_for_function("players.film.view.width && players.film.stage.style.maxWidth")
+    style = "getComputedStyle(players.film.view.canvas)"
+    assert page.evaluate(f"[players.film.stage.style.maxWidth, {style}.imageRendering]") == [width, rendering]
 
 
 def test_an_episode_is_found_by_its_cell_or_by_the_nearest_descriptor(page: Any):
