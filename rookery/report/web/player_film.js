@@ -21,13 +21,25 @@ class FilmView {
     if (typeof ImageDecoder === "undefined") return false;
     const bytes = Uint8Array.from(atob(this.source.slice(this.source.indexOf(",") + 1)), (sign) => sign.charCodeAt(0));
     this.decoder = new ImageDecoder({ data: bytes, type: "image/gif" });
-    await this.decoder.completed;
-    const { image } = await this.decoder.decode({ frameIndex: 0 });
+    await Promise.all([this.decoder.completed, this.decoder.tracks.ready]);
+    const durations = await this.durations(); // equal frames are stored once, for a longer time
     if (this.over) return false;
-    this.last = this.decoder.tracks.selectedTrack.frameCount - 1;
-    this.seconds = ((image.duration || 50000) / 1e6) * (this.last + 1);
-    this.turnIntoCanvas(image);
+    this.starts = durations.map((_, frame) => durations.slice(0, frame).reduce((sum, one) => sum + one, 0));
+    this.seconds = this.starts.at(-1) + durations.at(-1);
+    this.last = this.seconds - Math.min(...durations); // when the episode's last step is shown
+    this.turnIntoCanvas((await this.decoder.decode({ frameIndex: 0 })).image);
     return true;
+  }
+
+  /** Seconds of each frame. */
+  async durations() {
+    const found = [];
+    for (let frame = 0; !this.over && frame < this.decoder.tracks.selectedTrack.frameCount; frame++) {
+      const { image } = await this.decoder.decode({ frameIndex: frame });
+      found.push((image.duration || 50000) / 1e6);
+      image.close();
+    }
+    return found;
   }
 
   turnIntoCanvas(image) {
@@ -50,7 +62,8 @@ class FilmView {
 
   draw(time) {
     if (!this.seconds) return;
-    this.wanted = this.episode.steps ? Math.floor((time / this.episode.steps) * this.last + 1e-6) : 0;
+    const seconds = this.episode.steps ? (time / this.episode.steps) * this.last : 0;
+    this.wanted = this.starts.findLastIndex((start) => start <= seconds + 1e-6);
     if (!this.busy) this.catchUp();
   }
 

@@ -135,17 +135,20 @@ def test_step_and_cumulative_returns_are_shown_and_labels_are_text(page: Any):
 
 
 @pytest.mark.parametrize(("size", "width", "rendering"), [(40, "240px", "pixelated"), (300, "300px", "auto")])
-def test_a_film_keeps_its_size_and_a_tiny_one_its_pixels(page: Any, size: int, width: str, rendering: str):
+def test_a_film_keeps_its_size_and_its_time(page: Any, size: int, width: str, rendering: str):
+    first, *others = [Image.new("RGB", (size, size), colour) for colour in ("red", *["blue"] * 5)]
     encoded = io.BytesIO()
-    Image.new("RGB", (size, size)).save(encoded, "GIF")
+    first.save(encoded, "GIF", save_all=True, append_images=others, duration=50)  # which stores equal images once
     film = "data:image/gif;base64," + base64.b64encode(encoded.getvalue()).decode()
     data = {"kind": "film", "secondsPerStep": None, "names": ["return"], "arrays": None, "film": film}
     data["episodes"] = [{"label": "member 0", "steps": 5}]
     page.evaluate("document.body.prepend(globalThis.host = document.createElement('div'))")
     page.evaluate("(data) => { players.film = createPlayer(host, data); }", data)
-    page.wait_for_function("players.film.view.width && players.film.stage.style.maxWidth")
+    page.wait_for_function("players.film.view.seconds && players.film.stage.style.maxWidth")
     style = "getComputedStyle(players.film.view.canvas)"
     assert page.evaluate(f"[players.film.stage.style.maxWidth, {style}.imageRendering]") == [width, rendering]
+    wanted = "[0, 0.9, 1, 5].map((time) => { players.film.view.draw(time); return players.film.view.wanted; })"
+    assert page.evaluate(wanted) == [0, 0, 1, 1]
 
 
 def test_an_episode_is_found_by_its_cell_or_by_the_nearest_descriptor(page: Any):
