@@ -31,6 +31,8 @@ def test_a_run_of_the_command_line(short_runs: dict[str, Path]) -> None:
 
     act, genotype = run.policy(), run.best()
     assert re.fullmatch(r"Genotype\([\d,]+ parameters, discount=[\d.]+, .*tau=[\d.]+\)", repr(genotype))
+    assert f"Policy({str(run.path)!r}, generation={run.generation}, member=" in repr(act)
+    assert len(repr(act)) < 2_000, "a policy has the arrays of its run"
     env = rookery.make(run.config["environment"]["env"])
     agent = rookery.sac(env.spec, rookery.agents.SacConfig(tuple(run.config["agent"]["hidden_sizes"])))
     observation = jnp.linspace(-0.5, 0.5, env.spec.observation_size)

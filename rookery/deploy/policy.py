@@ -43,6 +43,12 @@ class Policy(NamedTuple):
     descriptor: tuple[float, ...] | None  # descriptor stored in the repertoire
     fitness: float | tuple[float | None, ...] | None  # stored fitness; where roles evolve separately, one per role
 
+    def __repr__(self) -> str:
+        """Where it is from, without the arrays of its run."""
+        chosen = {"cell": self.cell, "member": self.member, "skill": self.skill}
+        which = "".join(f", {name}={number}" for name, number in chosen.items() if number is not None)
+        return f"Policy({str(self.origin.path)!r}, generation={self.origin.generation}{which})"
+
     @property
     def spec(self) -> EnvSpec:
         """Spec of the environment, with all its wrappers, that the agent was trained in."""

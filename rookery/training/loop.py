@@ -59,6 +59,10 @@ class Result(NamedTuple):
     memory: device_memory.Usage | None = None
     """Planned and measured device memory; None if no generation was left to run."""
 
+    def __repr__(self) -> str:
+        """A summary without the arrays."""
+        return f"Result({len(self.history)} generations, run_dir={self.run_dir and str(self.run_dir)!r})"
+
 
 def plan(program: Program, config: RunConfig, over: Mesh) -> plans.Plan:
     """Plan the device memory of a run, including the working memory of the compiled generation.

@@ -148,6 +148,7 @@ def test_a_run_continues_with_its_own_implementation_of_random_keys(tmp_path, mo
 def test_the_keys_of_a_generation_depend_only_on_its_number(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = run(walks(), generations=5, quiet=True, seed=4)
+    assert repr(result) == "Result(5 generations, run_dir=None)"
     assert (len(result.history), result.run_dir, list(tmp_path.iterdir())) == (5, None, []), "nothing is written"
     state = run(walks(), generations=2, quiet=True, seed=4).state
     run_key = jax.random.split(jax.random.key(4))[1]
