@@ -1,8 +1,8 @@
 """Copies of the files of a user's functions in the run directory, from which a run is built where the files are gone.
 
 `source/files.json` has for each file or module that `config.json` names its hashes; the files are in `source/0`,
-`source/1`, ... with those that they import from their own folder. A module of an installed package is not copied: its
-version is recorded.
+`source/1`, ... with those that they import from their own folder; so is a module of the current folder. A module of an
+installed package is not copied: its version is recorded.
 """
 
 import contextlib
@@ -13,10 +13,11 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from rookery import factories
-from rookery.factories import SettingError, is_reference, verbatim
+from rookery.factories import SettingError, is_reference, make_importable, verbatim
 from rookery.storage.run_dir import REPLACED, RunFolder, open_existing, output_to, write_atomically
 from rookery.types import Record
 
@@ -35,7 +36,8 @@ def save(folder: RunFolder) -> None:
             found[where] = {name: _digest(path) for name, path in files.items()}
             if not where.endswith(".py"):
                 found[where] |= {"version": _version(where)}
-                continue
+                if not _is_local(where):
+                    continue
             for name, path in files.items():
                 target = folder.sources / str(number) / name
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -46,10 +48,13 @@ def save(folder: RunFolder) -> None:
 
 
 def use(folder: RunFolder) -> None:
-    """Let `factories.load` find the copies of a run's files where the files themselves are gone."""
+    """Let `factories.load` and imports find the copies of a run's files where the files themselves are gone."""
     for number, (where, recorded) in enumerate(zip(_references(folder.config), _recorded(folder), strict=False)):
-        copy = folder.sources / str(number) / Path(recorded).name
-        if where.endswith(".py") and copy.is_file():
+        copies = folder.sources / str(number)
+        if not where.endswith(".py") and copies.is_dir():
+            make_importable(Path.cwd())  # whose files come first
+            make_importable(copies)
+        elif (copy := copies / Path(recorded).name).is_file():
             factories.COPIES[where] = copy
 
 
@@ -109,23 +114,39 @@ def _recorded(folder: RunFolder) -> Mapping[str, Mapping[str, str]]:
 def _references(config: Record) -> Iterator[str]:
     """The files and modules that a run's `config.json` names, each once."""
     environment = config.get("environment")
-    names = [config.get("factory"), environment.get("env") if isinstance(environment, Mapping) else None]
-    yield from dict.fromkeys(str(name).rpartition(":")[0] for name in names if is_reference(str(name)))
+    given = [config.get("factory"), environment.get("env") if isinstance(environment, Mapping) else None]
+    names = [str(name).removeprefix("gym:") for name in given]  # Gymnasium imports the module of gym:module:Id
+    yield from dict.fromkeys(name.rpartition(":")[0] for name in names if is_reference(name))
 
 
 def _files(where: str) -> dict[str, Path]:
     """Name below its folder -> path of a file, and of the modules that were imported from that folder."""
-    if not where.endswith(".py"):
-        path = getattr(sys.modules.get(where), "__file__", None)
-        return {Path(path).name: Path(path)} if path else {}
-    main = factories.COPIES.get(where, Path(where)) if not Path(where).is_file() else Path(where)
-    found = {main.name: main}
+    if where.endswith(".py"):
+        main = factories.COPIES.get(where, Path(where)) if not Path(where).is_file() else Path(where)
+        folder = main.parent
+    else:
+        main, folder = _path(sys.modules.get(where)), Path.cwd()
+        if not _is_local(where):
+            return {main.name: main} if main.is_file() else {}
+    found = {str(main.relative_to(folder)): main}
     for name, module in list(sys.modules.items()):
-        path = Path(getattr(module, "__file__", None) or "/")
+        path = _path(module)
         ours = name.partition(".")[0] != "rookery" and not {"site-packages", "dist-packages"} & {*path.parts}
-        if ours and path.suffix == ".py" and main.parent in path.parents and path.is_file():
-            found[str(path.relative_to(main.parent))] = path
+        if ours and path.suffix == ".py" and folder in path.parents and path.is_file():
+            found[str(path.relative_to(folder))] = path
     return found if main.is_file() else {}
+
+
+def _is_local(module: str) -> bool:
+    """Whether a module was imported from the current folder, and of no installed package."""
+    top = sys.modules.get(module.partition(".")[0])
+    folder = _path(top).parent
+    return (folder.parent if hasattr(top, "__path__") else folder) == Path.cwd() and not _version(module)
+
+
+def _path(module: ModuleType | None) -> Path:
+    """The file of a module, "/" where it has none."""
+    return Path(getattr(module, "__file__", None) or "/")
 
 
 def _digest(path: Path) -> str:

@@ -1,7 +1,9 @@
 """A run of a user's files is complete in itself: it moves without them, and says when they have changed."""
 
+import importlib
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +108,36 @@ def test_a_module_of_a_package_is_recorded_by_its_version_and_hash(tmp_path):
     assert found["jax.nn"]["version"]
     assert found["json.decoder"] == {"decoder.py": found["json.decoder"]["decoder.py"], "version": ""}
     assert not list(folder.sources.glob("[0-9]*"))
+
+
+@pytest.mark.parametrize("name", ["gym:{}:Pole-v0", "{}:make"])
+def test_a_module_of_the_current_folder_moves_with_the_run(tmp_path, monkeypatch, name):
+    module = f"own_{'gym' if 'gym' in name else 'module'}_{tmp_path.name}"
+    (project := tmp_path / "project").mkdir()
+    (project / f"{module}.py").write_text(f"from {module}_parts import length\n")
+    (project / f"{module}_parts.py").write_text("length = 5\n")
+    monkeypatch.syspath_prepend(project)
+    monkeypatch.chdir(project)
+    importlib.import_module(module)
+    folder = create(tmp_path / "run", {"environment": {"env": name.format(module)}})
+    sources.save(folder)
+    found = json.loads(folder.sources_file.read_text())[module]
+    assert sorted(found) == [f"{module}.py", f"{module}_parts.py", "version"]
+    assert sources.changed(folder) == []
+    (project / f"{module}_parts.py").write_text("length = 6\n")
+    assert sources.changed(folder) == [str(project / f"{module}_parts.py")]
+
+    for imported in (module, f"{module}_parts"):
+        monkeypatch.delitem(sys.modules, imported)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(project)])
+    moved = RunFolder(shutil.move(folder.path, tmp_path / "elsewhere"))
+    moved.config = folder.config
+    shutil.rmtree(project)
+    monkeypatch.chdir(tmp_path)
+    importlib.invalidate_caches()
+    sources.use(moved)
+    assert importlib.import_module(module).length == 5
+    assert sources.changed(moved) == []
 
 
 @pytest.mark.parametrize("content", ["[1]", '{"/x/own.py": [5]}', "null", "{"])
