@@ -50,12 +50,12 @@ def save(folder: RunFolder) -> None:
 def use(folder: RunFolder) -> None:
     """Let `factories.load` and imports find the copies of a run's files where the files themselves are gone."""
     for number, (where, recorded) in enumerate(zip(_references(folder.config), _recorded(folder), strict=False)):
-        copies = folder.sources / str(number)
-        if not where.endswith(".py") and copies.is_dir():
-            make_importable(Path.cwd())  # whose files come first
-            make_importable(copies)
-        elif (copy := copies / Path(recorded).name).is_file():
+        copies, is_file = folder.sources / str(number), where.endswith(".py")
+        if is_file and (copy := copies / Path(recorded).name).is_file():
             factories.COPIES[where] = copy
+        if copies.is_dir() and (not is_file or Path(where).is_file()):
+            make_importable(Path(where).parent if is_file else Path.cwd())  # whose files come first
+            make_importable(copies)
 
 
 def replace(run_dir: str | Path, **functions: str | None) -> None:

@@ -61,6 +61,16 @@ def test_a_run_moves_without_the_files_that_built_it(trained, tmp_path):
     assert len(rookery.load(moved).metrics["generation"]) == 3
 
 
+def test_a_file_that_is_imported_and_gone_is_found_in_the_run_directory(trained, monkeypatch):
+    monkeypatch.setattr(factories, "_MODULES", {})  # as in another process
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if not entry.startswith(str(trained.parent))])
+    for name in [name for name in sys.modules if name.startswith("parts_hill_")]:
+        monkeypatch.delitem(sys.modules, name)
+    shutil.rmtree(next((trained.parent / "project").glob("parts_*")))
+    importlib.invalidate_caches()
+    assert rookery.load(trained).policy()(np.zeros(2, np.float32)).shape == (2,)
+
+
 def test_a_run_is_built_from_the_file_that_is_named_in_place_of_the_recorded_one(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(factories, "_MODULES", {})  # as in another process
     moved = shutil.move(trained.parent / "project", tmp_path / "moved")
