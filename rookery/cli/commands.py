@@ -230,10 +230,11 @@ def render(command: Render) -> None:
     played = rendering.render(command.run, *chosen, cell=command.cell)
     rendering.draw_episode(played, path)
     returns = ", ".join(f"{name} {values[-1]:z,.4g}" for name, values in played.returns.items())
-    cell = f"cell {command.cell}" if command.cell not in (None, "best") else "the best"
-    member = cell if played.member is None else f"member {played.member}"
+    acting = {"cell": played.cell, "member": played.member}
+    policy = ", ".join(f"{name} {value}" for name, value in acting.items() if value is not None) or "the best"
     console, steps = terminal(), len(played.rewards) - 1
-    console.print_line(f"{member}, generation {played.generation}: {steps} steps, {returns}")
+    about = ", ".join(filter(None, (policy, f"generation {played.generation}", played.elite)))
+    console.print_line(f"{about}: {steps} steps, {returns}")
     console.print_line(f"picture   {path}")
 
 

@@ -122,19 +122,7 @@ def export(
     _write(path, files, description)
     source = policy.origin.generation, policy.cell, policy.member, policy.skill
     results = count, differences, without_onnx, description["precision"]["run"]
-    return Exported(path, *source, (*files, _DESCRIPTION), *results, _elite(policy, cell))
-
-
-def _elite(policy: Policy, cell: Cell | None) -> str | None:
-    """See `Exported.elite`."""
-    if policy.descriptor is None:
-        return None
-    text = f"descriptor {', '.join(f'{value:.4g}' for value in policy.descriptor)}"
-    wanted = None if cell in (None, "best") else policies.parse_cell(cell)
-    if wanted is None or isinstance(wanted, int):
-        return text
-    distance = np.linalg.norm(np.subtract(policy.descriptor, wanted))
-    return f"{text}, at a distance of {distance:.3g} from {', '.join(f'{value:.4g}' for value in wanted)}"
+    return Exported(path, *source, (*files, _DESCRIPTION), *results, policies.elite_text(policy, cell))
 
 
 def stablehlo(policy: Policy) -> bytes:

@@ -238,6 +238,18 @@ def parse_cell(cell: Cell) -> int | list[float]:
     return [values] if isinstance(values, float) else values
 
 
+def elite_text(policy: Policy, cell: Cell | None) -> str | None:
+    """The descriptor of an elite, and its distance from the requested one; None without a repertoire."""
+    if policy.descriptor is None:
+        return None
+    text = f"descriptor {', '.join(f'{value:z.4g}' for value in policy.descriptor)}"
+    wanted = None if cell in (None, "best") else parse_cell(cell)
+    if wanted is None or isinstance(wanted, int):
+        return text
+    distance = np.linalg.norm(np.subtract(policy.descriptor, wanted))
+    return f"{text}, at a distance of {distance:.3g} from {', '.join(f'{value:z.4g}' for value in wanted)}"
+
+
 def _fitness(origin: RestoredRun, member: int | None) -> float | tuple[float | None, ...] | None:
     """Fitness of a member in the last evaluation; None if the member was replaced since, or the fitness is not finite.
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery.agents.base import ActFn
-from rookery.deploy.policy import Cell, choose
+from rookery.deploy.policy import Cell, choose, elite_text
 from rookery.envs.base import Environment, EnvSpec, EnvState
 from rookery.envs.rendering.scene import Picture, Scene, Scenery
 from rookery.experiments import warm_start
@@ -37,6 +37,10 @@ class RenderedEpisode(NamedTuple):
     """Generation of the checkpoint."""
     member: int | None
     """Member that acted; None for an elite of a repertoire, or for the best members of all roles together."""
+    cell: int | None = None
+    """Cell of the elite that acted."""
+    elite: str | None = None
+    """The descriptor of that elite, and its distance from the requested one, as text; None without a repertoire."""
 
     @property
     def returns(self) -> dict[str, np.ndarray]:
@@ -99,7 +103,8 @@ def render(
     states, rewards = play(policy.evaluator.act, environment, policy.genotype, key, policy.skill or 0)
     title = spec.name if policy.skill is None else f"{spec.name}  skill {policy.skill}"
     generation = policy.origin.generation
-    return RenderedEpisode(picture, states, rewards, names_of(spec), title, generation, policy.member)
+    actor = policy.member, policy.cell, elite_text(policy, cell)
+    return RenderedEpisode(picture, states, rewards, names_of(spec), title, generation, *actor)
 
 
 def film(episode: RenderedEpisode, path: str | Path) -> Path:

@@ -62,7 +62,10 @@ def no_qd_score(last: Mapping[str, float]) -> str | None:
     """Why the QD score of a repertoire is 0, from a row of `metrics.csv`; None if it is not."""
     if last["qd_score"] != 0.0 or not last.get("below_offset"):
         return None
-    return "the QD score is 0, since the fitness of every elite is below the offset of the task (`qd_offset`)"
+    return (
+        "the QD score is 0, since the fitness of every elite is below 0, with the offset of the task (`qd_offset`) "
+        "added to the reward of each step"
+    )
 
 
 def part(config: Settings, name: str) -> Settings:

@@ -1,6 +1,7 @@
 """Rendered episodes: the policy, the environment, the length, and rejected arguments."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import jax
@@ -78,6 +79,10 @@ def test_the_best_elite_of_a_repertoire_acts(tmp_path: Path) -> None:
     states, rewards = render.play(act, env, elite, jax.random.key(0))
     np.testing.assert_allclose(rendered.states.inner, states.inner, atol=1e-6)
     np.testing.assert_allclose(rendered.rewards, rewards, atol=1e-6)
+    named, nearest = (render.render(map_elites_run, cell=cell) for cell in (str(rendered.cell), "0.5,0.75"))
+    assert named.cell == rendered.cell
+    assert re.fullmatch(r"descriptor [-\d.]+, [-\d.]+", str(named.elite))
+    assert re.fullmatch(r"descriptor .*, at a distance of [\d.]+ from 0\.5, 0\.75", str(nearest.elite))
     with pytest.raises(ValueError, match=r"has a repertoire; choose by cell, and leave member out\.$"):
         render.render(map_elites_run, member=0)
 

@@ -76,7 +76,7 @@ def test_the_result_is_one_line(last, config, text):
 def test_a_qd_score_of_0_says_why():
     last = arrays(LAST | REPERTOIRE | {"qd_score": 0.0, "below_offset": 8.0})
     assert summary.result({}, last).endswith("; " + str(no_qd_score({"qd_score": 0.0, "below_offset": 8.0})))
-    assert "below the offset of the task (`qd_offset`)" in summary.result({}, last)
+    assert "with the offset of the task (`qd_offset`) added to" in summary.result({}, last)
     assert "offset" not in summary.result({}, last | arrays({"below_offset": 0.0}))
 
 
