@@ -10,9 +10,11 @@ import numpy as np
 
 from rookery.factories import AGENT_RETURN, MEASURE, RETURN
 from rookery.report.formatting import (
+    SKILL_METRICS,
     Settings,
     counted,
     duration,
+    fitness_metric,
     no_qd_score,
     number,
     objective,
@@ -217,7 +219,7 @@ def facts(
     hardware, versions = part(starts[-1], "hardware"), {**versions, **part(starts[-1], "versions")}
     packages = [f"{name} {versions[name]}" for name in ("rookery", "jax", "python") if name in versions]
     rows = [
-        ["objective", objective(config) or ""],
+        ["objective", _objective(config)],
         ["independent members" if seeds else "population", str(seeds or config.get("population", ""))],
         ["seed", str(part(config, "run").get("seed", ""))],
         ["environment steps", f"{steps:,.0f}{f', {steps / seeds:,.0f} each' if seeds else ''}"],
@@ -230,6 +232,12 @@ def facts(
         ["started", str(starts[0].get("at", "")).replace("T", " ")[:16]],
     ]
     return [[label, value] for label, value in rows if value]
+
+
+def _objective(config: Settings) -> str:
+    """What the fitness of the run is; "" where the record does not say, as of a scoring function."""
+    known = SKILL_METRICS.get(fitness_metric(config) or "", RETURN) if "learner" in config else ""
+    return objective(config) or known
 
 
 def evaluated(config: Settings, episodes: Table) -> list[list[str]]:

@@ -92,6 +92,9 @@ class TestLearning:
         ]
         assert page["result"].startswith("Best success ")
         assert ["objective", "success"] in page["facts"]
+        skills = {"diayn": {"fitness": "diversity"}}
+        for more, name in (({}, "return"), (skills, "diversity return, nats")):
+            assert ["objective", name] in page_data(write(tmp_path / name, {"learner": {}, **more}))["facts"]
         more = {"max_fitness": (1.0, 4.0, 4.0), "qd_score": (0.0,) * 3, "coverage": (1.0, 2.0, 3.0)}
         panels = page_data(write(tmp_path / "elites", {}, METRICS | measures | more))["learning"]["panels"]
         assert [title for _, title in panels[2:]] == ["Success, of the best child", "Distance, of the best child"]
