@@ -1,5 +1,6 @@
 """Starts a run from the members, the skills or the repertoire of another run (`--init-from`)."""
 
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -68,16 +69,22 @@ def restore_run(run_dir: str | Path, checkpoint: str | int = "last", program: Pr
 
 
 def opened_on(folder: RunFolder, over: Mesh | None, program: Program | None = None) -> tuple[RunSpec, Built]:
-    """The description of a run, and its parts built anew; by default on all devices that divide the population."""
+    """The description of a run, and its parts built anew; by default on all devices that divide the population.
+
+    Warns:
+      SourceWarning: the code of a user's functions has changed since.
+    """
     sources.use(folder)
     if program is not None:
         built = of_program(program, over or layout.mesh_of(program))
         return config_io.program_run(folder.config), built
     spec = config_io.from_record(folder.config)
-    if over is not None:
-        return spec, build.on_one_device(spec)
-    spec = spec.with_environment(devices=None)  # not those that the run was trained on
-    return spec, build.build(spec)
+    spec = spec if over is not None else spec.with_environment(devices=None)  # not those that the run was trained on
+    built = build.build(spec) if over is None else build.on_one_device(spec)
+    if files := sources.changed(folder):
+        message = f"{', '.join(files)} has changed since {folder.path} was trained; the changed code is used"
+        warnings.warn(message, sources.SourceWarning, stacklevel=3)
+    return spec, built
 
 
 def restore(

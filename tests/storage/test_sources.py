@@ -101,6 +101,8 @@ def test_changed_code_is_said_at_resume_and_an_exact_run_refuses_it(trained, tmp
     code, _, err = call("resume", str(exact), "--generations", "3")
     assert code == 1
     assert f"{changed} has changed since the run with --exact was started" in err
+    code, _, err = call("evaluate", str(trained), "--episodes", "2")
+    assert (code, err) == (0, f"warning: {changed} has changed since {trained} was trained; the changed code is used\n")
     code, _, err = call("resume", str(trained), "--generations", "3")
     assert (code, err) == (
         0,
@@ -108,6 +110,7 @@ def test_changed_code_is_said_at_resume_and_an_exact_run_refuses_it(trained, tmp
     )
     assert "has changed" in (trained / "journal.jsonl").read_text()
     assert call("resume", str(trained), "--generations", "4")[2] == "", "it is said once"
+    assert call("evaluate", str(trained), "--episodes", "2")[2] == ""
 
 
 def test_a_module_of_a_package_is_recorded_by_its_version_and_hash(tmp_path):
