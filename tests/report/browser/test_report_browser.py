@@ -150,7 +150,8 @@ def test_the_origin_of_a_member_is_its_latest_replacement(page: "Page") -> None:
 def test_times_and_first_generations_are_explained(page: "Page") -> None:
     assert "Compilation took" in picture(page, "phases").inner_text()
     facts = [str(text) for text in page.locator(".fact dt").all_text_contents()]
-    assert facts[3:6] == ["time without compilation", "of it evaluation and selection", "compilation"]
+    assert facts[:1] == ["objective"]
+    assert facts[4:7] == ["time without compilation", "of it evaluation and selection", "compilation"]
     note = "(losses) => withoutUpdates({ metrics: { critic_loss: { data: losses } } })"
     assert page.evaluate(note, [1.0, 2.0]) is None
     assert "first 2 generations only collected transitions" in page.evaluate(note, [0, 0, 1.5])
