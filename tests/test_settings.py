@@ -21,7 +21,7 @@ RANGES = {
     "above 0": "actor_lr alpha_init critic_lr initial_dual initial_sigma length_scale output_scale "
     "perturb_factors policy_lr reward_scaling",
     "at least 0": "anneal_updates burn_in checkpoint_seconds exploit_interval island iso_sigma line_sigma member "
-    "noise_clip policy_noise process_id rollouts skill smerl_margin warmup_steps",
+    "noise_clip policy_noise process_id rollouts skill smerl_margin threshold_abs threshold_std warmup_steps",
     "at least 1": "actor_epochs batch_size best_count buffer_size cells checkpoint_every critic_epochs "
     "critic_hidden_sizes critic_steps cvt_samples devices dimensions discriminator_hidden_sizes emitters "
     "episode_length episodes eval_episodes evaluate_every frame_stack frequencies fresh ga_population generations "

@@ -15,10 +15,11 @@ class PbtConfig:
       ValueError: a value outside its range.
     """
 
-    exploit: Literal["truncation", "tournament", "multi-frequency", "none"] = "truncation"
+    exploit: Literal["truncation", "tournament", "threshold", "multi-frequency", "none"] = "truncation"
     """truncation: the worst members inherit from the best; tournament: each member is compared with a random other one
-    and inherits from it if that is better; multi-frequency: sub-populations that evolve at different intervals
-    (MF-PBT); none: no selection (random search)."""
+    and inherits from it if that is better; threshold: members far below the mean inherit from those far above it (as
+    in Isaac Lab); multi-frequency: sub-populations that evolve at different intervals (MF-PBT); none: no selection
+    (random search)."""
     replace_fraction: Annotated[float, FRACTION] = 0.25
     """truncation: share of the population replaced at each selection; at least one member."""
     replace_count: Annotated[int | None, Within(1)] = None
@@ -27,6 +28,11 @@ class PbtConfig:
     """truncation: share of the population that parents are drawn from; at least one member."""
     best_count: Annotated[int | None, Within(1)] = None
     """truncation: number of best members that parents are drawn from, instead of best_fraction (1 to P)."""
+    threshold_std: Annotated[float, Within(0)] = 0.1
+    """threshold: distance from the mean fitness, in standard deviations, from which on a member inherits or is a
+    parent."""
+    threshold_abs: Annotated[float, Within(0)] = 0.05
+    """threshold: the same distance in units of the fitness; a member must exceed both."""
     frequencies: Annotated[tuple[int, ...], Within(1)] = (1, 10, 25, 50)
     """multi-frequency: number of selections between two evolutions of each sub-population (two or more values, each at
     least 1)."""
@@ -74,7 +80,10 @@ class Timing(NamedTuple):
 
     def __str__(self) -> str:
         """A clause for the summary of a run, such as "selects in every generation, replaces 2 members"."""
-        members = "" if self.replaced is None else f", replaces {self.replaced} member{'s' * (self.replaced > 1)}"
+        count = "as many members as the fitnesses decide"
+        if self.replaced is not None:
+            count = f"{self.replaced} member{'s' * (self.replaced > 1)}"
+        members = f", replaces {count}"
         if self.every == 1:
             later = f" from generation {self.first} on" if self.first > 1 else ""
             return f"selects in every generation{later}{members}"

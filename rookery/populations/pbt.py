@@ -324,6 +324,8 @@ def _selected(config: PbtConfig, when: Timing, fitness: Array, generation: Array
     active = (generation >= when.burn_in) & ((generation + 1) % when.every == 0)
     if config.exploit == "tournament":
         return selection.tournament(fitness, key, active)
+    if config.exploit == "threshold":
+        return selection.threshold(fitness, key, config.threshold_std, config.threshold_abs, active)
     if config.exploit == "multi-frequency":
         return selection.multi_frequency(fitness, generation // when.every, config.frequencies, active)
     best, replaced = counts(config, fitness.shape[0])

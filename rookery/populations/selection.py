@@ -1,9 +1,10 @@
 """Selection: fitness `[P]` -> `parents` `[P]`, where `parents[i] == i` means that member i survives.
 
-Every strategy keeps these invariants: selection is by rank; a member whose fitness is not finite ranks last, is never a
-parent, and is replaced in every generation in which any member has a finite fitness. A parent's fitness is strictly
-higher than that of the member it replaces: among equal members none is replaced, so that a population that has not
-found any reward keeps its diversity, and parents form a forest even where a parent is itself replaced.
+Every strategy keeps these invariants: selection is by rank, except for `threshold`; a member whose fitness is not
+finite ranks last, is never a parent, and is replaced in every generation in which any member has a finite fitness. A
+parent's fitness is strictly higher than that of the member it replaces: among equal members none is replaced, so that a
+population that has not found any reward keeps its diversity, and parents form a forest even where a parent is itself
+replaced.
 """
 
 from collections.abc import Sequence
@@ -72,6 +73,37 @@ def tournament(fitness: Array, key: Key, active: Array | bool = True) -> Array:
     # The opponent of a member whose fitness is not finite must be finite, so it is drawn from the finite members.
     finite_opponent = jnp.argsort(ranks(fitness))[shift % jnp.maximum(jnp.sum(finite), 1)]
     return _replace(fitness, active | ~finite, jnp.where(finite, opponent, finite_opponent))
+
+
+def threshold(fitness: Array, key: Key, stds: float, margin: float, active: Array | bool = True) -> Array:
+    """Threshold selection, the rule of Isaac Lab's Population Based Training with rl_games.
+
+    Leaders have a fitness above `mean + max(stds * std, margin)`, underperformers one below
+    `mean - max(stds * std, margin)`; mean and standard deviation are those of the finite fitnesses. Each underperformer
+    gets a parent drawn uniformly from the leaders; without a leader none is replaced.
+
+    Args:
+      fitness: `[P]`, higher is better.
+      key: consumed; each member draws separately.
+      stds: distance from the mean in standard deviations, at least 0.
+      margin: distance from the mean in units of the fitness, at least 0.
+      active: `[]` bool; if False, only members whose fitness is not finite are replaced.
+
+    Returns:
+      parents `[P]` int32.
+    Deviations: without a leader Isaac Lab perturbs the hyper-parameters of the underperformers. A member whose fitness
+    is not finite is replaced, without a leader by any finite member.
+    """
+    size, finite = fitness.shape[0], jnp.isfinite(fitness)
+    count = jnp.maximum(jnp.sum(finite), 1)
+    mean = jnp.sum(jnp.where(finite, fitness, 0.0)) / count.astype(fitness.dtype)
+    std = jnp.sqrt(jnp.sum(jnp.square(jnp.where(finite, fitness - mean, 0.0))) / count.astype(fitness.dtype))
+    distance = jnp.maximum(stds * std, margin)
+    leaders = jnp.sum(finite & (fitness > mean + distance))
+    pool = jnp.where(leaders > 0, leaders, count)
+    drawn = jax.vmap(jax.random.randint, in_axes=(0, None, None, None))(member_keys(key, size), (), 0, pool)
+    loses = (active & (leaders > 0) & (fitness < mean - distance)) | ~finite
+    return _replace(fitness, loses, jnp.argsort(ranks(fitness))[drawn])
 
 
 def multi_frequency(

@@ -421,6 +421,7 @@ INVALID = [
         ("train pbt-sac --migrate-every 2", 2, "--migrate-every has an effect only with --islands; change that, or"),
         ("train pbt-sac --frequencies 1 2", 2, "--frequencies has an effect only with --exploit multi-frequency;"),
         ("train pbt-sac --exploit tournament --best-count 1", 2, "--best-count has an effect only with --exploit trun"),
+        ("train pbt-sac --threshold-abs 1", 2, "--threshold-abs has an effect only with --exploit threshold; change"),
         ("train pbt-ppo --replace-count 1 --replace-fraction 0.5", 2, "has an effect only without --replace-count"),
         ("train pbt-td3 --perturb pb2 --resample-probability 0", 2, "--resample-probability has an effect only with -"),
         ("train pbt-td3 --exploit none --exploit-interval 10", 2, "has an effect only with another --exploit than"),

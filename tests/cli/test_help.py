@@ -79,7 +79,7 @@ def test_the_help_of_pbt_sac_is_short_and_states_defaults():
         "--devices INT Number of devices",
         "each core is a device. (at least 1) --init-from",
         "a multiple of `--num-envs`. (at least 1; default: 1000)",
-        "--exploit truncation|tournament|multi-frequency|none truncation: the worst",
+        "--exploit truncation|tournament|threshold|multi-frequency|none truncation: the worst",
         "--space.tau FLOAT FLOAT|FLOAT|fixed Polyak averaging rate",
         "Search space: two bounds (low high) let",
         "-h, --help Display this message and exit.",

@@ -41,8 +41,10 @@ def test_first_selection_and_interval(interval, burn_in, steps, untrained, expec
     assert result == expected
     assert type(result) is Timing
     assert str(result) == f"{words}, replaces 2 members"
-    said = {exploit: str(timing(PbtConfig(exploit=exploit), 4, 1, 0)) for exploit in ("truncation", "tournament")}
-    assert said == {"truncation": f"{EVERY}, replaces 1 member", "tournament": EVERY}
+    assert str(timing(PbtConfig(), 4, 1, 0)) == f"{EVERY}, replaces 1 member"
+    for exploit in ("tournament", "threshold"):
+        said = str(timing(PbtConfig(exploit=exploit), 4, 1, 0))
+        assert said == f"{EVERY}, replaces as many members as the fitnesses decide"
 
 
 def test_untrained_generations_of_a_warm_up():

@@ -279,8 +279,9 @@ class TestInherit:
 class TestStrategies:
     """Each strategy in a whole program; its selection alone is tested in `populations/test_selection.py`."""
 
-    def test_a_tournament_copies_only_the_better(self):
-        start, step = walking(population_size=4, exploit="tournament")
+    @pytest.mark.parametrize("exploit", ["tournament", "threshold"])
+    def test_only_the_better_are_copied(self, exploit):
+        start, step = walking(population_size=4, exploit=exploit)
         state, metrics = step(start, jax.random.key(1))
         fitness, parents = metrics["fitness"], state.shared.parents
         child = parents != jnp.arange(4)

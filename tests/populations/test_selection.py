@@ -9,6 +9,7 @@ from rookery.populations import selection
 NAN, INF = jnp.nan, jnp.inf
 truncation = jax.jit(selection.truncation, static_argnums=(2, 3))
 tournament = jax.jit(selection.tournament)
+threshold = jax.jit(selection.threshold, static_argnums=(2, 3))
 multi_frequency = jax.jit(selection.multi_frequency, static_argnums=2)
 donors = jax.jit(selection.donors, static_argnums=2)
 
@@ -86,6 +87,44 @@ class TestTournament:
         assert parents[0] in (1, 2)
 
 
+class TestThreshold:
+    """The fitnesses 0, 0, 2, 4, 4 have the mean 2 and the standard deviation sqrt(16 / 5) = 1.79."""
+
+    FITNESS = (0.0, 0.0, 2.0, 4.0, 4.0)
+
+    def parents(self, fitness=FITNESS, stds=0.1, margin=0.05, seed=0, active=True):
+        return threshold(jnp.asarray(fitness), jax.random.key(seed), stds, margin, active).tolist()
+
+    def test_those_far_below_the_mean_inherit_from_those_far_above_it(self):
+        drawn = {tuple(self.parents(seed=seed)) for seed in range(40)}
+        assert drawn == {(one, two, 2, 3, 4) for one in (3, 4) for two in (3, 4)}
+        assert self.parents((1.0, 1.9, 2.0, 2.1, 3.0), stds=1.0) == [4, 1, 2, 3, 4]  # the standard deviation is 0.64
+
+    @pytest.mark.parametrize(("stds", "margin", "some"), [(1.1, 0.0, True), (1.2, 0.0, False), (0.0, 1.99, True)])
+    def test_both_distances_must_be_exceeded(self, stds, margin, some):
+        """1.1 standard deviations are 1.97, and 1.2 are 2.15; the members are 2 from the mean."""
+        assert (self.parents(stds=stds, margin=margin) != [0, 1, 2, 3, 4]) == some
+        assert self.parents(stds=stds, margin=2.01) == [0, 1, 2, 3, 4]
+
+    def test_none_is_replaced_without_a_leader_among_equal_members_or_in_an_inactive_selection(self):
+        assert self.parents((4.0, 4.0, 4.0, 4.0, 0.0), stds=0.6) == [0, 1, 2, 3, 4]  # mean 3.2, deviation 1.6
+        assert self.parents((4.0, 4.0, 4.0, 4.0, 0.0), stds=0.4)[:4] == [0, 1, 2, 3]
+        assert self.parents((4.0, 4.0, 4.0, 4.0, 0.0), stds=0.4)[4] != 4
+        assert self.parents([7.0] * 5, stds=0.0, margin=0.0) == [0, 1, 2, 3, 4]
+        assert self.parents(active=False) == [0, 1, 2, 3, 4]
+
+    def test_a_diverged_member_is_replaced_at_once_and_counts_in_no_mean(self):
+        for seed in range(8):
+            parents = self.parents((NAN, 0.0, INF, 4.0, 4.0), seed=seed)  # mean 2.67, deviation 1.89
+            assert {*parents[:3]} <= {3, 4}
+            assert parents[3:] == [3, 4]
+            inactive = self.parents((NAN, 0.0, 2.0, 4.0, 4.0), seed=seed, active=False)
+            assert inactive[0] in (3, 4)
+            assert inactive[1:] == [1, 2, 3, 4]
+            assert self.parents((NAN, 1.0, 1.0, INF, 1.0), seed=seed)[0] in (1, 2, 4)  # there is no leader
+        assert self.parents([NAN] * 5) == [0, 1, 2, 3, 4]
+
+
 class TestMultiFrequency:
     """Members 0 to 3 evolve every generation, members 4 to 7 every second one."""
 
@@ -158,6 +197,7 @@ def test_parents_are_always_better_than_their_children(seed):
     for parents in (
         truncation(fitness, keys[2], 4, 4),
         tournament(fitness, keys[2]),
+        threshold(fitness, keys[2], 0.1, 0.05),
         multi_frequency(fitness, jnp.int32(9), (1, 10), True),
     ):
         assert parents.dtype == jnp.int32

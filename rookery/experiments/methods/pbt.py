@@ -58,6 +58,7 @@ RULES = (
         "with another {exploit} than none",
     ),
     Rule("pbt", ("frequencies",), lambda pbt: pbt.exploit == "multi-frequency", "with {exploit} multi-frequency"),
+    Rule("pbt", ("threshold_std", "threshold_abs"), lambda pbt: pbt.exploit == "threshold", "with {exploit} threshold"),
     Rule("pbt", _TRUNCATION, lambda pbt: pbt.exploit == "truncation", "with {exploit} truncation"),
     Rule("pbt", ("replace_fraction",), lambda pbt: pbt.replace_count is None, "without {replace_count}"),
     Rule("pbt", ("best_fraction",), lambda pbt: pbt.best_count is None, "without {best_count}"),
