@@ -123,6 +123,7 @@ KEY_COLUMNS = ("generation", "member", "parent", "cell", "skill", "episode", "st
 MEASURE, RETURN, BEST, TRAIN_RETURN = "measure/", "return", "best/", "train_return"
 """Columns of what is reported of an evaluation beside its fitness: the sum of a measure over an episode and, with
 measures, the return; in `metrics.csv` their means, and after `best/` those of the member with the highest fitness."""
+ROUND = "round"  # column of `lineage.csv` and `metrics.csv`, see `selection.Rounds`
 AGENT_RETURN = "return/"  # begins the columns with the returns of a team's agents, by which reports know a team
 CALLBACK = "callback/"  # begins the columns of `lineage.csv` with the numbers of members that a callback returned
 ROW_NAMES = (
@@ -136,14 +137,14 @@ RESERVED_COLUMNS = (*(name for name in KEY_COLUMNS if name != "parent"), *ROW_NA
 METRIC_NAMES = (
     *(*KEY_COLUMNS, *ROW_NAMES, "fitness", "diverged", "rating", "smoothed_fitness", "smoothed_rating", "reward"),
     *("episode_length", "coverage", "qd_score", "normalized_qd_score", "max_fitness", "below_offset", "added"),
-    *("improved", "rejected", "outside", "evaluation_steps", "revived"),
+    *("improved", "rejected", "outside", "evaluation_steps", "revived", ROUND, "exploit_interval"),
     *("broken_", "hyper/", "descriptor/", "best_fitness/", "member/", "members/", RETURN, AGENT_RETURN),
     *(MEASURE, BEST, TRAIN_RETURN, f"{TRAIN_RETURN}/", "train_episodes", "train_episode_length"),
 )
 """Metrics that a population method computes for any agent and any emitter, and beginnings of such names."""
 MEASURE_NAMES = ("fitness", RETURN)
 """What no measure of an environment can be called, since commands know these by the same names."""
-HYPER_NAMES = (*KEY_COLUMNS, "fitness", "rating", RETURN, MEASURE, CALLBACK)
+HYPER_NAMES = (*KEY_COLUMNS, "fitness", "rating", RETURN, ROUND, MEASURE, CALLBACK)
 """Columns of `lineage.csv` beside the hyper-parameters."""
 
 

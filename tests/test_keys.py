@@ -91,6 +91,7 @@ PROGRAMS = {
     "seeds of TD3, replayed": lambda: replay(built("td3"), {"policy_lr": np.full(2, 1e-3, np.float32)}),
     "PBT of SAC": lambda: built("pbt-sac"),
     "PB2 after tournaments": lambda: pbt(walks.learner(), population_size=3, exploit="tournament", perturb="pb2"),
+    "PBT in rounds": lambda: pbt(walks.learner(), population_size=3, exploit_interval="auto"),
     "threshold": lambda: pbt(walks.learner(), population_size=3, exploit="threshold"),
     "MF-PBT, resampled": lambda: pbt(
         walks.learner(), population_size=8, exploit="multi-frequency", frequencies=(1, 2), perturb="resample"

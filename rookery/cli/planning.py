@@ -22,7 +22,8 @@ def plan(spec: RunSpec) -> None:
     console.print_line("compiling a generation, which train will find in the cache")
     planned = loop.plan(built.program, spec.run, built.mesh)
     console.print(listings.plan_table(planned))
-    if built.program.settings.get("pbt", {}).get("perturb") == "pb2":
+    chosen = built.program.settings.get("pbt", {})
+    if chosen.get("perturb") == "pb2" or chosen.get("exploit_interval") == "auto":
         console.print_line(pb2.bounds(built.program.population_size))
     if message := remedy(planned):
         raise ValueError(message)

@@ -50,6 +50,9 @@ def check(spec: RunSpec) -> RunSpec:
     if settings.get("select_by") == "rating":
         remedy = "leave it out, or use {select_by} fitness"
         raise SettingError("islands", count, "cannot exchange by ratings, which compare one population", remedy)
+    if "pbt" in settings and settings["pbt"].is_automatic:
+        problem = "cannot be automatic with {islands}, which would bring members of other rounds"
+        raise SettingError("exploit_interval", "auto", problem, "give a number of steps, or leave {islands} out")
     cells = settings.get("cells")
     if cells is not None and cells.survival != "best-of-cell":
         problem = f"merges repertoires cell by cell, which {cells.survival} does not have"

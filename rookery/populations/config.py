@@ -44,9 +44,12 @@ class PbtConfig:
     """The two factors of perturb."""
     resample_probability: Annotated[float, FRACTION] = 0.25
     """Probability that perturb samples a hyper-parameter from the space instead, independently for each."""
-    exploit_interval: Annotated[int, Within(0)] = 0
+    exploit_interval: Annotated[int | Literal["auto"], Within(0)] = 0
     """Environment steps of each member between two selections, rounded up to whole generations; values up to the length
-    of a generation select in every generation. Members that diverged are replaced in every generation."""
+    of a generation select in every generation. Members that diverged are replaced in every generation. auto: rounds,
+    of which each has twice the interval of the one before it (IPBT, docs/guides/pbt.md)."""
+    round_patience: Annotated[int, Within(1)] = 6
+    """exploit-interval auto: selections without a new maximum of the best fitness after which a round ends."""
     burn_in: Annotated[int | None, Within(0)] = None
     """Generations at the start in which only members that diverged are replaced; the default is the number of
     generations that end before warm-up allows a first update."""
@@ -61,6 +64,20 @@ class PbtConfig:
         check_fields(self)
         if len(self.frequencies) < 2:
             raise SettingError("frequencies", self.frequencies, "must be two or more")
+        if self.is_automatic and self.exploit in ("none", "multi-frequency"):
+            problem = f"cannot be automatic with {{exploit}} {self.exploit}"
+            remedy = "give a number of steps, or {exploit} truncation, tournament or threshold"
+            raise SettingError("exploit_interval", "auto", problem, remedy)
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether the population trains in rounds with different intervals, see `selection.Rounds`."""
+        return self.exploit_interval == "auto"
+
+    @property
+    def has_bandit(self) -> bool:
+        """Whether the observations of PB2 are recorded."""
+        return self.perturb == "pb2" or self.is_automatic
 
 
 class Timing(NamedTuple):
@@ -69,9 +86,11 @@ class Timing(NamedTuple):
     burn_in: int
     """Generations at the start without selection."""
     every: int
-    """Generations between two selections, at least 1."""
+    """Generations between two selections, at least 1; in the first round if the interval is automatic."""
     replaced: int | None = None
     """Members that each selection replaces, if no fitnesses are equal; None if it depends on the fitnesses."""
+    is_automatic: bool = False
+    """Whether the interval grows, see `selection.Rounds`."""
 
     @property
     def first(self) -> int:
@@ -84,6 +103,8 @@ class Timing(NamedTuple):
         if self.replaced is not None:
             count = f"{self.replaced} member{'s' * (self.replaced > 1)}"
         members = f", replaces {count}"
+        if self.is_automatic:
+            return f"selects at an automatic interval, first in generation {self.first}{members}"
         if self.every == 1:
             later = f" from generation {self.first} on" if self.first > 1 else ""
             return f"selects in every generation{later}{members}"
@@ -101,6 +122,8 @@ def timing(config: PbtConfig, population_size: int, steps_per_generation: int, u
     """
     burn_in = untrained_generations if config.burn_in is None else config.burn_in
     replaced = counts(config, population_size)[1] if config.exploit == "truncation" else None
+    if config.exploit_interval == "auto":
+        return Timing(burn_in, 1, replaced, True)
     return Timing(burn_in, max(1, -(-config.exploit_interval // steps_per_generation)), replaced)
 
 

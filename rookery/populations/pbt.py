@@ -22,7 +22,8 @@ from rookery.learners.rollout import PREFIX
 from rookery.populations import base, pb2, ratings, rebuild, selection
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.config import PbtConfig, Timing, check_population, counts, timing
-from rookery.populations.inheritance import inherit, perturb, resize
+from rookery.populations.inheritance import inherit, perturb, resize, shrink_and_perturb
+from rookery.populations.selection import Rounds
 from rookery.populations.sharding import ONE_DEVICE, Placement
 from rookery.populations.stages import StagedInit, StagedStep, Work
 from rookery.types import Array, Evaluation, Hyper, HyperT, Key, Metrics, PyTree, StateT
@@ -51,9 +52,11 @@ class PbtShared(NamedTuple):
     """`[P, smooth]`, the latest values of each member's lineage that it was selected by (fitness or rating), newest
     first; 0 before the first ones, or NaN if training episodes give the fitness."""
     history: PyTree
-    """The observations of the PB2 bandit; () without one."""
+    """The observations of the PB2 bandit, which also begins the rounds of an automatic interval; () without one."""
     unproven: Array | None = None
     """`[P]` bool, members in whose slots no training episode has ended yet, where these give the fitness; else None."""
+    rounds: Rounds | None = None
+    """The rounds of an automatic interval; None without one."""
 
 
 PbtState = ProgramState[Member[StateT, HyperT], PbtShared]
@@ -73,9 +76,11 @@ def create(bindings: PbtBindings, keys: Key, bank: Bank) -> PbtState:
     """Create members with initial parameters, and hyper-parameters sampled from the space."""
     size = bindings.population_size
     members = init_members(bindings.learner, bindings.space, size, bindings.placement, keys, bank)
-    history = pb2.empty(bindings.space, size) if bindings.config.perturb == "pb2" else ()
+    config = bindings.config
+    history = pb2.empty(bindings.space, size) if config.has_bandit else ()
     recent, unproven = no_fitness(bindings, size)
-    shared = PbtShared(jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), recent, history, unproven)
+    begun = selection.first_round() if config.is_automatic else None
+    shared = PbtShared(jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), recent, history, unproven, begun)
     return ProgramState(members, shared)
 
 
@@ -179,10 +184,12 @@ def finish(bindings: PbtBindings, state: PbtState, work: Work) -> tuple[PbtState
       The state of the next generation, and metrics `[P]` of this one: `fitness`, `parent` (the member of the previous
       generation that each member was copied from), `hyper/...` (the values used in training), `diverged`,
       `broken_episodes` (of the evaluation), `episode_length` (steps), and the metrics of the learner; with selection by
-      rating also `rating`.
+      rating also `rating`; with an automatic interval `round`, and `exploit_interval` `[]` in generations.
     """
     size, members = bindings.population_size, state.members
     bank, (exploit_key, perturb_key, restart_key) = work.shared
+    is_automatic = bindings.config.is_automatic
+    restart_key, renew_key = jax.random.split(restart_key) if is_automatic else (restart_key, restart_key)
     # Evaluate, each member on the device that has it.
     evaluation, is_finite, learned = bindings.placement.map(
         partial(evaluate_member, bindings.learner), (members, work.members), (bank,)
@@ -203,6 +210,12 @@ def finish(bindings: PbtBindings, state: PbtState, work: Work) -> tuple[PbtState
     shared, fitness = record_fitness(bindings, shared, members.hyper, selected_by, is_known)
     if bindings.config.smooth > 1:
         metrics[smoothed(bindings)] = fitness
+    if shared.rounds is not None:
+        metrics["round"] = jnp.broadcast_to(shared.rounds.number, size)
+        metrics["exploit_interval"] = shared.rounds.interval
+        turn = partial(selection.advance_rounds, timing_of(bindings).burn_in, bindings.config.round_patience)
+        ranked = shared.rounds, proven(shared, fitness), shared.generation
+        shared = shared._replace(rounds=bindings.placement.everywhere(turn, *ranked))
     if bindings.config.exploit == "none":
         parents = jnp.arange(size, dtype=jnp.int32)
     else:
@@ -212,6 +225,11 @@ def finish(bindings: PbtBindings, state: PbtState, work: Work) -> tuple[PbtState
         members = bindings.placement.map(clear, (members, base.member_keys(restart_key, size), needed), (bank,))
     recent = bindings.placement.everywhere(trees.take, shared.recent, parents)
     unproven = still_unproven(shared.unproven, evaluation.broken > 0, parents != jnp.arange(size))
+    if shared.rounds is not None:
+        ends = shared.rounds.is_last(shared.generation)
+        members = shrink_and_perturb(bindings.learner, bindings.placement, members, ends, renew_key, bank)
+        recent = jnp.where(ends, jnp.nan, recent)  # the fitness of parameters that are gone
+        unproven = still_unproven(unproven, jnp.zeros(size, bool), ends)
     shared = shared._replace(generation=shared.generation + 1, parents=parents, recent=recent, unproven=unproven)
     return ProgramState(members, shared), metrics
 
@@ -232,7 +250,7 @@ def record_fitness(
     """Record the fitness, or the rating, `[P]` of this generation; returns also its smoothed value `[P]`, which is used
     for selection. A bandit learns nothing from an earlier one, where `is_known` `[P]` is False."""
     history = shared.history
-    if bindings.config.perturb == "pb2":
+    if bindings.config.has_bandit:
         # Nothing is known before the first evaluation, and without updates no hyper-parameter has an effect.
         first = max(1, bindings.learner.untrained_generations)
         before = jnp.where((shared.generation >= first) & is_known, shared.recent[:, 0], jnp.nan)
@@ -259,9 +277,8 @@ def exploit(
     Returns:
       The parents `[P]` int32, and the members after inheritance and perturbation.
     """
-    config, stays = bindings.config, shared.unproven
-    fitness = proven(shared, fitness)
-    chosen = (fitness, shared.generation, keys[0], *([] if stays is None else [stays]))
+    config, fitness = bindings.config, proven(shared, fitness)
+    chosen = (fitness, shared.generation, keys[0], shared.unproven, shared.rounds)
     parents = bindings.placement.everywhere(partial(select, config, timing_of(bindings)), *chosen)
     donors, is_new = None, parents != jnp.arange(bindings.population_size)
     if config.exploit == "multi-frequency":
@@ -274,15 +291,21 @@ def exploit(
     if has_widths:  # a migrant keeps the width of its parameters, also with the hyper-parameters of another member
         members = members._replace(hyper=members.hyper._replace(hidden_size=inherited_widths))
         perturb_key, resize_key = jax.random.split(keys[1])
-    if config.perturb == "pb2":
+    propose_key = perturb_key
+    if config.perturb != "pb2":
+        if shared.rounds is not None:
+            perturb_key, propose_key = jax.random.split(perturb_key)
+        members = members._replace(hyper=perturb(config, bindings.space, members.hyper, perturb_key, is_new))
+    if config.has_bandit:
         before = shared.recent[parents, 0]
-        known = (shared.history, shared.generation + 1, members.hyper, before, is_new, perturb_key)
+        if shared.rounds is not None:  # for all members at the end of a round, when their fitness is not known
+            ends = shared.rounds.is_last(shared.generation)
+            is_new, before = (is_new & (config.perturb == "pb2")) | ends, jnp.where(ends, jnp.nan, before)
+        known = (shared.history, shared.generation + 1, members.hyper, before, is_new, propose_key)
         hyper = bindings.placement.map(
             partial(_proposal, bindings.space), (jnp.arange(bindings.population_size),), known
         )
-    else:
-        hyper = perturb(config, bindings.space, members.hyper, perturb_key, is_new)
-    members = members._replace(hyper=hyper)
+        members = members._replace(hyper=hyper)
     return parents, resize(bindings.learner, bindings.placement, members, resize_key) if has_widths else members
 
 
@@ -300,7 +323,13 @@ def timing_of(bindings: PbtBindings) -> Timing:
 
 
 def select(
-    config: PbtConfig, when: Timing, fitness: Array, generation: Array, key: Key, stays: Array | None = None
+    config: PbtConfig,
+    when: Timing,
+    fitness: Array,
+    generation: Array,
+    key: Key,
+    stays: Array | None,
+    turn: Rounds | None,
 ) -> Array:
     """Apply the configured exploit strategy; see `selection`.
 
@@ -311,17 +340,24 @@ def select(
       generation: `[]` int32, the generation of the fitness, counted from 0.
       key: consumed.
       stays: `[P]` bool, members without a fitness that are not replaced; of MF-PBT they rank last in their
-        sub-population, and take a place of those that would be replaced.
+        sub-population, and take a place of those that would be replaced; None: none.
+      turn: the rounds after this generation, which decide in place of `when`; None without an automatic interval.
 
     Returns:
       The parents `[P]` int32.
     """
-    parents = _selected(config, when, fitness, generation, key, 0 if stays is None else jnp.sum(stays))
+    stay = 0 if stays is None else jnp.sum(stays)
+    if turn is None:
+        active = (generation >= when.burn_in) & ((generation + 1) % when.every == 0)
+    else:
+        active = turn.is_selection(generation)
+    parents = _selected(config, when, fitness, generation, key, active, stay)
     return parents if stays is None else jnp.where(stays, jnp.arange(fitness.shape[0]), parents)
 
 
-def _selected(config: PbtConfig, when: Timing, fitness: Array, generation: Array, key: Key, stay: Array | int) -> Array:
-    active = (generation >= when.burn_in) & ((generation + 1) % when.every == 0)
+def _selected(
+    config: PbtConfig, when: Timing, fitness: Array, generation: Array, key: Key, active: Array, stay: Array | int
+) -> Array:
     if config.exploit == "tournament":
         return selection.tournament(fitness, key, active)
     if config.exploit == "threshold":
@@ -437,6 +473,9 @@ def bind(
     if learner.rate_training is not None:
         check_rates_training(learner, space or learner.space, rating_opponents)
     if rating_opponents is not None:
+        if config.is_automatic:
+            problem = "cannot be automatic with ratings, whose highest one does not show whether members improve"
+            raise SettingError("exploit_interval", "auto", problem, "give a number of steps, or {select_by} fitness")
         ratings.check_opponents(learner, population_size, rating_opponents)
     return PbtBindings(learner, space or learner.space, config, population_size, placement, rating_opponents)
 

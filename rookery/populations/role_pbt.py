@@ -269,6 +269,9 @@ def pbt_roles(
         raise ValueError(
             "roles need agents with separate parameters; use rookery.agents.independent, or --parameters independent."
         )
+    if role.config.is_automatic:
+        problem = "cannot be automatic with {member} agent, since each role has a separate population"
+        raise SettingError("exploit_interval", "auto", problem, "give a number of steps, or {member} team")
     chosen = [name for name in role.space.defaults._fields if name.startswith(PREFIX)]
     if chosen:
         problem = "belongs to the environment of a whole team, but each role has separate hyper-parameters"

@@ -8,11 +8,13 @@ replaced.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 
+from rookery import trees
 from rookery.populations.base import member_keys
 from rookery.types import Array, Key
 
@@ -209,3 +211,79 @@ def _replace(fitness: Array, loses: Array, chosen: Array) -> Array:
     """The parents `[P]`: the chosen one for each member that loses, if it is better; -inf replaces no member."""
     value = comparable(fitness)
     return jnp.where(loses & (value[chosen] > value), chosen, jnp.arange(fitness.shape[0])).astype(jnp.int32)
+
+
+SMOOTHED = 3  # selections whose best fitness is averaged
+
+
+class Rounds(NamedTuple):
+    """The rounds of a population whose interval between selections is automatic; a time is a number of generations.
+
+    The first round selects in every generation. A round ends when its best fitness no longer rises: when its mean over
+    three selections has had no new maximum for some selections. Then the interval doubles, the parameters of all
+    members are shrunk and perturbed (`inheritance.shrink_and_perturb`), and the process of `pb2` proposes the
+    hyper-parameters of all members from the observations of all rounds. Replay buffers and statistics of observations
+    stay.
+
+    Source: Chebykin 2025, "Iterated Population Based Training with Task-Agnostic Restarts" (IPBT, arXiv:2511.09190).
+
+    Deviations: the authors smooth the best fitness of a round by a Gaussian process, after z-scores, which a mean does
+    not need; a selection counts as without improvement if the smoothed fitness is below that of the selection before,
+    and rounds that rise slowly end too. Their population is three quarters copies of the best quarter when it is
+    shrunk; here it is what its strategy selects. They then train twice as many members until the first selection. Their
+    proposals rest on what the descendants of each initial setting reached in its round, and half of them are random;
+    here they rest on the gains of single generations in PB2's window. A program does not know when its run ends, so
+    that a round may begin shortly before.
+    """
+
+    number: Array
+    """`[]` int32, the present round, from 0 on."""
+    begun: Array
+    """`[]` int32, the time at which it began."""
+    interval: Array
+    """`[]` int32, generations between two of its selections."""
+    selected: Array
+    """`[]` int32, the time of the last selection, at first that at which the round began."""
+    latest: Array
+    """`[SMOOTHED]`, the best fitness at the latest selections of the round, newest first; -inf where there was none."""
+    highest: Array
+    """`[]`, the maximum over the round's selections of the mean of `latest`; -inf before the first one."""
+    waited: Array
+    """`[]` int32, selections since that maximum."""
+
+    def is_selection(self, generation: Array) -> Array:
+        """Whether members are selected after this generation, `[]` bool, by the rounds after it."""
+        return self.selected == generation + 1
+
+    def is_last(self, generation: Array) -> Array:
+        """Whether a round ends with this generation, `[]` bool, by the rounds after it."""
+        return self.begun == generation + 1
+
+
+def first_round() -> Rounds:
+    """The first round before its first generation, with a selection in every generation."""
+    zero, one = jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32)
+    return Rounds(zero, zero, one, zero, jnp.full(SMOOTHED, -jnp.inf), jnp.full((), -jnp.inf), zero)
+
+
+def advance_rounds(burn_in: int, patience: int, rounds: Rounds, fitness: Array, generation: Array) -> Rounds:
+    """The rounds after a generation.
+
+    Args:
+      burn_in: generations at the start of the run without selection.
+      patience: selections without a new maximum after which a round ends; one without a finite fitness does not count.
+      rounds: before the generation.
+      fitness: `[P]`, by which members are selected.
+      generation: `[]` int32, the generation of the fitness, counted from 0.
+    """
+    time, best = generation + 1, jnp.max(comparable(fitness))
+    is_known = jnp.isfinite(best)
+    latest = jnp.where(is_known, jnp.concatenate([best[None], rounds.latest[:-1]]), rounds.latest)
+    smoothed = jnp.mean(latest, where=jnp.isfinite(latest))
+    rises = smoothed > rounds.highest  # not where it is NaN, before the first selection that counts
+    highest = jnp.where(rises, smoothed, rounds.highest)
+    waited = jnp.where(rises, 0, rounds.waited + is_known.astype(jnp.int32))
+    later = rounds._replace(selected=time, latest=latest, highest=highest, waited=waited)
+    new = first_round()._replace(number=rounds.number + 1, begun=time, interval=2 * rounds.interval, selected=time)
+    is_due = (generation >= burn_in) & (time - rounds.selected >= rounds.interval)
+    return trees.where(is_due, trees.where(waited >= patience, new, later), rounds)

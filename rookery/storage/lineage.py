@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rookery.factories import CALLBACK, MEASURE, RETURN
+from rookery.factories import CALLBACK, MEASURE, RETURN, ROUND
 from rookery.storage.csv_log import read_csv, read_members
 from rookery.storage.island_files import ISLAND, Exchange, ancestors, best_of, islands_of, read_exchanges
 from rookery.storage.record import CHOICES, PROGRAM, PYTHON, SCHEDULE, agent_name, agent_of
@@ -70,7 +70,8 @@ class Lineage(NamedTuple):
     """Name of each hyper-parameter whose values are names -> all its names."""
     reported: Mapping[str, np.ndarray] = {}
     """Name -> what else is known of each individual, `[G, P]` float64: in an environment with measures `return` and
-    `measure/...` of its evaluation; `callback/...`, the numbers that a callback returned; NaN where it is unknown."""
+    `measure/...` of its evaluation; `callback/...`, the numbers that a callback returned; `round` where the exploit
+    interval is automatic; NaN where it is unknown."""
 
     @property
     def evolving(self) -> Mapping[str, np.ndarray]:
@@ -259,7 +260,7 @@ def is_hyper(column: str) -> bool:
 
 
 def _is_reported(column: str) -> bool:
-    return column == RETURN or column.startswith((MEASURE, CALLBACK))
+    return column in (RETURN, ROUND) or column.startswith((MEASURE, CALLBACK))
 
 
 def record_of(schedule: Schedule | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from rookery.factories import CALLBACK, MEASURE, RAISED, RETURN, place_of
+from rookery.factories import CALLBACK, MEASURE, RAISED, RETURN, ROUND, place_of
 from rookery.populations.base import ProgramState, TableFn
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog, write_table
@@ -85,7 +85,8 @@ class RunWriters(NamedTuple):
                 scores = {
                     name: values
                     for name, values in metrics.items()
-                    if (name in ("fitness", "rating", RETURN) or name.startswith(MEASURE)) and np.shape(values) == shape
+                    if name in ("fitness", "rating", RETURN, ROUND) or name.startswith(MEASURE)
+                    if np.shape(values) == shape
                 }
                 members = {"parent": metrics["parent"], **scores, **members}
             self.log.write(generation, row, members)

@@ -49,6 +49,7 @@ COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "
 
 TRUNCATION = PbtConfig(best_count=2, replace_count=3, inherit_buffer=True)
 pb2.FIT_STEPS, pb2.CANDIDATES = 2, 16  # the quality of the fit does not matter, and shared cores are slow
+ROUNDS = PbtConfig(exploit_interval="auto", round_patience=1)
 OTHER_STRATEGIES = PbtConfig(exploit="multi-frequency", frequencies=(1, 2), perturb="pb2", smooth=2)
 
 
@@ -68,6 +69,19 @@ def run_roles(count: int) -> str:
     for generation in range(2):
         state, metrics = compiled.step(state, jax.random.fold_in(jax.random.key(1), generation))
     return digest([np.asarray(leaf) for leaf in jax.tree.leaves((state, metrics))])
+
+
+def run_rounds(count: int) -> dict:
+    """Eight generations in rounds on `count` devices, with a fitness of at most 1, so that a round ends. No
+    hyper-parameter evolves: proposals for any number of devices are tested by `OTHER_STRATEGIES`."""
+    walk = walks.learner()._replace(space=choose(walks.SPACE, rate=0.1, discount=0.9, noise=0.5))
+
+    def evaluate(genotype: walks.Genotype, bank: jax.Array, key: jax.Array) -> walks.Evaluation:
+        evaluation = walk.evaluate(genotype, bank, key)
+        return evaluation._replace(fitness=jnp.minimum(evaluation.fitness, 1.0))
+
+    leaves, result = run(True, count, ROUNDS, walk._replace(evaluate=evaluate), generations=8)
+    return {"digest": digest(leaves), "round": result["round"], "parents": result["parents"]}
 
 
 def run(
@@ -90,6 +104,7 @@ def run(
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state)], {
         "first": first,
         "parents": parents,
+        "round": int(state.shared.rounds.number) if state.shared.rounds else 0,
         "replicated": len(replicated) if count > 1 else 0,
         **measured,
     }
@@ -250,6 +265,7 @@ def main() -> None:
     for count in (1, 4):  # PB2 on 8 devices that share two cores would take minutes
         leaves, result = run(True, count, OTHER_STRATEGIES, walks.learner(), generations=4)
         found["other"][str(count)] = {"digest": digest(leaves), "parents": result["parents"]}
+    found["rounds"] = {str(count): run_rounds(count) for count in (1, 2)}
     found["roles"] = {str(count): run_roles(count) for count in (1, 2)}
     found["cma"] = {str(count): run_cma(count) for count in (1, 2)}
     found["emitters"] = {str(count): run_emitters(count) for count in (1, 2)}

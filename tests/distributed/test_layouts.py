@@ -43,6 +43,11 @@ def test_other_strategies_give_the_same_bits_on_any_number_of_devices(layouts):
     assert any(parents != list(range(8)) for parents in one["parents"])
 
 
+def test_rounds_give_the_same_bits(layouts):
+    assert layouts["rounds"]["1"] == layouts["rounds"]["2"]
+    assert layouts["rounds"]["1"]["round"] > 0, "no round ends, so the test has no effect"
+
+
 def test_roles_with_separate_populations_give_the_same_bits(layouts):
     assert layouts["roles"]["1"] == layouts["roles"]["2"]
 

@@ -43,6 +43,7 @@ IN_PROCESS = {
     "pbt-diayn": (
         "--env point_goal --episode-length 10 --population 2 --num-skills 3 --balanced --smerl "
         "--normalize-observations --space.env.x-weight evolve --objective approach --replace-count 1 --best-count 1 "
+        "--exploit-interval auto --round-patience 1 "
         "--steps-per-generation 400 --num-envs 4 --updates-per-step 0.25 --batch-size 8 --hidden-sizes 8 "
         "--discriminator-hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 --eval-episodes 3"
     ),
@@ -200,7 +201,9 @@ def cut(uninterrupted: Path, run: Path, generation: int) -> None:
 def test_other_kinds_continue_from_what_a_kill_leaves(kind, flags, tmp_path):
     uninterrupted, run = train(tmp_path, kind, *flags.split(), *EVERY), tmp_path / "run"
     if kind == "pbt-diayn":
-        assert read_csv(uninterrupted / "metrics.csv")["diverse"].any(), "the test needs SMERL's rewards"
+        metrics = read_csv(uninterrupted / "metrics.csv")
+        assert metrics["diverse"].any(), "the test needs SMERL's rewards"
+        assert 0 < metrics["round"][-1] == read_csv(uninterrupted / "lineage.csv")["round"][-1], "no round has ended"
     else:
         assert len(read_csv(uninterrupted / "repertoire.csv")["fitness"]), "the test needs elites"
     cut(uninterrupted, run, 2)

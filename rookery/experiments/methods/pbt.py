@@ -57,6 +57,7 @@ RULES = (
         lambda pbt: pbt.exploit != "none",
         "with another {exploit} than none",
     ),
+    Rule("pbt", ("round_patience",), lambda pbt: pbt.is_automatic, "with {exploit_interval} auto"),
     Rule("pbt", ("frequencies",), lambda pbt: pbt.exploit == "multi-frequency", "with {exploit} multi-frequency"),
     Rule("pbt", ("threshold_std", "threshold_abs"), lambda pbt: pbt.exploit == "threshold", "with {exploit} threshold"),
     Rule("pbt", _TRUNCATION, lambda pbt: pbt.exploit == "truncation", "with {exploit} truncation"),

@@ -1,0 +1,196 @@
+"""Rounds with an automatic interval between selections, against values computed by hand."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rookery
+from rookery import trees
+from rookery.factories import SettingError
+from rookery.learners import widths
+from rookery.populations import base, pb2, selection
+from rookery.populations.config import PbtConfig, Timing, timing
+from rookery.populations.inheritance import shrink_and_perturb
+from rookery.populations.pbt import pbt
+from rookery.populations.role_pbt import pbt_roles
+from rookery.populations.sharding import ONE_DEVICE
+from tests import tiny, walks
+
+INF = np.inf
+
+
+@pytest.fixture(autouse=True)
+def quick_pb2(monkeypatch):
+    """PB2 with few observations, steps and candidates: the quality of its fit has no importance here."""
+    for name, value in {"FIT_STEPS": 2, "CANDIDATES": 16, "empty": partial(pb2.empty, rows=16)}.items():
+        monkeypatch.setattr(pb2, name, value)
+
+
+def follow(best: list[float], patience: int = 2, burn_in: int = 0) -> list[selection.Rounds]:
+    """The rounds after each generation of two members, of which the second is worse by 1."""
+    advance = jax.jit(partial(selection.advance_rounds, burn_in, patience))
+    current, found = selection.first_round(), []
+    for generation, value in enumerate(best):
+        current = advance(current, jnp.asarray([value, value - 1.0]), jnp.int32(generation))
+        found.append(jax.tree.map(np.asarray, current))
+    return found
+
+
+class TestAdvance:
+    def test_a_round_ends_when_the_mean_of_three_has_no_new_maximum_and_the_interval_doubles(self):
+        first = [1.0, 2.0, 3.0, 3.0, 3.0, 3.0, 3.0]  # means 1, 1.5, 2, 2.67, 3, 3, 3
+        second = [99.0, 0.5, 99.0, 0.75, 99.0, 0.5, 99.0, 0.25]  # selected in every second generation
+        found = follow([*first, *second, 99.0, 99.0, 99.0, 1.0])
+        highest = [float(one.highest) for one in found]
+        assert highest[:6] == pytest.approx([1, 1.5, 2, 8 / 3, 3, 3])
+        assert [int(one.waited) for one in found[:6]] == [0, 0, 0, 0, 0, 1]
+        assert highest[6:14] == [-INF, -INF, 0.5, 0.5, 0.625, 0.625, 0.625, 0.625]
+        assert [int(one.waited) for one in found[6:14]] == [0, 0, 0, 0, 0, 0, 1, 1]
+        assert highest[14:] == [-INF, -INF, -INF, -INF, 1.0]
+        assert [int(one.number) for one in found] == [0] * 6 + [1] * 8 + [2] * 5
+        assert [int(one.interval) for one in found] == [1] * 6 + [2] * 8 + [4] * 5
+        ends = [g for g, one in enumerate(found) if one.is_last(jnp.int32(g))]
+        selections = [g for g, one in enumerate(found) if one.is_selection(jnp.int32(g))]
+        assert (ends, selections) == ([6, 14], [0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 18])
+
+    def test_nothing_is_selected_before_the_burn_in_has_ended(self):
+        found = follow([9.0, 9.0, 1.0, 2.0], burn_in=2)
+        assert [int(one.selected) for one in found] == [0, 0, 3, 4]
+        assert float(found[-1].highest) == 1.5
+
+    def test_a_selection_without_a_finite_fitness_does_not_count(self):
+        found = follow([np.nan, 1.0, np.nan, np.nan, np.nan, 1.0, INF, 1.0], patience=2)
+        assert [int(one.waited) for one in found] == [0, 0, 0, 0, 0, 1, 1, 0]
+        assert [int(one.number) for one in found] == [0, 0, 0, 0, 0, 0, 0, 1]
+
+
+def steady(**options: Any) -> tuple[Any, Any]:
+    """A population whose members begin at -2 and move by 1 in each generation; their fitness is at most 3."""
+    walk = walks.learner()
+
+    def init(key, hyper, bank):
+        member = walk.init(key, hyper, bank)
+        return member._replace(state=member.state._replace(position=jnp.full(3, -2.0)))
+
+    def step(member, bank, key, generation):
+        del bank, key, generation
+        state = walks.State(member.state.position + 1.0, member.state.momentum + 1.0)
+        return member._replace(state=state), {}
+
+    def evaluate(genotype, bank, key):
+        evaluation = walk.evaluate(genotype, bank, key)
+        fitness = jnp.minimum(genotype.params[0], 3.0)
+        return evaluation._replace(fitness=fitness, returns=fitness[None])
+
+    learner = walk._replace(init=init, step=step, evaluate=evaluate)
+    program = pbt(learner, population_size=4, exploit_interval="auto", round_patience=2, **options)
+    return jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
+
+
+class TestProgram:
+    def test_a_round_ends_with_shrunk_parameters_and_hyper_parameters_of_the_process(self):
+        state, step = steady()
+        positions, changed, columns = [], [], []
+        for generation in range(15):
+            before = state
+            state, metrics = step(state, jax.random.key(generation))
+            position = np.asarray(state.members.state.position)
+            assert (position == position[0, 0]).all(), "fitnesses are equal, and no member replaces another"
+            positions.append(float(position[0, 0]))
+            new = [
+                getattr(state.members.hyper, name) != getattr(before.members.hyper, name)
+                for name in walks.SPACE.domains
+            ]
+            changed.append(np.asarray(new).all())
+            assert changed[-1] == np.asarray(new).any()
+            columns.append((int(metrics["round"][3]), int(metrics["exploit_interval"])))
+            if changed[-1]:
+                assert not state.members.state.momentum.any(), "optimisers begin anew"
+                assert len(set(state.members.hyper.rate.tolist())) == 4
+                assert np.isnan(state.shared.recent).all()
+            else:
+                assert state.members.state.momentum.all()
+            tiny.assert_equal(state.members.buffer, before.members.buffer)
+            tiny.assert_equal(state.members.env_state, before.members.env_state)
+        # The fitness is 3 from generation 4 on, its mean from generation 6 on; two selections later the round ends.
+        # Then 7 becomes 0.4 * 7 + 0.1 * -2 = 2.6. The second round selects in the generations 10, 12 and 14.
+        expected = [-1, 0, 1, 2, 3, 4, 5, 6, 2.6, 3.6, 4.6, 5.6, 6.6, 7.6, 0.4 * 8.6 - 0.2]
+        assert positions == pytest.approx(expected, rel=1e-6)
+        assert np.flatnonzero(changed).tolist() == [8, 14]
+        assert columns == [(0, 1)] * 9 + [(1, 2)] * 6
+        assert (int(state.shared.rounds.number), int(state.shared.rounds.interval)) == (2, 4)
+
+    def test_the_process_learns_nothing_from_what_was_shrunk(self):
+        state, step = steady()
+        valid = []
+        for generation in range(11):
+            state, _ = step(state, jax.random.key(generation))
+            times = np.asarray(state.shared.history.time)[np.asarray(state.shared.history.valid)]
+            valid.append(sorted({*times.astype(int).tolist()}))
+        assert valid[-3:] == [[5, 6, 7, 8], [6, 7, 8], [7, 8, 10]]  # the window has four generations
+
+    @pytest.mark.parametrize("exploit", ["truncation", "tournament", "threshold"])
+    def test_every_strategy_selects_at_the_present_interval(self, exploit):
+        program = pbt(walks.learner(), population_size=4, exploit=exploit, exploit_interval="auto", perturb="pb2")
+        state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
+        assert state.shared.rounds is not None
+        later = state.shared.rounds._replace(interval=jnp.int32(2))
+        state = state._replace(shared=state.shared._replace(rounds=later))
+        selects = []
+        for generation in range(6):
+            state, _ = step(state, jax.random.key(generation))
+            selects.append(bool((state.shared.parents != jnp.arange(4)).any()))
+        assert selects == [False, True] * 3
+
+    def test_a_space_without_domains_keeps_its_values(self):
+        state, step = steady(space=rookery.choose(walks.SPACE, rate=0.1, discount=0.9, noise=0.5))
+        for generation in range(9):
+            state, _ = step(state, jax.random.key(generation))
+        assert int(state.shared.rounds.number) == 1
+        assert {*state.members.hyper.rate.tolist()} == {np.float32(0.1)}
+
+
+@pytest.mark.parametrize("width", [None, (2, 8)])
+def test_parameters_are_shrunk_toward_new_ones_and_targets_follow_them(width):
+    learner, size, keys = tiny.learner(), 3, jax.random.split(jax.random.key(0), 3)
+    space = rookery.choose(learner.space, **({"hidden_size": width} if width else {}))
+    state = jax.jit(pbt(learner, space, size).init)(keys[0])
+    bank = learner.start_states(keys[1])
+    shrink = jax.jit(partial(shrink_and_perturb, learner, ONE_DEVICE))
+    old = state.members
+    tiny.assert_equal(shrink(old, jnp.asarray(False), keys[2], bank), old)
+    new = shrink(old, jnp.asarray(True), keys[2], bank)
+    drawn = jax.vmap(lambda key, hyper: learner.init(key, hyper, bank))(base.member_keys(keys[2], size), old.hyper)
+    found, *mixed = (jax.tree.leaves(one.state.params) for one in (new, old, drawn))
+    for leaf, trained, fresh in zip(found, *mixed, strict=True):
+        np.testing.assert_allclose(leaf, 0.4 * trained + 0.1 * fresh, rtol=1e-5, atol=1e-7)
+    assert not trees.same_numbers(new.state.params, old.state.params)
+    tiny.assert_equal(new.state.target_critic, new.state.params.critic)
+    tiny.assert_equal((new.hyper, new.buffer, new.env_state), (old.hyper, old.buffer, old.env_state))
+    if width:
+        assert learner.resize is not None
+        assert widths.evolves(learner, new.hyper)
+        resized = jax.vmap(learner.resize)(new, base.member_keys(keys[2], size))
+        tiny.assert_equal(resized.state, new.state)
+
+
+class TestSettings:
+    @pytest.mark.parametrize("exploit", ["none", "multi-frequency"])
+    def test_strategies_without_an_interval_of_their_own_are_refused(self, exploit):
+        with pytest.raises(SettingError, match=f"exploit_interval cannot be automatic with exploit {exploit}, got"):
+            PbtConfig(exploit=exploit, exploit_interval="auto")
+
+    def test_ratings_and_roles_are_refused(self):
+        with pytest.raises(SettingError, match="exploit_interval cannot be automatic with ratings"):
+            pbt(tiny.team(), population_size=4, exploit_interval="auto", rating_opponents=2)
+        with pytest.raises(SettingError, match="exploit_interval cannot be automatic with member agent"):
+            pbt_roles(tiny.team(), population_size=4, exploit_interval="auto")
+
+    def test_the_title_of_a_run_says_that_the_interval_is_automatic(self):
+        chosen = timing(PbtConfig(exploit_interval="auto"), 8, 1_000, 2)
+        assert chosen == Timing(2, 1, 2, True)
+        assert str(chosen) == "selects at an automatic interval, first in generation 3, replaces 2 members"
