@@ -17,8 +17,8 @@ class PbtConfig:
 
     exploit: Literal["truncation", "tournament", "threshold", "multi-frequency", "none"] = "truncation"
     """truncation: the worst members inherit from the best; tournament: each member is compared with a random other one
-    and inherits from it if that is better; threshold: members far below the mean inherit from those far above it (as
-    in Isaac Lab); multi-frequency: sub-populations that evolve at different intervals (MF-PBT); none: no selection
+    and inherits from it if that is better; threshold: members far below the mean inherit from those far above it
+    (Isaac Lab); multi-frequency: sub-populations that evolve at different intervals (MF-PBT); none: no selection
     (random search)."""
     replace_fraction: Annotated[float, FRACTION] = 0.25
     """truncation: share of the population replaced at each selection; at least one member."""
@@ -29,13 +29,11 @@ class PbtConfig:
     best_count: Annotated[int | None, Within(1)] = None
     """truncation: number of best members that parents are drawn from, instead of best_fraction (1 to P)."""
     threshold_std: Annotated[float, Within(0)] = 0.1
-    """threshold: distance from the mean fitness, in standard deviations, from which on a member inherits or is a
-    parent."""
+    """threshold: least distance from the mean in standard deviations."""
     threshold_abs: Annotated[float, Within(0)] = 0.05
-    """threshold: the same distance in units of the fitness; a member must exceed both."""
+    """threshold: the same in units of the fitness; both must be exceeded."""
     frequencies: Annotated[tuple[int, ...], Within(1)] = (1, 10, 25, 50)
-    """multi-frequency: number of selections between two evolutions of each sub-population (two or more values, each at
-    least 1)."""
+    """multi-frequency: number of selections between two evolutions of each sub-population (two or more)."""
     perturb: Literal["perturb", "resample", "pb2"] = "perturb"
     """perturb: multiply each inherited hyper-parameter by a factor on its scale (in an interval across 0, shift it), or
     resample it with resample_probability; resample: always sample from the space; pb2: proposals of a Gaussian-process
@@ -46,10 +44,10 @@ class PbtConfig:
     """Probability that perturb samples a hyper-parameter from the space instead, independently for each."""
     exploit_interval: Annotated[int | Literal["auto"], Within(0)] = 0
     """Environment steps of each member between two selections, rounded up to whole generations; values up to the length
-    of a generation select in every generation. Members that diverged are replaced in every generation. auto: rounds,
-    of which each has twice the interval of the one before it (IPBT, docs/guides/pbt.md)."""
+    of a generation select in every generation. Members that diverged are replaced in every generation. auto: rounds
+    whose interval doubles (IPBT)."""
     round_patience: Annotated[int, Within(1)] = 6
-    """exploit-interval auto: selections without a new maximum of the best fitness after which a round ends."""
+    """exploit-interval auto: selections without a new best fitness that end a round."""
     burn_in: Annotated[int | None, Within(0)] = None
     """Generations at the start in which only members that diverged are replaced; the default is the number of
     generations that end before warm-up allows a first update."""
