@@ -79,6 +79,11 @@ learners/on_policy.py | learners/test_on_policy.py
 populations/selection.py | populations/test_selection.py
     parent-of-rank | jnp.argsort(rank)[drawn] | rank[drawn]
     slower-donor | (interval < interval | (interval > interval
+    one-threshold | jnp.maximum(stds * std, margin) | jnp.minimum(stds * std, margin)
+populations/selection.py | populations/test_rounds.py::TestAdvance
+    round-too-long | waited >= patience | waited > patience
+populations/inheritance.py | populations/test_rounds.py
+    shrink-swapped | SHRINK * own + PERTURB * new | PERTURB * own + SHRINK * new
 populations/inheritance.py | populations/test_pbt.py
     hyper-of-the-parent | (members.hyper, donors) | (members.hyper, parents)
     survivors-perturbed | (is_child, changed, hyper) | (is_child, hyper, changed)
