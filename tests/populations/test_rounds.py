@@ -92,8 +92,9 @@ def steady(**options: Any) -> tuple[Any, Any]:
 
 
 class TestProgram:
-    def test_a_round_ends_with_shrunk_parameters_and_hyper_parameters_of_the_process(self):
-        state, step = steady()
+    @pytest.mark.parametrize("perturb", ["perturb", "pb2"])
+    def test_a_round_ends_with_shrunk_parameters_and_hyper_parameters_of_the_process(self, perturb):
+        state, step = steady(perturb=perturb)
         positions, changed, columns = [], [], []
         for generation in range(15):
             before = state
