@@ -21,7 +21,7 @@ from rookery.experiments.spec import Kind, RunSpec
 from rookery.experiments.wrappers import team
 from rookery.factories import Within, range_of
 from rookery.hyperparams import Field, Space
-from rookery.learners import widths
+from rookery.learners import n_step, widths
 from rookery.learners.base import EvaluationConfig
 from rookery.learners.rollout import PREFIX
 from rookery.storage.record import SKILL_METHODS
@@ -172,8 +172,12 @@ def _options_of_space(row: AgentRow, with_width: bool) -> Iterator[Option]:
         yield Option(parameter_flag(name), ("space", name), _hint(entry), "space", text)
     optional = space.optional or Space((), {})
     for name, entry in optional.fields.items():
-        text = f"{entry.meaning}, {entry.range}; by default it {_default(optional, name)}, at no cost."
+        text = f"{entry.meaning}, {entry.range}; by default it {_default(optional, name)}."
         yield Option(parameter_flag(name), ("space", name), _hint(entry), "space", text)
+    if not row.is_on_policy and not row.wrapper.has_skills:
+        steps = n_step.SPACE.fields["n_step"]
+        text = f"{steps.meaning}, {steps.range} (default: 1)."
+        yield Option(parameter_flag("n_step"), ("space", "n_step"), _Evolving, "space", text)
     if with_width and not row.wrapper.has_skills and not row.wrapper.is_team:
         width = widths.field()
         text = f"{width.meaning} (at least {width.low:g}; default: all)."

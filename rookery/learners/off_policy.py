@@ -25,7 +25,7 @@ from rookery.factories import (
     check_names,
     config_from,
 )
-from rookery.learners import evaluation, grouped_updates, rollout
+from rookery.learners import evaluation, grouped_updates, n_step, rollout
 from rookery.learners.base import Bank, FitnessConfig, Learner, Member, check_evaluation
 from rookery.learners.iterations import Phases, training
 from rookery.types import Array, Evaluation, HyperT, Key, Metrics, PyTree, StateT, Transition, named
@@ -121,12 +121,15 @@ def init(bindings: OffPolicyBindings, key: Key, hyper: HyperT, bank: Bank) -> Me
     """Initialise a member: new parameters, environments reset from the bank, an empty buffer."""
     agent_key, begin_key = jax.random.split(key)
     spec = bindings.environment.spec
+    row = rollout.transition_row(bindings.environment, bank, bindings.keep)
+    if n_step.is_chosen(hyper):
+        row = trees.take(n_step.placed(trees.stack([row]), jnp.zeros(1, bool), jnp.int32(0)), 0)
     return Member(
         state=bindings.agent.start(bindings.agent.init(agent_key)),
         hyper=hyper,
         normalizer=normalize.init(spec.observation_size) if bindings.config.normalize_observations else None,
         env_state=begin(bindings, bank, begin_key),
-        buffer=bindings.buffer.init(rollout.transition_row(bindings.environment, bank, bindings.keep)),
+        buffer=bindings.buffer.init(row),
     )
 
 
@@ -180,7 +183,7 @@ def iterate(
     advance = partial(rollout.advance, environment, action=action, key=env_key, keep=bindings.keep)
     if environment.announce is None:
         env_batch, rows, steps = advance(member.env_state)
-        member = _store(bindings, member, env_batch, rows, steps)
+        member = _store(bindings, member, env_batch, rows, steps, count)
         state, metrics = update(member)
         member = member._replace(state=state)
     else:  # the host steps the environments while the device learns from the transitions before this step
@@ -188,7 +191,7 @@ def iterate(
         state, metrics = update(member)
         announced = rollout.after(announced, (state, metrics))
         env_batch, rows, steps = advance(member.env_state._replace(state=announced))
-        member = _store(bindings, member._replace(state=state), env_batch, rows, steps)
+        member = _store(bindings, member._replace(state=state), env_batch, rows, steps, count)
     check_names("metric of the agent", metrics, METRIC_NAMES)
     sums, finished = rollout.count_episodes(env_batch.sums, steps)
     member = member._replace(hyper=hyper, env_state=env_batch._replace(sums=sums))
@@ -197,7 +200,12 @@ def iterate(
 
 
 def _store(
-    bindings: OffPolicyBindings, member: Member, env_batch: rollout.EnvBatchState, rows: Transition, steps: envs.Step
+    bindings: OffPolicyBindings,
+    member: Member,
+    env_batch: rollout.EnvBatchState,
+    rows: Transition,
+    steps: envs.Step,
+    count: Array,
 ) -> Member:
     """Store the transitions of a step, and update the statistics of what was observed.
 
@@ -210,6 +218,8 @@ def _store(
         valid = ~steps.broken
     else:
         rows = _with_worst_value(bindings, member, rows, steps.broken)
+    if n_step.is_chosen(member.hyper):
+        rows = n_step.placed(rows, steps.ended, count)
     member = member._replace(env_state=env_batch, buffer=bindings.buffer.add(member.buffer, rows, valid))
     if bindings.config.normalize_observations:
         member = member._replace(normalizer=normalize.update(member.normalizer, rows.observation.features))
@@ -303,12 +313,14 @@ def _update(
     agent: OffPolicyAgent, buffer: buffers.Buffer, member: Member, state: PyTree, inputs: tuple[Array, PyTree, Array]
 ) -> tuple[PyTree, Metrics]:
     indices, noise, step = inputs
-    batch = buffer.take(member.buffer, indices)
+    batch, hyper = buffer.take(member.buffer, indices), member.hyper
+    if n_step.is_chosen(hyper):
+        batch, hyper = n_step.read(member.buffer, indices, hyper, member.env_state.num_envs)
     batch = batch._replace(
         observation=rollout.normalize_features(member.normalizer, batch.observation),
         next_observation=rollout.normalize_features(member.normalizer, batch.next_observation),
     )
-    return agent.update(state, member.hyper, batch, noise, step)
+    return agent.update(state, hyper, batch, noise, step)
 
 
 def _phases(bindings: OffPolicyBindings) -> Phases:
@@ -349,6 +361,7 @@ def off_policy(
     """
     config = config_from(OffPolicyConfig, config, options)
     rollout.check_arguments("off_policy", agent, environment)
+    agent = n_step.with_space(agent) if isinstance(agent, OffPolicyAgent) else agent
     environment = guard_physics(environment)
     if environment.announce is not None and not config.warmup_steps:  # updates come before the rows of their step
         config = dataclasses.replace(config, warmup_steps=1)

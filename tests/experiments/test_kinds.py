@@ -44,7 +44,7 @@ def test_every_setting_has_one_flag_with_its_default_and_an_explanation(name: st
     if kind.agent and kind.agent.default_space.optional:
         chosen |= bounds_or_values(kind.agent.default_space.optional)
     of_space = {option.path[1] for option in options if option.path[0] == "space"}
-    assert of_space - {widths.NAME} == set(chosen), "the width is in a space only if it is chosen"
+    assert of_space - {widths.NAME, "n_step"} == set(chosen), "these two belong to the learner"
     settings = flatten_mapping({**to_record(usual), "space": {}})
     assert {".".join(option.path) for option in options if option.path[0] != "space"} == settings.keys() - {"kind"}
     for option in options:
