@@ -176,7 +176,7 @@ def _options_of_space(row: AgentRow, with_width: bool) -> Iterator[Option]:
         yield Option(parameter_flag(name), ("space", name), _hint(entry), "space", text)
     if not row.is_on_policy and not row.wrapper.has_skills:
         steps = n_step.SPACE.fields["n_step"]
-        text = f"{steps.meaning}, {steps.range} (default: 1)."
+        text = f"{steps.meaning}, {steps.range}; by default it is 1."
         yield Option(parameter_flag("n_step"), ("space", "n_step"), _Evolving, "space", text)
     if with_width and not row.wrapper.has_skills and not row.wrapper.is_team:
         width = widths.field()

@@ -1,6 +1,6 @@
 """Returns over several steps, against a loop in plain Python over the stored rows."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +70,7 @@ def test_each_return_ends_with_the_episode_and_with_what_is_stored(capacity, ste
 
 def test_with_one_step_a_learner_learns_as_without() -> None:
     env = rookery.make("point_room")
-    sizes = {"num_envs": 2, "steps_per_generation": 24, "batch_size": 4, "buffer_size": 13, "warmup_steps": 4}
+    sizes: Any = {"num_envs": 2, "steps_per_generation": 24, "batch_size": 4, "buffer_size": 13, "warmup_steps": 4}
     learner = rookery.off_policy(rookery.sac(env.spec, hidden_sizes=(4,)), env, **sizes)
     bank = learner.start_states(jax.random.key(0))
     states = []
