@@ -81,7 +81,7 @@ def test_an_objective_that_cut_episodes_do_not_report_is_refused(objective: str)
     words = f"train sac --env gym:Pendulum-v1 --episode-length 50 --objective {objective}".split()
     code, _, error = call(*words)
     message = "--objective is unknown where --episode-length ends an episode of gym:Pendulum-v1: a step's info lacks it"
-    assert (code, error) == (1, f"error: {message} (it has nothing), got '{objective}'; leave out one of the two.\n")
+    assert (code, error) == (2, f"error: {message}, got '{objective}'; leave out one of the two.\n")
     task = EnvironmentConfig(env=ID, episode_length=4)
     assert set(environment_of(task, "is_success").spec.measures or {}) == {"is_success"}
 

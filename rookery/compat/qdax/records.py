@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
 from rookery import buffers, hyperparams, types
@@ -169,8 +170,10 @@ class ReplayBuffer(Record):
         Raises:
           ValueError: the buffer is empty; not checked for traced buffers, whose transitions are then 0.
         """
-        is_known = not isinstance(self.current_size, Tracer)
-        check(not is_known or bool((self.current_size > 0).all()), "the replay buffer is empty; insert transitions.")
+        size = self.current_size
+        check(
+            isinstance(size, Tracer) or (np.asarray(size) > 0).all(), "the replay buffer is empty; insert transitions."
+        )
         return buffers.take(self.state, buffers.draw(self.state, typed_key(key), (sample_size,)))
 
     def functions(self) -> buffers.Buffer:
