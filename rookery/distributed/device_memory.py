@@ -59,7 +59,7 @@ class Gauge:
         self._over = over
         self._before = resident("VmRSS")
         self._held = 0
-        self._meaning = "measured of the process, compilation included"
+        self._meaning = "by this process, compilation included"
 
     def begin(self, held: int) -> None:
         """Exclude the memory that compilation used, where the system allows a reset of the process's peak (`VmHWM`).
@@ -70,12 +70,12 @@ class Gauge:
             _RESET.write_text("5")
             if (now := resident("VmRSS")) is not None:
                 self._before, self._held = now - held, held
-                self._meaning = "measured of the process"
+                self._meaning = "by this process"
 
     def read(self) -> Used | None:
         """The peak usage; None where neither the devices nor the system report it."""
         if in_use := _counters(self._over, "peak_bytes_in_use"):
-            return Used(max(in_use), "measured on one device")
+            return Used(max(in_use), "on one device")
         peak = resident("VmHWM")
         if peak is None or self._before is None:
             return None
@@ -142,4 +142,4 @@ class Usage(NamedTuple):
         planned = f"{size(self.held)} on each device, {size(self.peak)} while a checkpoint is saved"
         if self.used is None:
             return f"{planned}; this platform measures no usage"
-        return f"{planned}; at most {size(self.used.size)} in use, {self.used.meaning}"
+        return f"{planned}; at most {size(self.used.size)} in use {self.used.meaning}"

@@ -107,6 +107,11 @@ class Program(NamedTuple, Generic[ProgramStateT]):
     recipe: Any = None
     """How it is built again, a `populations.rebuild.Recipe`; None if it cannot be."""
 
+    def __repr__(self) -> str:
+        """The method, the task and the population; all that it binds would be a megabyte of text."""
+        method = self.settings.get("population_method", "program")
+        return f"Program({method} on {self.task}, population {self.population_size})"
+
 
 class PopulationMap(Protocol):
     """Maps a function of one member over the population: `jax.vmap`, or its version sharded over devices."""

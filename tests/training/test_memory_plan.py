@@ -266,7 +266,7 @@ class TestMemory:
         assert (device_memory.device_limit(over), device_memory.available(over)) == (800, 800)
         gauge = device_memory.Gauge(over)
         gauge.begin(held=50)
-        assert gauge.read() == device_memory.Used(300, "measured on one device")
+        assert gauge.read() == device_memory.Used(300, "on one device")
         assert device_memory.available(accelerators(counters[0], None)) is None
         assert device_memory.available(accelerators({})) is None
 
@@ -293,7 +293,7 @@ class TestMemory:
             used = gauge.read()
         assert used is not None
         assert 87_000_000 - 2**20 <= used.size <= 87_000_000 + 2**24
-        assert used.meaning == "measured of the process"
+        assert used.meaning == "by this process"
 
     def test_where_the_peak_is_late_the_state_counts_and_where_it_cannot_be_reset_compilation(
         self, monkeypatch, tmp_path
@@ -307,7 +307,7 @@ class TestMemory:
         gauge = device_memory.Gauge(mesh.make_mesh(1))
         use_memory(320_000_000).close()
         gauge.begin(held=7_000_000)
-        assert getattr(gauge.read(), "meaning", None) == "measured of the process, compilation included"
+        assert getattr(gauge.read(), "meaning", None) == "by this process, compilation included"
         monkeypatch.setattr(device_memory, "_STATUS", tmp_path / "absent")
         assert device_memory.Gauge(mesh.make_mesh(1)).read() is None
 
@@ -363,7 +363,7 @@ def test_a_run_reports_its_memory(train, tmp_path):
     assert (code, err) == (0, "")
     assert re.search(
         r"memory     960 bytes on each device, [\d.]+ kB while a checkpoint is saved; at most [\d.]+ ([kMG]B|bytes) "
-        r"in use, measured of the process\n",
+        r"in use by this process\n",
         out,
     )
     assert "plan" not in (tmp_path / "runs/map-elites-arm-0/config.json").read_text()

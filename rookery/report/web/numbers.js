@@ -47,7 +47,7 @@ function clock(seconds) {
 }
 
 function bytes(count) {
-  for (const [size, unit] of [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {
+  for (const [size, unit] of [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]]) {
     if (count >= size) return `${Number((count / size).toPrecision(3))} ${unit}`;
   }
   return `${count} bytes`;

@@ -67,7 +67,7 @@ function machineFigure(run) {
   const { memory } = run;
   if (memory) {
     rows.push(["memory planned", `${bytes(memory.planned)} a device${memory.peak ? `, ${bytes(memory.peak)} while saving` : ""}`]);
-    if (memory.used !== null && memory.used !== undefined) rows.push(["memory used", `${bytes(memory.used)}: ${memory.meaning}`]);
+    if (memory.used !== null && memory.used !== undefined) rows.push(["memory used", `${bytes(memory.used)} ${memory.meaning}`]);
   }
   for (const { at, text } of run.events) rows.push([at, text]);
   const csv = () => ({ what: rows.map(([label]) => label), text: rows.map(([, text]) => text) });
