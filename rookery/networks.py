@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
@@ -10,6 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from rookery import trees
 from rookery.features import Shape, as_floats, unflatten_features
@@ -104,6 +105,15 @@ def input_vector(observation: Array | Observation) -> Array:
     return present[0] if len(present) == 1 else jnp.concatenate(present, axis=-1)
 
 
+ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
+    "tanh": nn.tanh,
+    "relu": nn.relu,
+    "silu": nn.silu,
+    "elu": nn.elu,
+}
+"""Name -> activation of hidden layers."""
+
+
 class Mlp(nn.Module):
     """Dense layers with an activation between them, ReLU by default; inputs are concatenated along the last axis."""
 
@@ -180,9 +190,14 @@ class RecurrentApplyFn(Protocol):
 
 
 def core(
-    input_size: int, hidden_sizes: Sequence[int], output_size: int, output_gain: float, memory_size: int = 0
+    input_size: int,
+    hidden_sizes: Sequence[int],
+    output_size: int,
+    output_gain: float,
+    memory_size: int = 0,
+    activation: str = "tanh",
 ) -> Core:
-    """Build tanh layers with orthogonal weights, as recommended for policy gradients (Andrychowicz 2020,
+    """Build layers with orthogonal weights, tanh by default, as recommended for policy gradients (Andrychowicz 2020,
     arXiv:2006.05990).
 
     Args:
@@ -192,6 +207,7 @@ def core(
       output_gain: gain of the last layer's orthogonal weights; the gain is sqrt(2) in hidden layers and 1 in the
         recurrent unit.
       memory_size: H, the width of a gated recurrent unit before the last layer; 0 omits the unit.
+      activation: of the hidden layers without a recurrent unit, a name of `ACTIVATIONS`.
 
     Raises:
       ValueError: a layer size is below 1, or `memory_size` is below 0.
@@ -206,7 +222,7 @@ def core(
         module: nn.Module = RecurrentMlp(tuple(hidden_sizes), memory_size, output_size)
         init = partial(_init_orthogonal, module, (memory_size, input_size), gains)
         return Core(init, partial(_apply_with_memory, module), memory_size)
-    module = Mlp(tuple(hidden_sizes), output_size, _ZEROS, _ZEROS, nn.tanh)
+    module = Mlp(tuple(hidden_sizes), output_size, _ZEROS, _ZEROS, ACTIVATIONS[activation])
     return Core(partial(_init_orthogonal, module, (input_size,), gains), partial(_apply_without_memory, module), 0)
 
 
@@ -422,7 +438,39 @@ def _init(module: nn.Module, input_sizes: tuple[int, ...], key: Key) -> PyTree:
 
 
 def _apply(module: nn.Module, params: PyTree, *inputs: Array | Observation) -> Array:
+    if _ACTIVATION in params:
+        module = module.clone(activation=partial(_chosen_activation, params[_ACTIVATION]))
+        params = {name: part for name, part in params.items() if name != _ACTIVATION}
     return jnp.asarray(module.apply(params, *map(input_vector, inputs)))
+
+
+_ACTIVATION = "activation"
+
+
+def activated(params: PyTree, hyper: object) -> PyTree:
+    """Parameters for a forward pass with the activation that a member's hyper-parameters choose.
+
+    Args:
+      params: parameters of any number of networks; other leaves are unchanged.
+      hyper: may have `activation` `[]`, a place in `ACTIVATIONS`; if not, the parameters are returned unchanged.
+    """
+    if not hasattr(hyper, _ACTIVATION):
+        return params
+    return jax.tree.map(partial(_activated, getattr(hyper, _ACTIVATION)), params, is_leaf=_is_network)
+
+
+def _activated(place: Array, params: PyTree) -> PyTree:
+    if isinstance(params, Encoded):
+        return params._replace(head=_activated(place, params.head))
+    return {**params, _ACTIVATION: place} if _is_network(params) else params
+
+
+def _chosen_activation(place: Array, values: Array) -> Array:
+    """The activation at a place, `[...]`; all are computed, unless the place is known when the program is traced."""
+    functions = [*ACTIVATIONS.values()]
+    if not isinstance(place, Tracer):
+        return functions[int(place)](values)
+    return jax.lax.select_n(place.astype(jnp.int32), *(function(values) for function in functions))
 
 
 def _twin_init(network: Network, key: Key) -> PyTree:

@@ -8,7 +8,7 @@ defaults are in `ppo_settings`.
 
 import math
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import chex
 import jax
@@ -42,6 +42,10 @@ class PpoParams(NamedTuple):
 
     policy: Policy
     critic: PyTree
+
+    def with_hyper(self, hyper: object) -> Self:
+        """The parameters with the activation that a member's hyper-parameters choose."""
+        return networks.activated(self, hyper)
 
 
 class PpoState(NamedTuple):
@@ -136,7 +140,8 @@ def policy_loss(policy: Policy, nets: ActorCritic, hyper: PpoHyper, rows: Rows) 
     Deviation: none.
     """
     observation, mask = rows.observation, rows.observation.action_mask
-    outputs = unroll(nets.policy, policy.network, memory_of(observation).policy[0], observation, rows.begins)
+    memory, network = memory_of(observation).policy[0], networks.activated(policy.network, hyper)
+    outputs = unroll(nets.policy, network, memory, observation, rows.begins)
     parameters = distribution(nets, policy, outputs, mask)
     log_prob, entropy = log_prob_and_entropy(nets, parameters, rows.action, mask)
     advantages = getattr(hyper, "advantages", None)
@@ -166,7 +171,7 @@ def critic_loss(
     `clip_epsilon`, as in the authors' code.
     """
     memory = memory_of(rows.observation).critic[0]
-    value = unroll(nets.critic, critic, memory, rows.observation, rows.begins)[..., 0]
+    value = unroll(nets.critic, networks.activated(critic, hyper), memory, rows.observation, rows.begins)[..., 0]
     error = (value - rows.target) ** 2
     chosen = getattr(hyper, "value_clipping", None)
     if config.clip_value or chosen is not None:
@@ -194,9 +199,8 @@ def explore(
     nets: ActorCritic, state: PpoState, hyper: PpoHyper, observation: Observation, key: Key
 ) -> tuple[PyTree, Array]:
     """Draw an action from the policy, `[A]` unbounded or `[]` int32; returns it with its log density `[]`."""
-    del hyper
     before, mask, policy = memory_of(observation), observation.action_mask, state.policy.params
-    memory, outputs = nets.policy.apply(policy.network, before.policy, observation)
+    memory, outputs = nets.policy.apply(networks.activated(policy.network, hyper), before.policy, observation)
     parameters = distribution(nets, policy, outputs, mask)
     if nets.spec.discrete:
         action = jax.random.categorical(key, parameters).astype(jnp.int32)
@@ -281,7 +285,8 @@ def prepare_rows(
         deviation = jnp.sqrt(statistics.squares[0] / jnp.maximum(statistics.count, 1.0) + 1e-8)
         reward = jnp.clip(reward / deviation, -REWARD_LIMIT, REWARD_LIMIT)
         state = state._replace(discounted=statistics)
-    value, next_value = (_value(nets, state.critic.params, o) for o in (batch.observation, batch.next_observation))
+    critic = networks.activated(state.critic.params, hyper)
+    value, next_value = (_value(nets, critic, o) for o in (batch.observation, batch.next_observation))
     weights = hyper.discount, hyper.gae_lambda
     advantage = returns.gae(reward, batch.terminated, extras.ended, value, next_value, *weights)
     begins = jnp.concatenate([jnp.zeros_like(extras.ended[:1]), extras.ended[:-1]])
@@ -334,14 +339,18 @@ def ppo(
         )
     memory_size = config.memory_size if config.recurrent else 0
     read = reader(spec, config.encoder, encoder)
-    build = partial(networks.core, read.size, config.hidden_sizes, memory_size=memory_size)
+    build = partial(
+        networks.core, read.size, config.hidden_sizes, memory_size=memory_size, activation=config.hidden_activation
+    )
     nets = ActorCritic(
         policy=read.network(build(output_size=spec.action_size, output_gain=0.01)),
         critic=read.network(build(output_size=1, output_gain=1.0)),
         spec=spec,
     )
     passes = resolve_defaults(config, spec)
-    optional = optional_space(max(passes.actor_epochs, passes.critic_epochs))
+    has_choice = not config.recurrent and spec.team is None
+    activation = config.hidden_activation if has_choice else None
+    optional = optional_space(max(passes.actor_epochs, passes.critic_epochs), activation)
     return OnPolicyAgent(
         init=partial(init, nets, config),
         start=start,

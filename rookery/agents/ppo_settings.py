@@ -6,9 +6,9 @@ The best defaults differ between continuous actions, discrete actions and teams:
 import collections
 import math
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from rookery import distributions, gradients, hyperparams
+from rookery import distributions, gradients, hyperparams, networks
 from rookery.agents.encoders import EncoderName
 from rookery.agents.minibatch import EPSILON
 from rookery.envs.base import EnvSpec
@@ -27,6 +27,8 @@ class PpoConfig:
 
     hidden_sizes: Annotated[tuple[int, ...], Within(1)] = (64, 64)
     """Widths of the hidden layers of the policy and of the critic."""
+    hidden_activation: Literal["tanh", "relu", "silu", "elu"] = "tanh"
+    """Activation of the hidden layers; with a memory it is tanh."""
     actor_epochs: Annotated[int | None, Within(1)] = None
     """Epochs over each rollout that train the policy; by default 10 for continuous actions, 4 for discrete actions, and
     4 in a team."""
@@ -94,10 +96,19 @@ class PpoOptional(NamedTuple):
 SPACE = hyperparams.declared(PpoHyper)
 
 
-def optional_space(epochs: int) -> hyperparams.Space:
-    """The hyper-parameters that a member has if they are chosen, for updates of at most so many epochs."""
+def optional_space(epochs: int, activation: str | None = None) -> hyperparams.Space:
+    """The hyper-parameters that a member has if they are chosen.
+
+    Args:
+      epochs: the largest number in an update.
+      activation: of the hidden layers by default; None if all members have the same.
+    """
     adam = gradients.ADAM._replace(defaults=gradients.AdamHyper(adam_epsilon=EPSILON))
     space = hyperparams.join(hyperparams.declared(PpoOptional), adam)
+    if activation is not None:
+        field = Field("activation of the hidden layers", Choice(*networks.ACTIVATIONS), evolves=False)
+        default = collections.namedtuple("Activation", ["activation"])(float([*networks.ACTIVATIONS].index(activation)))
+        space = hyperparams.join(space, hyperparams.space(default, {}, {"activation": field}))
     if epochs == 1:
         return space
     most = "use larger actor_epochs and critic_epochs"
@@ -120,7 +131,7 @@ CONTINUOUS = PpoDefaults(
     minibatches=32,
     normalize_observations=True,
     space=hyperparams.choose(
-        SPACE._replace(defaults=PpoHyper(actor_lr=3e-4, critic_lr=3e-4), optional=optional_space(10)),
+        SPACE._replace(defaults=PpoHyper(actor_lr=3e-4, critic_lr=3e-4), optional=optional_space(10, "tanh")),
         entropy_coefficient=0.0,
     ),
 )
@@ -134,7 +145,7 @@ DISCRETE = PpoDefaults(
     epochs=4,
     minibatches=16,
     normalize_observations=True,
-    space=SPACE._replace(defaults=PpoHyper(actor_lr=1e-3, critic_lr=1e-3), optional=optional_space(4)),
+    space=SPACE._replace(defaults=PpoHyper(actor_lr=1e-3, critic_lr=1e-3), optional=optional_space(4, "tanh")),
 )
 """Defaults of CleanRL's `ppo.py` (Huang 2022, JMLR 23): 4 epochs, minibatches of 128 steps, entropy bonus 0.01.
 

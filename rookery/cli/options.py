@@ -188,7 +188,7 @@ def _hint(field: Field) -> Any:
     """The type of the choices for a hyper-parameter."""
     if field.names:
         one = Literal[field.names]
-        return one | Literal["fixed", "evolve"] | tuple[one, ...]
+        return tuple[one, ...] | one | Literal["fixed", "evolve"]
     return Chosen if isinstance(field.domain, type) else _Evolving
 
 

@@ -182,6 +182,7 @@ def _parameter(option: Option, group: Group, default: object) -> inspect.Paramet
         show_choices=False,
         converter=lambda _, tokens: _value(option.hint, tokens),
         allow_repeating="tuple" not in str(option.hint),
+        n_tokens=-1 if any(... in typing.get_args(one) for one in typing.get_args(option.hint)) else None,
         show_default=False,
     )
     kind = inspect.Parameter.KEYWORD_ONLY if is_flag else inspect.Parameter.POSITIONAL_ONLY

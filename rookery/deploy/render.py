@@ -173,7 +173,7 @@ def roll_out(
 
     def advance(carry: tuple[EnvState, Observation], key: Key) -> tuple[tuple[EnvState, Observation], Trajectory]:
         state, observation = carry
-        action = act(actor.params, rollout.normalize_features(actor.normalizer, observation))
+        action = act(rollout.forward_params(actor), rollout.normalize_features(actor.normalizer, observation))
         state, step = environment.step(state, action, key)
         over, truncated = step.over, jnp.any(step.truncated)
         return (state, step.observation), Trajectory(extract(state), step.reward, over, truncated, step.broken)

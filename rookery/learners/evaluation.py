@@ -30,6 +30,7 @@ from rookery.learners.episode_loop import EpisodeLoop, run_episodes
 from rookery.learners.rollout import (
     EnvBatchState,
     advance,
+    forward_params,
     load_genotype,
     normalize_features,
     space_with_parameters,
@@ -395,6 +396,6 @@ def act_once(
     physics, nor spoils the returns of its team.
     """
     observation = normalize_features(genotype.normalizer, env_batch.observation)
-    action = jax.vmap(evaluator.act, in_axes=(None, 0))(genotype.params, observation)
+    action = jax.vmap(evaluator.act, in_axes=(None, 0))(forward_params(genotype), observation)
     taken = jax.tree.map(lambda leaf: jnp.where(jnp.isfinite(leaf), leaf, jnp.zeros_like(leaf)), action)
     return *advance(evaluator.environment, env_batch, taken, key), action

@@ -263,7 +263,14 @@ def act(actor: Actor[ParamsT], genotype: Genotype[ParamsT, Any], observation: Ob
       (2,)
     """
     observation = observation if isinstance(observation, Observation) else Observation(observation)
-    return actor.act(genotype.params, normalize_features(genotype.normalizer, observation))
+    return actor.act(forward_params(genotype), normalize_features(genotype.normalizer, observation))
+
+
+def forward_params(genotype: Genotype) -> PyTree:
+    """The parameters with which a genotype acts: those of an agent whose networks depend on its hyper-parameters have
+    a method for that, such as `PpoParams.with_hyper`."""
+    with_hyper = getattr(genotype.params, "with_hyper", None)
+    return genotype.params if with_hyper is None else with_hyper(genotype.hyper)
 
 
 def normalize_features(normalizer: normalize.RunningStatistics | None, observation: Observation) -> Observation:

@@ -11,9 +11,10 @@ import optax
 import pytest
 
 import rookery
-from rookery import gradients, hyperparams, trees
+from rookery import gradients, hyperparams, networks, trees
 from rookery.agents.ppo import surrogate
 from rookery.hyperparams import choose
+from rookery.types import Genotype, Observation
 from tests.agents.common import BATCH, SKILLED, SPEC, numbers, transitions
 from tests.agents.proximal import SMALL
 from tests.learners.rollouts import PARTIAL, rollout
@@ -75,6 +76,7 @@ def test_sac_updates_its_policy_after_the_delay() -> None:
     [
         ({"epochs": 2}, {"actor_epochs": 2, "critic_epochs": 2}),
         ({"value_clipping": "on"}, {"clip_value": True}),
+        ({"activation": "silu"}, {"hidden_activation": "silu"}),
         ({"epochs": 3, "advantages": "normalized", "value_clipping": "off", "weight_decay": 0.0}, {}),
     ],
 )
@@ -95,6 +97,34 @@ def test_plain_advantages_are_not_normalised() -> None:
         flag = None if plain is None else jnp.asarray(plain)
         objective, _ = surrogate(log_prob, log_prob, advantage, counts, jnp.float32(0.2), flag)
         assert float(objective) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", networks.ACTIVATIONS)
+def test_members_act_with_their_activations(name: str) -> None:
+    """Explored, evaluated and recorded actions are those of a network with this activation."""
+    place = list(networks.ACTIVATIONS).index(name)
+    evolving, fixed = rookery.ppo(PARTIAL, SMALL()), rookery.ppo(PARTIAL, SMALL(hidden_activation=name))
+    params = evolving.init(jax.random.key(0))
+    observation = Observation(jax.random.normal(jax.random.key(1), (PARTIAL.observation_size,)))
+    expected = rookery.act(fixed, Genotype(params, (), None), observation)
+    hyper = hyperparams.defaults(choose(evolving.space, activation=name))
+    acts = [partial(rookery.act, evolving), jax.jit(partial(rookery.act, evolving))]
+    for act in acts:
+        np.testing.assert_allclose(act(Genotype(params, hyper, None), observation), expected, rtol=1e-6)
+    key, state = jax.random.key(2), evolving.start(params)
+    explored = evolving.explore(state, hyper, observation, key)
+    same = fixed.explore(state, hyperparams.defaults(fixed.space), observation, key)
+    np.testing.assert_allclose(numbers(explored), numbers(same), rtol=1e-6)
+    assert float(hyper.activation) == place
+    names = choose(evolving.space, activation="evolve").domains["activation"]
+    assert names == hyperparams.Choice(*networks.ACTIVATIONS)
+
+
+def test_which_agents_have_an_activation() -> None:
+    memory, team = (rookery.ppo(PARTIAL, SMALL(recurrent=True)), rookery.ppo(rookery.make("pursuit_continuous").spec))
+    for agent in (memory, team):
+        with pytest.raises(ValueError, match="no hyper-parameter here named 'activation'"):
+            choose(agent.space, activation="relu")
 
 
 def test_a_wrapper_passes_the_optional_ones_of_its_agent() -> None:

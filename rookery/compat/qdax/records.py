@@ -171,9 +171,8 @@ class ReplayBuffer(Record):
           ValueError: the buffer is empty; not checked for traced buffers, whose transitions are then 0.
         """
         size = self.current_size
-        check(
-            isinstance(size, Tracer) or (np.asarray(size) > 0).all(), "the replay buffer is empty; insert transitions."
-        )
+        is_filled = isinstance(size, Tracer) or bool(np.asarray(size).all())
+        check(is_filled, "the replay buffer is empty; insert transitions.")
         return buffers.take(self.state, buffers.draw(self.state, typed_key(key), (sample_size,)))
 
     def functions(self) -> buffers.Buffer:
