@@ -50,6 +50,8 @@ agents/smerl.py | agents/test_smerl.py
 agents/multi_agent.py | agents/test_multi_agent.py
     agents-reversed | AGENTS, 0), batch) | AGENTS, 0)[::-1], batch)
     agents-one-key | count), observation, jax.random.split(key, count) | count), observation, jnp.stack([key] * count)
+learners/n_step.py | learners/test_n_step.py
+    return-beyond-the-end | follows[1:] & ~place.ended[:-1] | follows[1:]
 buffers.py | test_buffers.py
     ring-position | position + added) % cap | position + added + 1) % cap
     unwritten-rows | jnp.maximum(state.size, 1) | _capacity(state)
@@ -100,6 +102,8 @@ populations/pb2.py | populations/test_pb2.py::TestProposals
 populations/ratings.py | populations/test_ratings.py
     rating-sign | None] > value | None] < value
 hyperparams.py | test_hyperparams.py
+    whole-number-stays | jnp.ceil(jnp.abs(step)) | jnp.floor(jnp.abs(step))
+    same-name-again | 1.0 + jnp.minimum(jnp.floor(others | jnp.minimum(jnp.floor(others
     fields-one-key | split(jax.random.fold_in(key, index), 3) | split(key, 3)
 qd/repertoire.py | qd/test_repertoire.py
     worse-replaces | fitnesses > incumbent | fitnesses != incumbent
