@@ -26,7 +26,8 @@ def begin_as(program: Program[ProgramStateT], learner: Learner, start: Genotype)
       The program with the changed initial state.
 
     Raises:
-      ValueError: the genotype belongs to another agent, or to a task with other observations.
+      ValueError: the genotype belongs to another agent, or to a task with other observations; or only one of both has
+        a width or an activation among its hyper-parameters.
 
     Example:
       >>> env = rookery.make("point_room")
@@ -42,6 +43,10 @@ def begin_as(program: Program[ProgramStateT], learner: Learner, start: Genotype)
         raise ValueError(
             f"members that start from a genotype have the width of its networks; leave {widths.NAME} out of the space."
         )
+    has_choice, had_choice = (hasattr(hyper, "activation") for hyper in (state.members.hyper, start.hyper))
+    if has_choice != had_choice:
+        remedy = "leave it out of the space" if has_choice else "choose it in the space, as the run that trained it did"
+        raise ValueError(f"members that start from a genotype have the activation of its networks; {remedy}.")
     begun = change_init(program, partial(_begin_as, learner, start))
     return begun._replace(settings={**program.settings, "begins": "as a genotype"})
 
@@ -51,7 +56,10 @@ def _begin_as(learner: Learner, start: Genotype, state: ProgramStateT) -> Progra
 
 
 def _load_genotype(learner: Learner, member: Member, start: Genotype) -> Member:
-    return learner.load_genotype(member, start._replace(hyper=member.hyper))
+    hyper = member.hyper
+    if hasattr(hyper, "activation"):
+        hyper = hyper._replace(activation=start.hyper.activation)
+    return learner.load_genotype(member, start._replace(hyper=hyper))
 
 
 def check_compatible(expected: Genotype, given: Genotype) -> None:

@@ -100,14 +100,14 @@ def test_plain_advantages_are_not_normalised() -> None:
 
 
 @pytest.mark.parametrize("name", networks.ACTIVATIONS)
-def test_members_act_with_their_activations(name: str) -> None:
+def test_members_act_with_their_activations(name: Any) -> None:
     """Explored, evaluated and recorded actions are those of a network with this activation."""
     place = list(networks.ACTIVATIONS).index(name)
     evolving, fixed = rookery.ppo(PARTIAL, SMALL()), rookery.ppo(PARTIAL, SMALL(hidden_activation=name))
     params = evolving.init(jax.random.key(0))
     observation = Observation(jax.random.normal(jax.random.key(1), (PARTIAL.observation_size,)))
     expected = rookery.act(fixed, Genotype(params, (), None), observation)
-    hyper = hyperparams.defaults(choose(evolving.space, activation=name))
+    hyper: Any = hyperparams.defaults(choose(evolving.space, activation=name))
     acts = [partial(rookery.act, evolving), jax.jit(partial(rookery.act, evolving))]
     for act in acts:
         np.testing.assert_allclose(act(Genotype(params, hyper, None), observation), expected, rtol=1e-6)
@@ -125,6 +125,27 @@ def test_which_agents_have_an_activation() -> None:
     for agent in (memory, team):
         with pytest.raises(ValueError, match="no hyper-parameter here named 'activation'"):
             choose(agent.space, activation="relu")
+
+
+def test_members_that_start_from_a_genotype_keep_its_activation() -> None:
+    env = rookery.make("point_room")
+    learner = rookery.on_policy(
+        rookery.ppo(env.spec, hidden_sizes=(4,), minibatches=2), env, num_envs=2, rollout_length=8
+    )
+    plain, evolving = learner.space, choose(learner.space, activation=("tanh", "relu"), actor_lr="evolve")
+    bank = learner.start_states(jax.random.key(0))
+    made = {}
+    for name, space in {"plain": plain, "relu": choose(learner.space, activation="relu")}.items():
+        member = learner.init(jax.random.key(1), hyperparams.defaults(space), bank)
+        made[name] = rookery.genotype(member)
+    program = rookery.pbt(learner, evolving, population_size=4)
+    begun: Any = rookery.populations.begin_as(program, learner, made["relu"]).init(jax.random.key(2))
+    assert np.asarray(begun.members.hyper.activation).tolist() == [1.0] * 4
+    assert len(np.unique(begun.members.hyper.actor_lr)) == 4
+    with pytest.raises(ValueError, match="activation of its networks; leave it out of the space"):
+        rookery.populations.begin_as(program, learner, made["plain"])
+    with pytest.raises(ValueError, match="activation of its networks; choose it in the space"):
+        rookery.populations.begin_as(rookery.pbt(learner, population_size=4), learner, made["relu"])
 
 
 def test_a_wrapper_passes_the_optional_ones_of_its_agent() -> None:
