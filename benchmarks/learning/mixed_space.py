@@ -72,7 +72,7 @@ def generation(method: str, population: Population, inputs: tuple[Array, Key]) -
     rise = gain(hyper, number)
     score = population.score + rise + NOISE * jax.random.normal(noise_key, (MEMBERS,))
     near = (hyper.layer == RIGHT) & (jnp.abs(hyper.delay - best_delay(number)) <= 2.0)
-    is_named = jnp.mean((hyper.layer == RIGHT).astype(jnp.float32)) > 0.5
+    is_named = jnp.mean(jnp.asarray(hyper.layer == RIGHT, jnp.float32)) > 0.5
     is_found = is_named & (jnp.abs(jnp.median(hyper.delay) - best_delay(number)) <= 2.0)
     seen = {"found": is_found, "right": jnp.mean(near.astype(jnp.float32))}
     if method == "random":
