@@ -356,6 +356,11 @@ def join(first: Space, second: Space, names: Sequence[str] | None = None) -> Spa
     )._replace(optional=first.optional)
 
 
+def with_optional(space: Space[HyperT], more: Space[Any]) -> Space[HyperT]:
+    """Return the space with further optional fields."""
+    return space._replace(optional=join(space.optional, more) if space.optional else more)
+
+
 @functools.cache
 def _joined_type(names: tuple[str, ...]) -> Any:
     """Cached, so that two joins of the same fields give pytrees of equal structure."""

@@ -213,15 +213,20 @@ def _check_hyper(case: _Case, learn: Callable[[Hyper], PyTree], final: PyTree, r
         space = hyperparams.choose(space, **{name: defaults[name] for name in space.optional.fields})
         hyper = hyperparams.defaults(space)
         final = learn(hyper)
-    large = {name: isinstance(domain, hyperparams.LogUniform) for name, domain in space.domains.items()}  # rates
-    bounds = {name: domain.high if large[name] else domain.low for name, domain in space.domains.items()}
+    # Large steps in narrow ranges, for what has no effect on small steps.
+    bounds = {
+        name: domain.high if isinstance(domain, hyperparams.LogUniform) else domain.low
+        for name, domain in space.domains.items()
+    }
     fastest = hyper._replace(**{name: jnp.float32(bound) for name, bound in bounds.items()})
+    cases = (hyper, final), (fastest, learn(fastest))
     for name in space.fields or space.domains:
         others = [{name: jnp.float32(value)} for value in hyperparams.other_values(space, name)]
-        alike = [trees.same_numbers(learn(hyper._replace(**other)), final) for other in others]
-        if all(alike) or (any(alike) and name in hyperparams.choices_of(space)):  # perhaps steps are too small for it
-            alike = [trees.same_numbers(learn(fastest._replace(**other)), learn(fastest)) for other in others]
-        if all(alike) or (any(alike) and name in hyperparams.choices_of(space)):
+        is_wrong = any if name in hyperparams.choices_of(space) else all
+        if all(
+            is_wrong([trees.same_numbers(learn(before._replace(**other)), result) for other in others])
+            for before, result in cases
+        ):
             report(
                 f"the hyper-parameter {name} changes neither {_UPDATES} updates nor an exploratory action; read it "
                 "from hyper, not from the config."

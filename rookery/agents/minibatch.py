@@ -112,31 +112,27 @@ def train_both(
       The training states, and metrics `[]`: those of the losses, averaged over the minibatches (for the policy, over
       the epochs before it stopped), and actor_epochs, the number of epochs that trained the policy.
     """
-    run, before = partial(guarded_epoch, specs[0], kl_threshold), (states[0], jnp.asarray(False))
-    (policy, _), (applied, of_policy) = jax.lax.scan(_counted(run, epochs), before, _numbered(shuffled[0], epochs))
-    run, mean = partial(epoch, specs[1]), jnp.mean
-    critic, of_critic = jax.lax.scan(_counted(run, epochs), states[1], _numbered(shuffled[1], epochs))
+    policy_epoch, begun = partial(guarded_epoch, specs[0], kl_threshold), (states[0], jnp.asarray(False))
+    (policy, _), (applied, of_policy) = _run_epochs(policy_epoch, begun, shuffled[0], epochs)
+    critic, of_critic = _run_epochs(partial(epoch, specs[1]), states[1], shuffled[1], epochs)
+    mean = jnp.mean
     if epochs is not None:
         applied &= jnp.arange(len(applied)) < epochs
-        counts = jnp.arange(len(jax.tree.leaves(of_critic)[0])) < epochs
-        mean = partial(normalize.mean_of, counts)
+        mean = partial(normalize.mean_of, jnp.arange(len(jax.tree.leaves(of_critic)[0])) < epochs)
     metrics = {**jax.tree.map(partial(normalize.mean_of, applied), of_policy), **jax.tree.map(mean, of_critic)}
     return (policy, critic), {**metrics, "actor_epochs": jnp.sum(applied.astype(jnp.float32))}
 
 
-def _numbered(shuffled: PyTree, epochs: Array | None) -> PyTree:
-    """The indices of all epochs, with their numbers if not all count."""
-    return shuffled if epochs is None else (jnp.arange(len(jax.tree.leaves(shuffled)[0])), shuffled)
-
-
-def _counted(run: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]], epochs: Array | None) -> Callable:
-    """An epoch of `_numbered` indices, which changes nothing if it does not count."""
+def _run_epochs(
+    run: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]], before: PyTree, shuffled: PyTree, epochs: Array | None
+) -> tuple[PyTree, PyTree]:
+    """Run an epoch for each row of the indices; those that do not count change nothing, but have results too."""
     if epochs is None:
-        return run
+        return jax.lax.scan(run, before, shuffled)
 
-    def counted(before: PyTree, numbered: tuple[Array, PyTree]) -> tuple[PyTree, PyTree]:
-        number, shuffled = numbered
-        after, result = run(before, shuffled)
-        return trees.where(number < epochs, after, before), result
+    def counted(state: PyTree, numbered: tuple[Array, PyTree]) -> tuple[PyTree, PyTree]:
+        number, indices = numbered
+        after, result = run(state, indices)
+        return trees.where(number < epochs, after, state), result
 
-    return counted
+    return jax.lax.scan(counted, before, (jnp.arange(len(jax.tree.leaves(shuffled)[0])), shuffled))

@@ -135,7 +135,7 @@ def bind_learner(
     environment, width = evaluator.environment, widths.space(agent)
     space = space_with_parameters(agent.space, environment)
     if width is not None:
-        space = space._replace(optional=hyperparams.join(space.optional, width) if space.optional else width)
+        space = hyperparams.with_optional(space, width)
     return Learner(
         **evaluation_of(evaluator),
         init=init if width is None else partial(widths.narrow_init, agent, init),

@@ -51,8 +51,7 @@ def with_space(agent: OffPolicyAgent) -> OffPolicyAgent:
     space = agent.space
     if agent.intrinsic_reward or not hasattr(space.defaults, "discount") or hasattr(space.defaults, "n_step"):
         return agent
-    optional = hyperparams.join(space.optional, SPACE) if space.optional else SPACE
-    return agent._replace(space=space._replace(optional=optional))
+    return agent._replace(space=hyperparams.with_optional(space, SPACE))
 
 
 def is_chosen(hyper: Hyper) -> bool:

@@ -200,8 +200,7 @@ def space_with_parameters(space: Space[HyperT], environment: Environment) -> Spa
     kind = collections.namedtuple("Parameters", [PREFIX + name for name in parameters.defaults._fields])
     domains = {PREFIX + name: domain for name, domain in parameters.domains.items()}
     fields = {PREFIX + name: field for name, field in parameters.fields.items()}
-    own = hyperparams.space(kind(*parameters.defaults), domains, fields)
-    return space._replace(optional=hyperparams.join(space.optional, own) if space.optional else own)
+    return hyperparams.with_optional(space, hyperparams.space(kind(*parameters.defaults), domains, fields))
 
 
 class _Bindings(Protocol):
