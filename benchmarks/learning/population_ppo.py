@@ -16,7 +16,9 @@ where PBT is not better.
 """
 
 import argparse
+import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,9 +56,11 @@ class Budget(NamedTuple):
 
 
 BUDGET = Budget(num_envs=16, rollout_length=64, updates=4, generations=100, epochs=4, minibatches=4)
-STEPS = BUDGET.num_envs * BUDGET.rollout_length * BUDGET.updates
-"""Environment steps of a member in a generation."""
 BUDGETS = dict.fromkeys(("hopper", "walker2d", "pursuit_continuous", "Pendulum-v1"), BUDGET)
+BUDGETS |= {
+    "CartPole-v1": BUDGET._replace(updates=1, generations=60),
+    "Breakout-MinAtar": BUDGET._replace(updates=2, generations=60),
+}
 CONTENDERS: Mapping[str, PbtConfig | bool] = {
     "defaults": False,  # independent members, hyper-parameters not drawn
     "random search": True,
@@ -65,14 +69,18 @@ CONTENDERS: Mapping[str, PbtConfig | bool] = {
     "MF-PBT": PbtConfig(exploit="multi-frequency", frequencies=FREQUENCIES),
 }
 REMEDIES: Mapping[str, PbtConfig] = {
-    "PBT, every 5 generations": PbtConfig(exploit_interval=5 * STEPS),
-    "PBT, every 10 generations": PbtConfig(exploit_interval=10 * STEPS),
+    "PBT, every 5 generations": PbtConfig(),
+    "PBT, every 10 generations": PbtConfig(),
+    "PBT, automatic": PbtConfig(exploit_interval="auto"),
+    "PBT, every 5 generations, choices": PbtConfig(),
     "PBT, mean of 3 evaluations": PbtConfig(smooth=3),
     "PBT, factors 0.5 and 2": PbtConfig(perturb_factors=(0.5, 2.0)),
     "PBT, no resampling": PbtConfig(resample_probability=0.0),
-    "PBT, every 5 generations, rates fall": PbtConfig(exploit_interval=5 * STEPS),
+    "PBT, every 5 generations, rates fall": PbtConfig(),
     "MF-PBT, rates fall": PbtConfig(exploit="multi-frequency", frequencies=FREQUENCIES),
 }
+CHOICES = {name: "evolve" for name in ("activation", "advantages", "epochs", "value_clipping")}
+"""What evolves in addition to the default space where the contender's name says choices."""
 RATES_FALL = ("PBT, every 5 generations, rates fall", "MF-PBT, rates fall")
 """Remedies whose learning rates fall to 0 over the run, too."""
 ALL, REFERENCES = (*CONTENDERS, *REMEDIES), ("defaults", "random search", "PBT")
@@ -110,6 +118,10 @@ def main() -> None:
 def config_of(env: str, contender: str, budget: Budget) -> RunSpec:
     """Configuration of the run, as the command line would create it with these settings."""
     choice = {**CONTENDERS, **REMEDIES}[contender]
+    interval = re.search(r"every (\d+) generations", contender)
+    if interval and isinstance(choice, PbtConfig):
+        steps = budget.num_envs * budget.rollout_length * budget.updates
+        choice = dataclasses.replace(choice, exploit_interval=int(interval[1]) * steps)
     parts: dict[str, Any] = {"draw_hyper": choice} if isinstance(choice, bool) else {"pbt": choice}
     team = "i" if env in FITNESS else ""
     kind = f"{team}ppo" if isinstance(choice, bool) else f"pbt-{team}ppo"
@@ -127,7 +139,10 @@ def config_of(env: str, contender: str, budget: Budget) -> RunSpec:
         critic_epochs=budget.epochs,
         minibatches=budget.minibatches,
         anneal_updates=anneal,
+        encoder="none",  # the images of MinAtar as vectors
     )
+    if "choices" in contender:
+        parts["space"] = CHOICES
     parts |= {"environment": EnvironmentConfig(env=env), "learner": learner, "agent": agent}
     return configure(kind, population=POPULATION, **parts)
 
