@@ -43,6 +43,7 @@ from rookery.envs.suites.playground.adapter import from_playground
 from rookery.envs.wrappers.skills import skills
 from rookery.hyperparams import choose
 from rookery.learners.base import Learner, genotype
+from rookery.learners.evolution import evolution_strategy
 from rookery.learners.off_policy import off_policy
 from rookery.learners.on_policy import on_policy
 from rookery.learners.rollout import act
@@ -72,6 +73,7 @@ __all__ = [
     "deploy",
     "diayn",
     "envs",
+    "evolution_strategy",
     "experiments",
     "export",
     "from_brax",

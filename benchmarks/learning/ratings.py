@@ -30,7 +30,7 @@ import numpy as np
 
 import rookery
 from benchmarks import harness
-from rookery.learners.episodes import with_episodes
+from rookery.learners.evaluation import with_episodes
 from rookery.populations.ratings import cross_play, played, rating_of
 from rookery.populations.sharding import ONE_DEVICE
 from rookery.report import statistics

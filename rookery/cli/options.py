@@ -174,11 +174,11 @@ def _options_of_space(row: AgentRow, with_width: bool) -> Iterator[Option]:
     for name, entry in optional.fields.items():
         text = f"{entry.meaning}, {entry.range}; by default it {_default(optional, name)}."
         yield Option(parameter_flag(name), ("space", name), _hint(entry), "space", text)
-    if not row.is_on_policy and not row.wrapper.has_skills:
+    if row.is_off_policy and not row.wrapper.has_skills:
         steps = n_step.SPACE.fields["n_step"]
         text = f"{steps.meaning}, {steps.range}; by default it is 1."
         yield Option(parameter_flag("n_step"), ("space", "n_step"), _Evolving, "space", text)
-    if with_width and not row.wrapper.has_skills and not row.wrapper.is_team:
+    if with_width and not (row.wrapper.has_skills or row.wrapper.is_team or row.is_evolved):
         width = widths.field()
         text = f"{width.meaning} (at least {width.low:g}; default: all)."
         yield Option(parameter_flag(widths.NAME), ("space", widths.NAME), Chosen, "space", text)

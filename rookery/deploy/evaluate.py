@@ -19,7 +19,7 @@ from rookery.experiments import warm_start
 from rookery.experiments.warm_start import RestoredRun
 from rookery.factories import MEASURE, RETURN, check_counts, suggestion
 from rookery.learners.base import Bank, Learner, genotype
-from rookery.learners.episodes import with_episodes
+from rookery.learners.evaluation import with_episodes
 from rookery.learners.goals import check_goals, reach_goals
 from rookery.populations.base import Program, ProgramState, member_keys
 from rookery.populations.rebuild import rebuild

@@ -18,9 +18,12 @@ from rookery.agents.td3 import SPACE as TD3_SPACE
 from rookery.agents.td3 import Td3Config, td3
 from rookery.envs.base import Environment, EnvSpec
 from rookery.hyperparams import Space
+from rookery.learners.evolution import SPACE as ES_SPACE
+from rookery.learners.evolution import EvolutionConfig, Policy
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.populations.config import PbtConfig
+from rookery.qd.scoring import PolicyConfig, policy
 from rookery.training.config import RunConfig
 
 
@@ -43,8 +46,8 @@ class Wrapper(NamedTuple):
     """Papers, besides that of the agent."""
     settings: Any = Unwrapped()
     """A frozen dataclass with the defaults of its settings."""
-    on_policy: bool | None = None
-    """The sort of agents that it wraps; None for both."""
+    learner: type = object
+    """Type of the learner's settings of the agents that it wraps, such as `OnPolicyConfig`."""
     space: "Callable[[AgentRow], Space]" = lambda row: row.space
     """Default search space of the wrapped agent."""
     environment: Callable[[Environment, Any], Environment] = lambda environment, _: environment
@@ -76,11 +79,11 @@ class AgentRow(NamedTuple):
     source: str
     config: type[Any]
     """Frozen dataclass of the static settings, with a default for each."""
-    make: Callable[[EnvSpec, Any], Agent]
+    make: Callable[[EnvSpec, Any], Agent | Policy]
     space: Space
     """Default search space; with discrete actions, where it depends on the actions."""
-    learner: OffPolicyConfig | OnPolicyConfig
-    """Default settings of the learner, whose type says whether the agent learns on-policy."""
+    learner: OffPolicyConfig | OnPolicyConfig | EvolutionConfig
+    """Default settings of the learner, whose type says how the agent learns."""
     continuous_space: Space | None = None
     """Default search space with continuous actions, where it differs."""
     team_space: Space | None = None
@@ -98,9 +101,14 @@ class AgentRow(NamedTuple):
     wrapper: Wrapper = Wrapper()
 
     @property
-    def is_on_policy(self) -> bool:
-        """Whether the agent learns on-policy."""
-        return isinstance(self.learner, OnPolicyConfig)
+    def is_off_policy(self) -> bool:
+        """Whether the agent learns from stored transitions."""
+        return isinstance(self.learner, OffPolicyConfig)
+
+    @property
+    def is_evolved(self) -> bool:
+        """Whether the agent is a policy that learns from whole episodes."""
+        return isinstance(self.learner, EvolutionConfig)
 
     @property
     def default_space(self) -> Space:
@@ -181,6 +189,17 @@ AGENTS: dict[str, AgentRow] = {
             ),
             defaults={"run": RunConfig(best_by="best_fitness")},
         ),
+        AgentRow(
+            name="es",
+            title="evolution strategy",
+            short_title="ES",
+            source="Salimans 2017 (arXiv:1703.03864)",
+            config=PolicyConfig,
+            make=policy,
+            space=ES_SPACE,
+            learner=EvolutionConfig(),
+            defaults={"run": RunConfig(generations=200, best_by="best_fitness")},
+        ),
     )
 }
 """Name on the command line -> agent."""
@@ -190,4 +209,4 @@ def rows(wrappers: Mapping[str, Wrapper]) -> Iterator[AgentRow]:
     """All agents, then each wrapper around all that it can be put around."""
     yield from AGENTS.values()
     for one in wrappers.values():
-        yield from (row.wrapped(one) for row in AGENTS.values() if one.on_policy in (None, row.is_on_policy))
+        yield from (row.wrapped(one) for row in AGENTS.values() if isinstance(row.learner, one.learner))

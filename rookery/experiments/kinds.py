@@ -14,6 +14,7 @@ from rookery.experiments.spec import Kind, RunSpec
 from rookery.experiments.wrappers import WRAPPERS
 from rookery.factories import POSITIVE, RAISED, SettingError, place_of, unknown_name
 from rookery.hyperparams import Choice, Chosen, Space, describe
+from rookery.learners.evolution import EvolutionConfig
 
 PLUGINS = "rookery.kinds"
 """Group of the entry points of installed packages that add agents and methods: functions without arguments, which add a
@@ -88,8 +89,8 @@ def with_steps(spec: RunSpec, usual: RunSpec, steps: float | None) -> RunSpec:
     """
     if steps is None:
         return spec
-    if spec.learner is None:
-        problem = f"is for kinds with training agents, not for {spec.kind.name}"
+    if spec.learner is None or isinstance(spec.learner, EvolutionConfig):
+        problem = f"is for kinds whose members train a known number of steps, not for {spec.kind.name}"
         raise SettingError("steps", None, problem, "give {generations}")
     if not math.isfinite(steps) or float(steps) not in POSITIVE:
         raise SettingError("steps", float(steps), f"must be {POSITIVE}")

@@ -34,6 +34,7 @@ from rookery.features import has_image
 from rookery.hyperparams import Space
 from rookery.learners import widths
 from rookery.learners.base import EvaluationConfig, Learner
+from rookery.learners.evolution import Policy, evolution_strategy
 from rookery.learners.off_policy import BUFFER_SIZE, OffPolicyConfig, off_policy
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.learners.rollout import PREFIX
@@ -82,17 +83,21 @@ def learner_of(
     """The run with its open defaults filled in, the learner of one member, and the search space; see `Method.build`."""
     assert spec.learner is not None
     row, environment = row_of(spec), environment_of(spec.environment, spec.learner.objective)
-    if not row.is_on_policy:
+    if not isinstance(spec.learner, OnPolicyConfig):
         check_alone(environment.spec)
     environment = row.wrapper.environment(environment, spec.wrapper)
-    if row.is_on_policy:
+    if isinstance(spec.learner, OnPolicyConfig):
         spec, agent = _on_policy(spec, environment, schedule is not None)
         assert isinstance(spec.learner, OnPolicyConfig)
         learner = on_policy(agent, environment, spec.learner)
-    else:
+    elif isinstance(spec.learner, OffPolicyConfig):
         spec, agent = _off_policy(spec, environment, mesh, populations)
         assert isinstance(spec.learner, OffPolicyConfig)
         learner = off_policy(agent, environment, spec.learner)
+    else:
+        policy = row.make(environment.spec, spec.agent)
+        assert isinstance(policy, Policy)
+        learner = evolution_strategy(policy, environment, spec.learner)
     own = learner.space.defaults._fields
     optional = [name for name in (schedule.values if schedule else ()) if name not in (*own, widths.NAME)]
     return spec, learner, _space(learner, spec.space, optional)

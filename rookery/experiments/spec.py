@@ -14,6 +14,7 @@ from rookery.experiments.config import EnvironmentConfig, Rule
 from rookery.factories import suggestion
 from rookery.hyperparams import Chosen, Space, describe
 from rookery.learners.base import Learner
+from rookery.learners.evolution import EvolutionConfig
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.populations.base import Program
@@ -21,7 +22,7 @@ from rookery.storage.lineage import Schedule
 from rookery.storage.record import SKILL_METHODS
 from rookery.training.config import RunConfig
 
-LearnerConfig = OffPolicyConfig | OnPolicyConfig
+LearnerConfig = OffPolicyConfig | OnPolicyConfig | EvolutionConfig
 MethodT = TypeVar("MethodT", default=Any)  # the settings of a population method, a frozen dataclass
 
 

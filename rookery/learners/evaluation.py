@@ -1,5 +1,6 @@
 """Evaluation by full episodes, and the fields of a learner that follow from it."""
 
+import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -155,6 +156,29 @@ def evaluation_of(evaluator: Evaluator) -> dict[str, Any]:
     """The fields that a `Learner` and a `Scoring` derive from their evaluator."""
     start_states = partial(auto_reset.start_bank, evaluator.environment, size=bank_size(evaluator))
     return {"evaluator": evaluator, "evaluate": partial(evaluate, evaluator), "start_states": start_states}
+
+
+def with_episodes(learner: Learner[StateT, HyperT], episodes: int) -> Learner[StateT, HyperT]:
+    """The same learner, evaluated on another number of episodes, each from a separate start state.
+
+    Raises:
+      ValueError: `episodes` is below 1, or the learner has no evaluator.
+    """
+    if learner.evaluator is None:
+        raise ValueError(f"the learner of {learner.spec.name} has no evaluator, whose number of episodes could change.")
+    evaluator = more_episodes(learner.evaluator, episodes)
+    return learner._replace(
+        **evaluation_of(evaluator),
+        trace=partial(trace, evaluator),
+        evaluation_steps=evaluator.steps,
+    )
+
+
+def more_episodes(evaluator: Evaluator, episodes: int) -> Evaluator:
+    """The evaluator with another number of episodes, which skills round up, and at least as many start states."""
+    starts = max(episodes, evaluator.config.start_states)
+    config = dataclasses.replace(evaluator.config, eval_episodes=episodes, start_states=starts)
+    return evaluator._replace(config=config, episodes=whole_rounds(evaluator.environment, config))
 
 
 def start_episodes(environment: Environment, bank: Bank, episodes: int) -> EnvBatchState:

@@ -164,7 +164,8 @@ def iterate(
     `rollout.Finished`.
     """
     hyper = member.hyper
-    bindings, member = rollout.parameterized(bindings, member)
+    environment, member = rollout.parameterized(bindings.agent.space, bindings.environment, member)
+    bindings = bindings._replace(environment=environment)
     config, environment = bindings.config, auto_reset.auto_reset(bindings.environment, bank)
     explore_key, warmup_key, env_key, learn_key = jax.random.split(key, 4)
     # Counted in iterations, since environment steps could overflow int32.

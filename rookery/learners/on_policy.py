@@ -158,7 +158,8 @@ def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, co
     which the simulation produced non-finite numbers, which have no part in the mean, `[]` each, and `rollout.Finished`.
     """
     hyper = member.hyper
-    bindings, member = rollout.parameterized(bindings, member)
+    environment, member = rollout.parameterized(bindings.agent.space, bindings.environment, member)
+    bindings = bindings._replace(environment=environment)
     # Act: statistics do not change during a rollout.
     act_key, learn_key = jax.random.split(key)
     keys = jax.random.split(act_key, bindings.config.rollout_length)

@@ -3,7 +3,7 @@
 import collections
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -203,31 +203,17 @@ def space_with_parameters(space: Space[HyperT], environment: Environment) -> Spa
     return hyperparams.with_optional(space, hyperparams.space(kind(*parameters.defaults), domains, fields))
 
 
-class _Bindings(Protocol):
-    """The parts of a learner's bindings that depend on the environment's parameters."""
-
-    @property
-    def agent(self) -> Agent: ...
-
-    @property
-    def environment(self) -> Environment: ...
-
-
-BindingsT = TypeVar("BindingsT", bound=_Bindings)
-
-
-def parameterized(bindings: BindingsT, member: Member) -> tuple[BindingsT, Member]:
-    """The bindings with the member's values of the environment's parameters, and the member with the agent's
-    hyper-parameters alone; both unchanged if no parameter was chosen."""
-    environment: Any = bindings.environment
+def parameterized(space: Space, environment: Environment, member: Member) -> tuple[Environment, Member]:
+    """The environment with the member's values of its parameters, and the member with the hyper-parameters of `space`
+    alone, which is that of the agent; both unchanged if no parameter was chosen."""
     parameters = environment.spec.parameters
     names = [name for name in parameters.defaults._fields if hasattr(member.hyper, PREFIX + name)] if parameters else []
-    if not names:
-        return bindings, member
+    if not parameters or not names:
+        return environment, member
     values = parameters.defaults._replace(**{name: getattr(member.hyper, PREFIX + name) for name in names})
-    own = hyperparams.select(bindings.agent.space, member.hyper)
-    changed: Any = bindings
-    return changed._replace(environment=environment.parameterize(values)), member._replace(hyper=own)
+    own = hyperparams.select(space, member.hyper)
+    assert environment.parameterize is not None
+    return environment.parameterize(values), member._replace(hyper=own)
 
 
 class Actor(Protocol[ParamsT]):

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rookery import distributions, hyperparams, networks, trees
-from rookery.agents.base import ActFn
 from rookery.agents.encoders import EncoderName, reader
 from rookery.envs import base as envs
 from rookery.envs import registry
@@ -24,8 +23,8 @@ from rookery.factories import SettingError, Within, check_fields
 from rookery.hyperparams import Space
 from rookery.learners import widths
 from rookery.learners.base import EvaluationConfig, Learner, genotype
-from rookery.learners.episodes import more_episodes
-from rookery.learners.evaluation import evaluation_of, evaluator
+from rookery.learners.evaluation import evaluation_of, evaluator, more_episodes
+from rookery.learners.evolution import Policy
 from rookery.qd.base import Bank, Scoring
 from rookery.types import Array, Evaluation, Genotype, GenotypeT, HyperT, Key, Observation, PyTree, StateT
 
@@ -209,14 +208,6 @@ class PolicyConfig:
     def __post_init__(self) -> None:
         """Check the sizes."""
         check_fields(self)
-
-
-class Policy(NamedTuple):
-    """A deterministic policy that is evolved without gradients."""
-
-    init: Callable[[Key], PyTree]
-    """Samples initial parameters; the key is consumed."""
-    act: ActFn
 
 
 def policy(spec: EnvSpec, config: PolicyConfig | None = None, encoder: networks.Encoder | None = None) -> Policy:

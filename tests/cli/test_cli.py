@@ -495,7 +495,10 @@ def test_environment_steps_are_another_way_to_give_the_generations(rookery_comma
     for words, message in (
         ("sac --steps 0", "--steps must be at least 1, got 0."),
         ("sac --steps 5000 --generations 3", "--steps and --generations say the same; leave one out."),
-        ("map-elites --steps 5", "--steps is for kinds with training agents, not for map-elites; give --generations."),
+        (
+            "map-elites --steps 5",
+            "--steps is for kinds whose members train a known number of steps, not for map-elites; give --generations.",
+        ),
         ("sac --steps nan", "--steps must be a finite number, got nan."),
     ):
         assert rookery_command("train", *words.split()) == (2, "", f"error: {message}\n")

@@ -44,6 +44,10 @@ def learner_of(agent: str, reward: float) -> Learner:
     if agent == "ppo":
         ppo = rookery.ppo(env.spec, hidden_sizes=(16,), minibatches=4, actor_epochs=4, critic_epochs=4)
         return rookery.on_policy(ppo, env, num_envs=8, rollout_length=64, evaluate_every=2)
+    if agent == "es":
+        policy = rookery.qd.policy(env.spec, rookery.qd.PolicyConfig(hidden_sizes=(16,)))
+        learner = rookery.evolution_strategy(policy, env, directions=16, eval_episodes=4, start_states=8)
+        return learner._replace(space=rookery.choose(learner.space, noise_scale=0.3, learning_rate=0.1))
     made = {"sac": rookery.sac, "td3": rookery.td3}[agent](env.spec, hidden_sizes=(16,))
     config = OffPolicyConfig(
         num_envs=10,

@@ -67,7 +67,7 @@ METHOD = Method(
     settings=Settings(),
     build=build,
     describe=describe,
-    trains=lambda row: not row.is_on_policy and not row.wrapper.has_skills,
+    trains=lambda row: row.is_off_policy and not row.wrapper.has_skills,
     defaults={"environment": EnvironmentConfig(env="point_trap")},
     rules=ISLAND_RULES,
     has_repertoire=True,

@@ -52,7 +52,7 @@ def discovery(
         agents=f"{{short_title}} agents that discover skills ({title})",
         sources=sources,
         settings=settings,
-        on_policy=False,
+        learner=OffPolicyConfig,
         space=lambda row: space(row.space),
         environment=environment,
         agent=lambda agent, spec, chosen: make(agent, spec, getattr(chosen, name)),
