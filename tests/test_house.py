@@ -92,8 +92,13 @@ def module_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+# `rookery.qd.Search` records runs. Its name is in the package of its subject, which imports it when it is first used.
+NAMES_ONLY = {("qd/__init__.py", "experiments")}
+
+
 def test_a_package_imports_only_packages_before_it():
     pairs = [(path, other) for path in MODULES for other in rookery_packages(path) - {package_of(path)}]
+    pairs = [(path, other) for path, other in pairs if (relative(path), other) not in NAMES_ONLY]
     assert [f"{relative(path)}: {other}" for path, other in pairs if RANK[other] >= RANK[package_of(path)]] == []
 
 

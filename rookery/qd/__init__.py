@@ -1,5 +1,7 @@
 """Quality diversity: repertoires, emitters, and MAP-Elites."""
 
+from typing import TYPE_CHECKING, Any
+
 from rookery.qd.archives import Archive, annealed, dominated_novelty
 from rookery.qd.base import Emitter, Scoring
 from rookery.qd.centroids import grid
@@ -25,6 +27,9 @@ from rookery.qd.scoring import (
 )
 from rookery.qd.variation import VariationConfig
 
+if TYPE_CHECKING:
+    from rookery.experiments.search import Search
+
 __all__ = [
     "Archive",
     "CmaMaeConfig",
@@ -35,6 +40,7 @@ __all__ = [
     "PolicyConfig",
     "Repertoire",
     "Scoring",
+    "Search",
     "VariationConfig",
     "annealed",
     "begin_from",
@@ -61,3 +67,12 @@ __all__ = [
     "repertoire_of",
     "with_extras",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`Search` records runs, so that its module lies above this package and is imported when it is first used."""
+    if name != "Search":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from rookery.experiments.search import Search
+
+    return Search

@@ -120,32 +120,47 @@ def finish(bindings: MapElitesBindings, state: ProgramState, work: Work) -> tupl
       `[B]` if it has none; and the metrics of the emitter.
     """
     ask_shared, bank, evaluate_key = work.shared
-    repertoire = repertoire_of(state)
-    emitter_state = EmitterState(state.members, state.shared.emitter)
-    ask = staged_ask(bindings.emitter.ask)
-    # Propose.
-    emitter_state, genotypes, ask_metrics = ask.propose(emitter_state, work._replace(shared=ask_shared), repertoire)
-    genotypes = bounded(genotypes, bindings.scoring.bounds)
+    state, genotypes, proposed = propose(bindings, state, work._replace(shared=ask_shared))
     # Evaluate, each proposal on one device.
     keys = base.member_keys(evaluate_key, bindings.emitter.batch_size)
     evaluator = partial(evaluate_genotype, bindings.scoring, record=bindings.emitter.learns_from_transitions)
     evaluation = bindings.placement.map(evaluator, (genotypes, keys), (bank,))
     # Replicate the evaluation: every device computes the same competition for the cells.
     evaluation = bindings.placement.everywhere(lambda replicated: replicated, evaluation)
-    # Add, and tell the emitter what became of its proposals.
+    return keep(bindings, state, genotypes, evaluation, proposed)
+
+
+def propose(bindings: MapElitesBindings, state: ProgramState, work: Work) -> tuple[ProgramState, PyTree, Metrics]:
+    """The first half of `finish`: the state, the emitter's proposals `[B, ...]` within the bounds, and its metrics."""
+    emitter_state, ask = EmitterState(state.members, state.shared.emitter), staged_ask(bindings.emitter.ask)
+    emitter_state, genotypes, metrics = ask.propose(emitter_state, work, repertoire_of(state))
+    return _with_emitter(state, emitter_state), bounded(genotypes, bindings.scoring.bounds), metrics
+
+
+def keep(
+    bindings: MapElitesBindings, state: ProgramState, genotypes: PyTree, evaluation: Evaluation, proposed: Metrics
+) -> tuple[ProgramState, Metrics]:
+    """The second half of `finish`: add the proposals to the repertoire, and tell the emitter what became of them.
+
+    Args:
+      bindings: the static arguments.
+      state: after `propose`.
+      genotypes: `[B, ...]`, the proposals.
+      evaluation: of them, `[B, ...]`.
+      proposed: the metrics of `propose`.
+    """
     limits = limits_of(bindings.scoring)
     repertoire, added = bindings.archive.add(
-        repertoire, genotypes, evaluation.fitness, evaluation.descriptor, limits, bindings.placement.cells
+        repertoire_of(state), genotypes, evaluation.fitness, evaluation.descriptor, limits, bindings.placement.cells
     )
     repertoire = repertoires.store_extras(repertoire, added, evaluation.extras)
-    emitter_state, tell_metrics = bindings.emitter.tell(emitter_state, evaluation, added)
+    emitter_state = EmitterState(state.members, state.shared.emitter)
+    emitter_state, learned = bindings.emitter.tell(emitter_state, evaluation, added)
     state = with_repertoire(_with_emitter(state, emitter_state), repertoire)
     of_population = {"fitness": evaluation.fitness, **base.measure_metrics(evaluation)}
     own = {**of_population, **_metrics(bindings, repertoire, added, evaluation)}
-    taken = [*RESERVED_COLUMNS, *own]
-    check_names("metric of the emitter", [*ask_metrics, *(set(tell_metrics) - set(of_population))], taken)
-    metrics = {**own, **ask_metrics, **tell_metrics}
-    return state, metrics
+    check_names("metric of the emitter", [*proposed, *(set(learned) - set(of_population))], [*RESERVED_COLUMNS, *own])
+    return state, {**own, **proposed, **learned}
 
 
 def _with_emitter(state: ProgramState, emitter_state: EmitterState) -> ProgramState:
@@ -292,20 +307,8 @@ def map_elites(
       >>> cells = rookery.qd.grid((8, 8), arm.descriptor.lower, arm.descriptor.upper)
       >>> program = rookery.map_elites(arm, cells)
     """
-    check_scoring(scoring)
-    size = scoring.descriptor.size
-    cells = centroids if isinstance(centroids, Archive) else jnp.asarray(centroids, jnp.float32)
-    shape = (cells.centroids if isinstance(cells, Archive) else cells).shape
-    if len(shape) != 2 or shape[0] < 1 or shape[1] != size:
-        raise ValueError(f"centroids must be [C, {size}] with at least one cell, to fit the descriptor; got {shape}.")
-    if emitter is not None and emitter.learns_from_transitions and scoring.evaluator is None:
-        raise ValueError(
-            f"this emitter learns from the transitions of episodes, but {scoring.name} is a function; use "
-            "policy_scoring."
-        )
-    archive = archives.archive_of(cells)
-    given, emitter = emitter, emitter or emitters.iso_line(scoring, 256, rows=placement.cells)
-    bindings = MapElitesBindings(scoring, emitter, archive, placement)
+    bindings = bind(scoring, centroids, emitter, placement)
+    given, archive, emitter = emitter, bindings.archive, bindings.emitter
     program = Program(
         init=StagedInit(scoring.start_states, partial(create, bindings), keys=1),
         step=StagedStep(
@@ -331,6 +334,25 @@ def map_elites(
     if emitter.population_size:  # the emitter is bound to a placement, see `me_pbt`
         return program
     return rebuild.with_recipe(program, lambda problem, place: map_elites(problem, archive, given, place), placement)
+
+
+def bind(
+    scoring: Scoring, centroids: Array | Archive, emitter: Emitter | None = None, placement: Placement = ONE_DEVICE
+) -> MapElitesBindings:
+    """Check the arguments of `map_elites` and bundle them; it raises the errors of `map_elites`."""
+    check_scoring(scoring)
+    size = scoring.descriptor.size
+    cells = centroids if isinstance(centroids, Archive) else jnp.asarray(centroids, jnp.float32)
+    shape = (cells.centroids if isinstance(cells, Archive) else cells).shape
+    if len(shape) != 2 or shape[0] < 1 or shape[1] != size:
+        raise ValueError(f"centroids must be [C, {size}] with at least one cell, to fit the descriptor; got {shape}.")
+    if emitter is not None and emitter.learns_from_transitions and scoring.evaluator is None:
+        raise ValueError(
+            f"this emitter learns from the transitions of episodes, but {scoring.name} is a function; use "
+            "policy_scoring."
+        )
+    emitter = emitter or emitters.iso_line(scoring, 256, rows=placement.cells)
+    return MapElitesBindings(scoring, emitter, archives.archive_of(cells), placement)
 
 
 def _settings(scoring: Scoring, archive: Archive, emitter: Emitter) -> dict[str, Any]:

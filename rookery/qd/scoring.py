@@ -187,8 +187,13 @@ def _evaluate_function(score: Callable, size: int, genotype: PyTree, bank: Bank,
             f"the scoring function must return a fitness [] and a descriptor [{size}] for one genotype, got the shapes "
             f"{list(fitness.shape)} and {list(descriptor.shape)}."
         )
+    return evaluation_outside(fitness, descriptor)._replace(extras=rest[0] if rest else {})
+
+
+def evaluation_outside(fitness: Array, descriptor: Array) -> Evaluation:
+    """The evaluation of one genotype without an episode from its fitness `[]` and its descriptor `[D]`."""
     one, none = jnp.ones((1,), jnp.int32), jnp.zeros((), jnp.int32)
-    return Evaluation(fitness, descriptor, fitness[None], one, broken=none, extras=rest[0] if rest else {})
+    return Evaluation(fitness, descriptor, fitness[None], one, broken=none)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,15 @@ TEMPORARY = ".rookery-tmp"  # the end of the names of files that are being writt
 # The files of a run. `create(overwrite=True)` deletes only these.
 _RUN_FILES = (
     *("metrics.csv", "lineage.csv", "repertoire.csv", "cells.csv", "evaluation.csv", "skills.csv", "tournament.csv"),
-    *("journal.jsonl", "imports.jsonl", "wandb.json", "mlflow.json", "source/files.json", "source/[0-9]*"),
+    *(
+        "journal.jsonl",
+        "imports.jsonl",
+        "results.jsonl",
+        "wandb.json",
+        "mlflow.json",
+        "source/files.json",
+        "source/[0-9]*",
+    ),
     *("curves.png", "repertoire.png", "skills.png", "tournament.png", "episode.gif", "episodes.npz", "report.html"),
     *("islands/[0-9]*", "publications/[0-9]*.pub", "events/events.out.tfevents.*"),
     *(f"{folder}/{CHECKPOINT_PREFIX}[0-9]*" for folder in ("checkpoints", "interrupted")),
@@ -65,6 +73,7 @@ class RunFolder:
       tournament_file: `tournament.csv`, the returns of each member against each opponent, see `deploy/tournament.py`.
       journal_file: `journal.jsonl`, one line per event, see `storage/events.py`.
       imports_file: `imports.jsonl`, one line per exchange of an island, see `storage/island_files.py`.
+      results_file: `results.jsonl`, what a `Search` was asked for and given, see `experiments/search.py`.
       episodes_file: `episodes.npz`, recorded episodes for playback, see `deploy/episodes.py`.
       picture_file, repertoire_picture_file, skills_picture_file, tournament_picture_file: `curves.png`,
         `repertoire.png`, `skills.png`, `tournament.png`.
@@ -90,6 +99,7 @@ class RunFolder:
         self.tournament_file = self.path / "tournament.csv"
         self.journal_file = self.path / "journal.jsonl"
         self.imports_file = self.path / "imports.jsonl"
+        self.results_file = self.path / "results.jsonl"
         self.episodes_file = self.path / "episodes.npz"
         self.picture_file = self.path / "curves.png"
         self.repertoire_picture_file = self.path / "repertoire.png"

@@ -42,7 +42,7 @@ class ExchangeFn(Protocol):
     def __call__(self, generation: int, state: ProgramState) -> ProgramState: ...
 
 
-def _nothing_is_finite(metrics: Mapping[str, np.ndarray]) -> bool:
+def nothing_is_finite(metrics: Mapping[str, np.ndarray]) -> bool:
     """Whether no elite is finite, or every member diverged.
 
     A member with a fitness that is not finite has not always diverged: if only its physics simulation produced values
@@ -144,8 +144,8 @@ class Loop(NamedTuple):
             called = returned.seconds
             of_a_repertoire = self.program.table is not None
             patience = self.config.patience if of_a_repertoire else 1
-            if _nothing_is_finite(metrics) and generation + 1 >= patience:
-                raise Diverged(_lost(generation + 1, of_a_repertoire, self.writers.checkpoints, self.writers.run_dir))
+            if nothing_is_finite(metrics) and generation + 1 >= patience:
+                raise Diverged(lost(generation + 1, of_a_repertoire, self.writers.checkpoints, self.writers.run_dir))
             left = time.monotonic() if self.exchange else 0.0
             state = self.exchange(generation + 1, state) if self.exchange else state
             with self.writers.journal.suspended():
@@ -226,7 +226,7 @@ def _stopped(generation: int, run_dir: Path | None, within: bool = False) -> str
     return f"stopped {where}, {saved} is saved; continue with: {resume_command(run_dir)}"
 
 
-def _lost(generation: int, of_a_repertoire: bool, checkpoints: Checkpointer | None, run_dir: Path | None) -> str:
+def lost(generation: int, of_a_repertoire: bool, checkpoints: Checkpointer | None, run_dir: Path | None) -> str:
     """The message of a run that diverged; waits for the checkpoint in progress.
 
     Args:

@@ -26,14 +26,15 @@ class Settings(map_elites.OfFunctions):
     cma_mae: CmaMaeConfig = field(default_factory=CmaMaeConfig)
 
 
-def _emitter(scored: Scoring, settings: Settings, placement: Placement) -> Emitter:
+def emitter(scored: Scoring, settings: Settings, placement: Placement) -> Emitter:
+    """The emitter of a search with these settings."""
     return cma_mae(scored, settings.batch_size, settings.cma_mae, placement)
 
 
 def build(spec: RunSpec[Settings], _: Schedule | None, over: Mesh | None, populations: int) -> Built:
     """Build the program; see `Method.build`."""
     del populations
-    return map_elites.search(spec, over, _emitter, ranked=True)
+    return map_elites.search(spec, over, emitter, ranked=True)
 
 
 METHOD = map_elites.METHOD._replace(

@@ -78,14 +78,15 @@ def search(
     return Built(map_elites(scored, cells, emitter(scored, settings, placement), placement), mesh, spec=spec)
 
 
-def _emitter(scored: Scoring, settings: Settings, placement: Placement) -> Emitter:
+def emitter(scored: Scoring, settings: Settings, placement: Placement) -> Emitter:
+    """The emitter of a search with these settings."""
     return iso_line(scored, settings.batch_size, settings.variation, placement.cells)
 
 
 def build(spec: RunSpec[Settings], _: Schedule | None, over: Mesh | None, populations: int) -> Built:
     """Build the program; see `Method.build`."""
     del populations  # it holds no data of members
-    return search(spec, over, _emitter)
+    return search(spec, over, emitter)
 
 
 def describe(spec: RunSpec) -> str:

@@ -1,0 +1,527 @@
+"""Quality diversity by ask and tell: `rookery.qd.Search`, for solutions that are evaluated outside of this library.
+
+It is the generation of `map_elites`, cut between the proposals and their evaluation; the keys are those of a run.
+"""
+
+import contextlib
+import hashlib
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from numpy.typing import ArrayLike
+
+from rookery import trees
+from rookery.distributed import mesh, programs
+from rookery.experiments.cells import find_cells
+from rookery.experiments.kinds import kind_of
+from rookery.experiments.methods import cma_mae as cma_mae_runs
+from rookery.experiments.methods import map_elites as map_elites_runs
+from rookery.factories import SettingError, check_counts, divisors, suggestion, unknown_name
+from rookery.populations.base import ProgramState
+from rookery.populations.sharding import ONE_DEVICE
+from rookery.populations.stages import StagedStep, split, staged_step
+from rookery.qd.archives import Archive
+from rookery.qd.base import Emitter, Scoring
+from rookery.qd.map_elites import MapElitesBindings, begin, bind, keep, map_elites, propose, repertoire_of
+from rookery.qd.repertoire import Elite, Repertoire, best
+from rookery.qd.scoring import evaluation_outside, host_scoring
+from rookery.report.page import write_report
+from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
+from rookery.storage.csv_log import RunLog
+from rookery.storage.events import Diverged, Journal
+from rookery.storage.record import PYTHON, check_keys, kind_label
+from rookery.storage.run_dir import append_line, create, open_existing, output_to
+from rookery.training.config import RunConfig
+from rookery.training.generation_loop import Pace, lost, nothing_is_finite
+from rookery.training.loop import run_config
+from rookery.training.memory_plan import Meter
+from rookery.training.metrics import WallTimes, summarize
+from rookery.training.program_record import changes, program_record, record_of_new, record_of_resumed
+from rookery.training.run_writer import RunWriters
+from rookery.training.start_point import restore
+from rookery.types import Array, Evaluation, Key, Metrics, PyTree, Record
+
+SEARCH = "search"
+"""Key of `config.json` for the arguments of a `Search`, from which `load` builds it; {} if they were objects."""
+METHODS: Mapping[str, Any] = {"map-elites": (map_elites_runs, "variation"), "cma-mae": (cma_mae_runs, "cma_mae")}
+"""Name -> module with the settings, and the part of them that is the emitter's."""
+_OF_RUNS = ("checkpoint_every", "checkpoint_seconds", "keep", "patience", "overwrite")
+_SAMPLES = 36  # of each distribution of CMA-MAE, at least, as in its paper
+
+
+class Search:
+    """A search for diverse solutions that you evaluate: `ask` for a batch, evaluate it, `tell` the results.
+
+    A simulator, a robot or a person can evaluate. The numbers are those of `map_elites` with `host_scoring`, the same
+    method and seed. With a `run_dir` every `tell` is recorded, and `Search.load(run_dir)` continues bit for bit on the
+    same machine and versions, also between `ask` and `tell`; `close`, or a `with` block, saves and releases the folder.
+
+    Args:
+      lower: lower bounds of a solution: an array, or a (nested) dictionary of arrays. If all numbers have the same
+        bounds, the method works on them as they are, else on shares of each number's range, in [0, 1].
+      upper: the upper bounds, of the same shapes.
+      descriptor: the lower and upper limit of each of its D dimensions.
+      method: "map-elites" (iso+line variation) or "cma-mae".
+      batch_size: B, the number of solutions of an `ask`.
+      seed: of all random numbers.
+      run_dir: the run directory; without it nothing is written.
+      **settings: `qd_offset=0.0`, the fitness that counts as 0 in the QD score and at which the thresholds of CMA-MAE
+        begin; `name`, the task in reports; and those of `rookery train map-elites` or `cma-mae`, named like the flags:
+        `cells=1024`, `grid=(32, 32)`,
+        `survival="dominated-novelty"`, `iso_sigma=0.01`, `emitters=4`, `checkpoint_every=5`, `keep=3`, `patience=100`,
+        `overwrite=True`. Distributions of CMA-MAE (`emitters`) have 36 samples or more by default.
+
+    Raises:
+      ValueError: there is no such method, the bounds or limits are not finite or do not increase, a setting is invalid,
+        or the run directory contains a run or is in use.
+      TypeError: there is no such setting.
+
+    Example:
+      >>> search = rookery.qd.Search([-1] * 4, [1] * 4, descriptor=[(-1, 1), (-1, 1)], batch_size=8, grid=(4, 4))
+      >>> solutions = search.ask()
+      >>> search.tell(fitness=-np.square(solutions).sum(axis=1), descriptors=solutions[:, :2])
+      >>> search.elites().genotypes.shape[1:]
+      (4,)
+    """
+
+    def __init__(
+        self,
+        lower: PyTree,
+        upper: PyTree,
+        descriptor: ArrayLike,
+        method: str = "map-elites",
+        batch_size: int = 36,
+        seed: int = 0,
+        run_dir: str | Path | None = None,
+        **settings: Any,
+    ):
+        run = {key: settings.pop(key) for key in _OF_RUNS if key in settings}
+        described = {"lower": lower, "upper": upper, "descriptor": descriptor, "method": method}
+        arguments = _plain({**described, "batch_size": batch_size, **settings})
+        bindings, self._bounds = _described(**arguments)
+        self._begin(bindings, _run_config({**run, "seed": seed, "run_dir": run_dir}), arguments)
+
+    @classmethod
+    def of(cls, scoring: Scoring, centroids: ArrayLike | Archive, emitter: Emitter | None = None, **run: Any) -> Self:
+        """A search with the arguments of `map_elites`: any archive, any emitter that trains nothing, a mix of emitters,
+        or initial solutions of your own. The scoring's function is not called.
+
+        Args:
+          scoring: such as `host_scoring(None, init, lower, upper)`.
+          centroids: or an archive.
+          emitter: iso+line with a batch of 256 by default.
+          **run: `seed`, `run_dir`, and the settings of a run that the class takes.
+
+        Raises:
+          ValueError: the emitter trains agents or learns from transitions, or as of `map_elites` and the class.
+        """
+        search = cls.__new__(cls)
+        search._bounds = None
+        search._begin(_bound(scoring, centroids, emitter), _run_config(run), {})
+        return search
+
+    @classmethod
+    def load(
+        cls,
+        run_dir: str | Path,
+        scoring: Scoring | None = None,
+        centroids: ArrayLike | Archive | None = None,
+        emitter: Emitter | None = None,
+        **run: Any,
+    ) -> Self:
+        """Continue a recorded search: from its newest checkpoint, and the results that were recorded since.
+
+        Args:
+          run_dir: the run directory.
+          scoring: that of a search made by `of`, whose arguments its record cannot build.
+          centroids: likewise.
+          emitter: likewise.
+          **run: other values of `checkpoint_every`, `checkpoint_seconds`, `keep` or `patience`.
+
+        Raises:
+          ValueError: the folder contains no search, it is in use, or this machine computes other solutions than those
+            that were asked.
+          CheckpointError: no checkpoint can be read.
+        """
+        recorded = open_existing(run_dir).config
+        if (arguments := recorded.get(SEARCH)) is None:
+            kind = kind_label(recorded)
+            raise ValueError(f"{run_dir} contains a run of {kind}, not a Search; continue it with `rookery resume`.")
+        if bool(arguments) == (scoring is not None):
+            raise ValueError(f"{run_dir} was made by Search.of; give load its scoring, centroids and emitter again.")
+        search = cls.__new__(cls)
+        built = _described(**arguments) if scoring is None else (_bound(scoring, centroids, emitter), None)
+        bindings, search._bounds = built
+        search._begin(bindings, _run_config({**run, "run_dir": run_dir}, resume=True), arguments, resume=True)
+        return search
+
+    def _begin(self, bindings: MapElitesBindings, config: RunConfig, arguments: Record, resume: bool = False) -> None:
+        self._program = map_elites(bindings.scoring, bindings.archive, bindings.emitter)
+        self._size, self._dimensions = bindings.emitter.batch_size, bindings.scoring.descriptor.size
+        over = mesh.make_mesh(1)
+        template = programs.template(self._program, over)
+        first_key, run_key = jax.random.split(jax.random.key(config.seed))
+        self._key = jax.random.key_data(run_key)  # a typed key would slow each call down
+        ask, tell = partial(_ask, bindings, staged_step(self._program.step)), partial(_tell, bindings)
+        lowered = jax.jit(ask).lower(template, self._key, np.int32(0))
+        results = (jax.ShapeDtypeStruct((self._size, *more), jnp.float32) for more in ((), (self._dimensions,)))
+        self._ask, self._tell = map(
+            programs.compile_lowered, (lowered, jax.jit(tell).lower(*lowered.out_info, *results))
+        )
+        self._config, self._generation, self._saved = config, 0, 0
+        self._asked: tuple[ProgramState, PyTree, Metrics] | None = None
+        self._finished: tuple[int, Metrics, float] = 0, {}, 0.0
+        self._writers, self._pace = RunWriters(Journal()), Pace(config.checkpoint_seconds)
+        self._time = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            state = self._open(stack, arguments, template, over, resume) if config.run_dir is not None else None
+            init = programs.compile_program(self._program, over).init
+            self._state: ProgramState = init(first_key) if state is None else state
+            if resume:
+                self._repeat()
+            self._stack = stack.pop_all()
+
+    def _open(
+        self, stack: contextlib.ExitStack, arguments: Record, template: ProgramState, over: mesh.Mesh, resume: bool
+    ) -> ProgramState | None:
+        """Create or open the run directory; returns the state of the newest checkpoint, None without one."""
+        program, config = self._program, self._config
+        run = {name: getattr(config, name) for name in ("seed", "run_dir", *_OF_RUNS)}
+        record = {"kind": PYTHON, **program_record(program), SEARCH: arguments, "run": run}
+        if not resume:
+            folder = stack.enter_context(
+                create(str(config.run_dir), record_of_new(program, config, record), config.overwrite)
+            )
+        else:
+            folder = stack.enter_context(open_existing(str(config.run_dir), write=True))
+            check_keys(folder.config, folder.path)
+            if found := changes(folder.config, program):
+                raise ValueError(f"the search differs from the one in {folder.path}: {'; '.join(found[:3])}.")
+        journal, checkpoints = Journal(folder), stack.enter_context(Checkpointer(folder.checkpoints, config.keep))
+        state = None
+        if resume:
+            start = restore(folder, checkpoints, template, lambda: programs.work_template(program, over, template))
+            state, self._generation = start.state, start.generation
+            folder.reconfigure(record_of_resumed(folder.config, program, config, record))
+        log = stack.enter_context(RunLog(folder, self._generation))
+        journal.begin(self._generation, over, Meter(program, over, template).read)
+        self._writers, self._saved = RunWriters(journal, checkpoints, log, folder), self._generation
+        return state
+
+    def _repeat(self) -> None:
+        """Ask and tell again what was recorded since the checkpoint."""
+        path = self._results
+        results, asked = _recorded(path)
+        for number in range(self._generation, max(results, default=-1) + 1):
+            if number not in results:
+                raise ValueError(f"{path} lacks the results of generation {number + 1}; put a copy of it back.")
+            self._check_asked(results[number]["asked"])
+            self._finish(*(np.asarray(results[number][name], np.float32) for name in ("fitness", "descriptors")))
+        if self._generation in asked:
+            self._check_asked(asked[self._generation])
+
+    def _check_asked(self, digest: str) -> None:
+        """Ask again, and check that the solutions are those that were asked before."""
+        if self._digest(self._propose()) != digest:
+            raise ValueError(
+                f"{self._results.parent} was asked for other solutions in generation {self._generation + 1} than those "
+                "that are computed here; continue on the machine and with the versions that its journal names."
+            )
+
+    @property
+    def _results(self) -> Path:
+        assert self._writers.folder is not None
+        return self._writers.folder.results_file
+
+    @staticmethod
+    def _digest(genotypes: PyTree) -> str:
+        leaves = (np.ascontiguousarray(leaf).tobytes() for leaf in jax.tree.leaves(genotypes))
+        return hashlib.sha256(b"".join(leaves)).hexdigest()[:16]
+
+    def __repr__(self) -> str:
+        """The class, the task and the generation."""
+        return f"Search({self._program.task!r}, {self._generation} batches evaluated)"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type | None, error: BaseException | None, __: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def generation(self) -> int:
+        """The number of batches whose results are known."""
+        return self._generation
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The row of `metrics.csv` after the latest `tell`: `coverage`, `qd_score`, `max_fitness`, ...; {} before."""
+        number, metrics, seconds = self._finished
+        return summarize(self._program, number, jax.device_get(metrics), WallTimes(seconds)) if metrics else {}
+
+    def ask(self) -> Any:
+        """The solutions to evaluate next, NumPy arrays `[B, ...]`; the same ones again until `tell` was called.
+
+        While nothing has been feasible they are initial solutions.
+        """
+        is_new = self._asked is None
+        genotypes = self._propose()
+        if is_new and self._writers.folder is not None:
+            with output_to(self._results):  # without this line, `load` waits for `ask`, which proposes the same
+                append_line(self._results, {"generation": self._generation, "asked": self._digest(genotypes)})
+        return self._scaled(genotypes)
+
+    def _propose(self) -> PyTree:
+        asked = self._asked = self._asked or self._ask(self._state, self._key, np.int32(self._generation))
+        return jax.device_get(asked[1])
+
+    def _scaled(self, genotypes: PyTree) -> Any:
+        """Genotypes as the caller has them: writable arrays within the bounds."""
+        if self._bounds is None:
+            return jax.tree.map(np.array, genotypes)
+        return jax.tree.map(_at, genotypes, *self._bounds)
+
+    def tell(self, fitness: ArrayLike, descriptors: ArrayLike) -> None:
+        """Give the results of the solutions that `ask` returned.
+
+        Args:
+          fitness: `[B]`, higher is better; NaN for a solution that failed, which is not kept.
+          descriptors: `[B, D]`; NaN likewise.
+
+        Raises:
+          ValueError: nothing is asked, the shapes differ, or a number is infinite.
+          OSError: the results cannot be recorded, so that nothing has changed; call `tell` again.
+          Diverged: nothing has been feasible in `patience` batches. The results are recorded.
+
+        Warns:
+          CheckpointWarning: a checkpoint could not be saved; the search continues, and no result is lost.
+        """
+        if self._asked is None:
+            problem = f"batch {self._generation} has its results already" if self._generation else "nothing is asked"
+            raise ValueError(f"{problem}; call ask, which returns the solutions to evaluate next.")
+        with np.errstate(over="ignore"):
+            fitness, descriptors = (np.asarray(values, np.float32) for values in (fitness, descriptors))
+        if fitness.shape != (self._size,) or descriptors.shape != (self._size, self._dimensions):
+            raise ValueError(
+                f"tell needs the fitness [{self._size}] and the descriptors [{self._size}, {self._dimensions}] of all "
+                f"solutions that ask returned, got the shapes {list(fitness.shape)} and {list(descriptors.shape)}."
+            )
+        if np.isinf(fitness).any() or np.isinf(descriptors).any():
+            row = int(np.argmax(np.isinf(fitness) | np.isinf(descriptors).any(axis=1)))
+            raise ValueError(f"the result of solution {row} is infinite in float32; give NaN for one that failed.")
+        if self._writers.folder is not None:
+            self._record(fitness, descriptors)
+        self._finish(fitness, descriptors)
+        is_empty = nothing_is_finite({"max_fitness": np.asarray(self._finished[1]["max_fitness"])})
+        if is_empty and self._generation >= self._config.patience:
+            raise Diverged(lost(self._generation, True, None, None))
+
+    def _record(self, fitness: np.ndarray, descriptors: np.ndarray) -> None:
+        assert self._asked is not None
+        line = {"generation": self._generation, "asked": self._digest(self._asked[1])}
+        line |= {"fitness": _numbers(fitness), "descriptors": [_numbers(row) for row in descriptors]}
+        try:
+            append_line(self._results, line)
+        except OSError as error:
+            reason = f"{self._results} cannot be written ({error.strerror}), so that these results are not recorded"
+            raise OSError(error.errno, f"{reason}; free space, and call tell again") from error
+
+    def _finish(self, fitness: np.ndarray, descriptors: np.ndarray) -> None:
+        assert self._asked is not None
+        self._state, metrics = jax.block_until_ready(self._tell(*self._asked, fitness, descriptors))
+        now = time.monotonic()
+        self._finished = self._generation, metrics, now - self._time
+        self._asked, self._time = None, now
+        self._generation += 1
+        if self._writers.folder is not None:
+            self._writers.write(self._generation - 1, self.metrics, jax.device_get(metrics))
+            if self._generation % self._config.checkpoint_every == 0 or self._pace.is_due():
+                self._save()
+
+    def _save(self) -> None:
+        """Save a checkpoint and the table of the repertoire, unless they are saved."""
+        if self._writers.folder is None or self._saved == self._generation:
+            return
+        with _saving(self._writers):
+            self._pace.saved(self._writers.save(self._generation, self._state, self._program.table))
+            self._saved = self._generation
+
+    def elites(self) -> Repertoire:
+        """The best solutions so far: the N occupied cells, with NumPy arrays `[N, ...]`."""
+        repertoire = jax.device_get(repertoire_of(self._state))
+        occupied = np.flatnonzero(repertoire.occupied)
+        found = jax.tree.map(lambda leaf: leaf[occupied], repertoire)
+        return found._replace(genotypes=self._scaled(found.genotypes))
+
+    def best(self) -> Elite:
+        """The elite with the highest fitness; a ValueError if nothing has been feasible."""
+        found = jax.device_get(best(repertoire_of(self._state)))
+        return found._replace(genotype=self._scaled(found.genotype))
+
+    def report(self) -> Path:
+        """Save, and write the page `report.html` in the run directory; returns its path.
+
+        Raises:
+          ValueError: the search has no run directory, or no results yet.
+        """
+        if self._writers.folder is None or not self._generation:
+            missing = "run_dir, in which it is recorded" if self._writers.folder is None else "results; call tell"
+            raise ValueError(f"a report needs {'a ' if self._writers.folder is None else ''}{missing}.")
+        self._save()
+        return write_report([self._writers.folder.path])
+
+    def close(self) -> None:
+        """Save, and release the run directory; no effect without one, or the second time."""
+        with self._stack, self._writers.journal:
+            self._save()
+            with _saving(self._writers):
+                self._writers.wait()
+        self._writers = RunWriters(Journal())
+
+
+@contextlib.contextmanager
+def _saving(writers: RunWriters) -> Iterator[None]:
+    """Let a search continue with a warning if a checkpoint cannot be saved, since its results are recorded."""
+    try:
+        yield
+    except CheckpointError as error:
+        assert writers.folder is not None
+        warnings.warn(f"{error} No result is lost: {writers.folder.results_file} has them.", CheckpointWarning, 5)
+
+
+def _described(
+    lower: PyTree,
+    upper: PyTree,
+    descriptor: Sequence[Sequence[float]],
+    method: str,
+    batch_size: int,
+    qd_offset: float = 0.0,
+    name: str = "search",
+    **settings: Any,
+) -> tuple[MapElitesBindings, tuple[PyTree, PyTree] | None]:
+    """The search that the arguments of `Search` describe, and the bounds to which its genotypes are scaled, or None."""
+    if method not in METHODS:
+        raise unknown_name("method", method, "method of a Search named", METHODS)
+    module, part = METHODS[method]
+    usual = module.METHOD.settings
+    known = {*vars(usual.cells), *vars(getattr(usual, part))} - {"shard_repertoire"}
+    for key in settings.keys() - known:
+        raise TypeError(f"a Search by {method} has no setting {key}; {suggestion(key, [*sorted(known), *_OF_RUNS])}")
+    check_counts(batch_size=batch_size)
+    if part == "cma_mae":
+        most = min(usual.cma_mae.emitters, max(batch_size // _SAMPLES, 1))
+        settings = {"emitters": max(size for size in divisors(batch_size) if size <= most), **settings}
+    chosen = kind_of(method).default().replace(batch_size=batch_size, **settings).method
+    # All numbers have one pair of bounds, to which the method clips them.
+    low, high = (jax.tree.map(partial(np.asarray, dtype=np.float32), side, is_leaf=_is_leaf) for side in (lower, upper))
+    _check_bounds(low, high)
+    lows, unflatten = ravel_pytree(low)
+    highs, is_scaled = ravel_pytree(high)[0], not (jnp.ptp(lows) == 0 and jnp.ptp(ravel_pytree(high)[0]) == 0)
+    bounds = (0.0, 1.0) if is_scaled else (float(lows[0]), float(highs[0]))
+    limits = np.asarray(descriptor, np.float64)
+    if limits.ndim != 2 or limits.shape[1] != 2:
+        raise SettingError("descriptor", None, "needs a lower and an upper limit for each dimension, [(0, 1), (0, 1)]")
+    init = partial(_uniform, unflatten, lows.size, bounds)
+    scoring = host_scoring(_outside, init, *limits.T.tolist(), qd_offset=qd_offset, bounds=bounds, name=name)
+    cells = find_cells(chosen.cells, scoring.descriptor, part == "cma_mae")
+    return _bound(scoring, cells, module.emitter(scoring, chosen, ONE_DEVICE)), (low, high) if is_scaled else None
+
+
+def _is_leaf(node: object) -> bool:
+    return not isinstance(node, Mapping)
+
+
+def _check_bounds(low: PyTree, high: PyTree) -> None:
+    shapes = [jax.tree.map(np.shape, side) for side in (low, high)]
+    if shapes[0] != shapes[1] or not sum(leaf.size for leaf in jax.tree.leaves(low)):
+        raise SettingError("lower", None, "must be numbers of the same shapes as {upper}")
+    ends = zip(jax.tree.leaves(low), jax.tree.leaves(high), strict=True)
+    if not all(np.isfinite([one, other]).all() and (one < other).all() for one, other in ends):
+        raise SettingError("lower", None, "must be finite and below {upper}, which must be finite too")
+
+
+def _uniform(unflatten: Callable, size: int, bounds: tuple[float, float], key: Key) -> PyTree:
+    return unflatten(jax.random.uniform(key, (size,), minval=bounds[0], maxval=bounds[1]))
+
+
+def _outside(*_: Any) -> Any:
+    raise ValueError("the solutions of a Search are evaluated outside of it; give their results to tell.")
+
+
+def _bound(scoring: Scoring, centroids: Any, emitter: Emitter | None) -> MapElitesBindings:
+    """The arguments of `map_elites`, checked; the emitter must leave the evaluation to others."""
+    bindings = bind(scoring, centroids, emitter)
+    if bindings.emitter.learns_from_transitions or bindings.emitter.population_size:
+        raise ValueError("a Search cannot use an emitter that trains agents; use iso_line, cma_mae, or a mix of them.")
+    return bindings
+
+
+def _run_config(options: Mapping[str, Any], resume: bool = False) -> RunConfig:
+    known = ("seed", "run_dir", *_OF_RUNS)
+    for key in options.keys() - known:
+        raise TypeError(f"a Search has no setting {key}; {suggestion(key, known)}")
+    return run_config(None, options, resume)
+
+
+def _ask(
+    bindings: MapElitesBindings, step: StagedStep, state: ProgramState, key: Array, generation: Array
+) -> tuple[ProgramState, PyTree, Metrics]:
+    """The first half of a generation, with the keys that it has in a run."""
+    bank_key, keys = split(step, jax.random.fold_in(jax.random.wrap_key_data(key), generation))
+    state, work = begin(bindings, state, bindings.scoring.start_states(bank_key), keys)
+    return propose(bindings, state, work._replace(shared=work.shared[0]))
+
+
+def _tell(
+    bindings: MapElitesBindings,
+    state: ProgramState,
+    genotypes: PyTree,
+    proposed: Metrics,
+    fitness: Array,
+    descriptors: Array,
+) -> tuple[ProgramState, Metrics]:
+    """The second half of a generation."""
+    evaluation = jax.vmap(_evaluated)(genotypes, fitness, descriptors)
+    return keep(bindings, state, genotypes, evaluation, proposed)
+
+
+def _evaluated(genotype: PyTree, fitness: Array, descriptor: Array) -> Evaluation:
+    finite = jnp.where(trees.all_finite(genotype), fitness, jnp.nan)  # as in `evaluate_genotype`
+    return evaluation_outside(finite, descriptor)
+
+
+def _recorded(path: Path) -> tuple[dict[int, Record], dict[int, str]]:
+    """The recorded results: generation -> line of the file; and generation -> digest of the solutions asked."""
+    results, asked = {}, {}
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # a damaged line
+            event = json.loads(line)
+            asked[event["generation"]] = event["asked"]
+            if "fitness" in event:
+                results[event["generation"]] = event
+    return results, asked
+
+
+def _numbers(values: np.ndarray) -> list[float]:
+    """The shortest numbers that are read back as the same float32."""
+    return [float(str(value)) for value in values]
+
+
+def _at(share: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """The numbers at a share of their ranges."""
+    return np.clip(low + share * (high - low), low, high)
+
+
+def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a search as JSON values."""
+    return json.loads(json.dumps(arguments, default=lambda value: np.asarray(value).tolist()))
