@@ -76,12 +76,16 @@ def create(bindings: PbtBindings, keys: Key, bank: Bank) -> PbtState:
     """Create members with initial parameters, and hyper-parameters sampled from the space."""
     size = bindings.population_size
     members = init_members(bindings.learner, bindings.space, size, bindings.placement, keys, bank)
-    config = bindings.config
+    return ProgramState(members, first_shared(bindings))
+
+
+def first_shared(bindings: PbtBindings) -> PbtShared:
+    """The state of the population before its first generation."""
+    size, config = bindings.population_size, bindings.config
     history = pb2.empty(bindings.space, size) if config.has_bandit else ()
     recent, unproven = no_fitness(bindings, size)
     begun = selection.first_round() if config.is_automatic else None
-    shared = PbtShared(jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), recent, history, unproven, begun)
-    return ProgramState(members, shared)
+    return PbtShared(jnp.zeros((), jnp.int32), jnp.arange(size, dtype=jnp.int32), recent, history, unproven, begun)
 
 
 def no_fitness(bindings: PbtBindings, *shape: int) -> tuple[Array, Array | None]:

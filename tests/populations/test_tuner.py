@@ -1,0 +1,123 @@
+"""`rookery.populations.Tuner`: selection and perturbation for training loops outside of this library."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+
+import rookery
+from rookery.hyperparams import Choice, LogUniform, LogWhole
+from rookery.populations import Tuner, pb2
+
+SPACE = {
+    "rate": LogUniform(1e-5, 1.0),
+    "penalty": Choice("l1", "l2"),
+    "batch": LogWhole(2, 64),
+    "seed": 7,
+    "loss": "log",
+}
+NAN = math.nan
+
+
+def score(members):
+    """Highest at the rate 1e-2."""
+    return [-abs(math.log10(member["rate"]) + 2) for member in members]
+
+
+def test_members_that_are_replaced_inherit_and_perturb_and_others_keep_theirs():
+    tuner = Tuner(SPACE, population_size=8, seed=3)
+    before = tuner.ask()
+    for member in before:
+        assert list(member) == list(SPACE)
+        assert 1e-5 <= member["rate"] <= 1.0
+        assert member["penalty"] in ("l1", "l2")
+        assert (type(member["batch"]), 2 <= member["batch"] <= 64) == (int, True)
+        assert (member["seed"], member["loss"]) == (7, "log")
+    assert tuner.ask() == before
+    parents = tuner.tell([0.0, NAN, 5.0, 1.0, -9.0, 2.0, 3.0, 6.0])
+    after = tuner.ask()
+    survivors = [0, 2, 3, 5, 6, 7]
+    assert parents[survivors].tolist() == survivors
+    assert {int(parents[1]), int(parents[4])} <= {2, 7}, "the best quarter"
+    assert [after[index] for index in survivors] == [before[index] for index in survivors]
+    for child in (1, 4):
+        assert after[child]["rate"] != before[parents[child]]["rate"]
+    assert after[1] != after[4]
+
+
+@pytest.fixture(autouse=True)
+def small_process(monkeypatch):
+    """The bandit of PB2 searches less: the tests' programs are hardly optimised."""
+    monkeypatch.setattr(pb2, "empty", partial(pb2.empty, rows=24))
+    for name, value in (("FIT_STEPS", 4), ("CANDIDATES", 24), ("WIDTHS", (0.125,))):
+        monkeypatch.setattr(pb2, name, value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"smooth": 2, "exploit_interval": 2},
+        {"perturb": "pb2"},
+        {"exploit": "multi-frequency", "frequencies": (1, 2)},
+        {"exploit": "threshold", "perturb": "resample"},
+        {"exploit": "none"},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_a_saved_tuner_continues_bit_for_bit(options, tmp_path):
+    tuner = Tuner(SPACE, population_size=8, seed=1, **options)
+    for _ in range(3):
+        tuner.tell(score(tuner.ask()))
+    tuner.save(tmp_path / "tuner.json")
+    assert (tmp_path / "tuner.json").stat().st_size < 100_000
+    again = Tuner.load(tmp_path / "tuner.json")
+    assert again.generation == 3
+    for _ in range(2):
+        members, fitness = tuner.ask(), score(tuner.ask())
+        assert again.ask() == members
+        parents = tuner.tell(fitness)
+        assert np.array_equal(again.tell(fitness), parents)
+        changed = np.flatnonzero(parents != np.arange(8))
+        assert (np.take(fitness, parents)[changed] > np.take(fitness, changed)).all()
+        assert options.get("exploit") != "none" or not len(changed)
+    assert again.ask() == tuner.ask()
+
+
+@pytest.mark.parametrize("perturb", ["perturb", "pb2"])
+def test_the_population_finds_the_best_values(perturb):
+    tuner = Tuner({"rate": SPACE["rate"]}, population_size=8, seed=5, perturb=perturb)
+    first = np.median(score(tuner.ask()))
+    for _ in range(20):
+        tuner.tell(score(tuner.ask()))
+    assert np.median(score(tuner.ask())) > 0.3 * first > -1.0
+
+
+def test_the_space_of_an_agent_and_its_fixed_values():
+    env = rookery.make("point_room")
+    space = rookery.choose(rookery.sac(env.spec).space, policy_lr=(1e-5, 1e-2), discount=0.98)
+    members = Tuner(space, population_size=4).ask()
+    assert {member["discount"] for member in members} == {0.98}
+    assert len({member["policy_lr"] for member in members}) == 4
+
+
+def test_what_is_refused(tmp_path):
+    with pytest.raises(TypeError, match=r"rate must be a domain, such as LogUniform\(1e-4, 1.0\), or a constant"):
+        Tuner({"rate": (1e-4, 1.0)})
+    with pytest.raises(ValueError, match="no hyper-parameter has a domain"):
+        Tuner({"rate": 0.1})
+    with pytest.raises(ValueError, match=r"exploit must be .*did you mean truncation"):
+        Tuner(SPACE, exploit="truncate")
+    with pytest.raises(TypeError, match="PbtConfig has no field purturb; did you mean perturb"):
+        Tuner(SPACE, purturb="pb2")
+    with pytest.raises(ValueError, match="exploit_interval needs members that are trained by this library"):
+        Tuner(SPACE, exploit_interval="auto")
+    with pytest.raises(ValueError, match="population_size must be at least 2"):
+        Tuner(SPACE, population_size=1)
+    tuner = Tuner(SPACE, population_size=4)
+    with pytest.raises(ValueError, match=r"the fitness \[4\] of all members, got the shape \[3\]"):
+        tuner.tell([0.0, 1.0, 2.0])
+    for content in ("{}", "no file", '{"format": 2}', '{"format": 1, "arguments": {"space": {}}}'):
+        (tmp_path / "other").write_text(content)
+        with pytest.raises(ValueError, match="other is no file of a Tuner"):
+            Tuner.load(tmp_path / "other")
