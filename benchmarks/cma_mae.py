@@ -53,8 +53,15 @@ def _init(problem: Problem, key: Any) -> Any:
     return jax.random.uniform(key, (problem.size,), minval=low, maxval=high)
 
 
-def pyribs(problem: Problem, settings: Settings, learning_rate: float, generations: int) -> Contender:
-    """Pyribs' `Scheduler` with an annealed archive, an archive of results, and 15 `EvolutionStrategyEmitter`s.
+def pyribs(
+    problem: Problem,
+    settings: Settings,
+    learning_rate: float,
+    generations: int,
+    emitters: int = EMITTERS,
+    samples: int = SAMPLES,
+) -> Contender:
+    """Pyribs' `Scheduler` with an annealed archive, an archive of results, and `EvolutionStrategyEmitter`s.
 
     Raises:
       SystemExit: pyribs is not installed.
@@ -68,7 +75,7 @@ def pyribs(problem: Problem, settings: Settings, learning_rate: float, generatio
     sigma = (problem.bounds[1] - problem.bounds[0]) / 5 if problem.bounds else 0.5
 
     def begin(seed: int) -> Any:
-        seeds = np.random.SeedSequence(seed).generate_state(EMITTERS + 2).tolist()
+        seeds = np.random.SeedSequence(seed).generate_state(emitters + 2).tolist()
         generator = np.random.default_rng(seed)
         place: Any = {
             "solution_dim": problem.size,
@@ -77,7 +84,7 @@ def pyribs(problem: Problem, settings: Settings, learning_rate: float, generatio
             "qd_score_offset": problem.offset,
         }
         archive = GridArchive(**place, learning_rate=learning_rate, threshold_min=problem.offset, seed=seeds[0])
-        emitters = [
+        made = [
             EvolutionStrategyEmitter(
                 archive,
                 x0=generator.uniform(*_bounds(problem), size=problem.size),
@@ -85,13 +92,13 @@ def pyribs(problem: Problem, settings: Settings, learning_rate: float, generatio
                 ranker="imp",
                 selection_rule="mu",
                 restart_rule="basic",
-                batch_size=SAMPLES,
+                batch_size=samples,
                 bounds=problem.bounds and [problem.bounds] * problem.size,
                 seed=emitter_seed,
             )
             for emitter_seed in seeds[2:]
         ]
-        return Scheduler(archive, emitters, result_archive=GridArchive(**place, seed=seeds[1]))
+        return Scheduler(archive, made, result_archive=GridArchive(**place, seed=seeds[1]))
 
     advance = partial(peers_map_elites._pyribs_generations, problem, generations)
     return Contender(begin, advance, lambda scheduler: _result(scheduler.result_archive))

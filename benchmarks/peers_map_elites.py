@@ -175,6 +175,22 @@ def qdax(problem: Problem, settings: Settings, generations: int) -> Contender:
     Raises:
       SystemExit: QDax is not installed.
     """
+    algorithm, centroids = qdax_algorithm(problem, settings)
+    init = jax.jit(partial(_qdax_init, algorithm, centroids))
+
+    def begin(seed: int) -> Any:
+        return init(first_population(problem, settings, seed), jax.random.key(seed))
+
+    program = harness.compile_program(partial(_qdax_scan, algorithm, generations), begin(0))
+    return Contender(begin, program.call, lambda state: np.asarray(state[0].fitnesses).ravel(), program.seconds)
+
+
+def qdax_algorithm(problem: Problem, settings: Settings) -> tuple[Any, Any]:
+    """QDax's `MAPElites`, and the centroids of an even grid.
+
+    Raises:
+      SystemExit: QDax is not installed.
+    """
     try:
         from qdax.core.containers.mapelites_repertoire import compute_euclidean_centroids
         from qdax.core.emitters.mutation_operators import isoline_variation
@@ -190,14 +206,7 @@ def qdax(problem: Problem, settings: Settings, generations: int) -> Contender:
     emitter = MixingEmitter(nothing, vary, variation_percentage=1.0, batch_size=settings.batch_size)
     metrics = partial(default_qd_metrics, qd_offset=-problem.offset)  # QDax adds its offset
     algorithm = MAPElites(partial(_qdax_score, problem), emitter, metrics)
-    centroids = compute_euclidean_centroids((settings.side, settings.side), *problem.limits)
-    init = jax.jit(partial(_qdax_init, algorithm, centroids))
-
-    def begin(seed: int) -> Any:
-        return init(first_population(problem, settings, seed), jax.random.key(seed))
-
-    program = harness.compile_program(partial(_qdax_scan, algorithm, generations), begin(0))
-    return Contender(begin, program.call, lambda state: np.asarray(state[0].fitnesses).ravel(), program.seconds)
+    return algorithm, compute_euclidean_centroids((settings.side, settings.side), *problem.limits)
 
 
 def _qdax_score(problem: Problem, genotypes: Any, key: Any) -> tuple[Any, Any, dict]:

@@ -31,8 +31,8 @@ from rookery.populations.base import ProgramState
 from rookery.populations.sharding import ONE_DEVICE
 from rookery.populations.stages import StagedStep, split, staged_step
 from rookery.qd.archives import Archive
-from rookery.qd.base import Emitter, Scoring
-from rookery.qd.map_elites import MapElitesBindings, begin, bind, keep, map_elites, propose, repertoire_of
+from rookery.qd.base import Emitter, EmitterState, Scoring
+from rookery.qd.map_elites import MapElitesBindings, begin, bind, keep, map_elites, propose, repertoire_of, with_emitter
 from rookery.qd.repertoire import Elite, Repertoire, best
 from rookery.qd.scoring import evaluation_outside, host_scoring
 from rookery.report.page import write_report
@@ -176,10 +176,11 @@ class Search:
         lowered = jax.jit(ask).lower(template, self._key, np.int32(0))
         results = (jax.ShapeDtypeStruct((self._size, *more), jnp.float32) for more in ((), (self._dimensions,)))
         self._ask, self._tell = map(
-            programs.compile_lowered, (lowered, jax.jit(tell).lower(*lowered.out_info, *results))
+            programs.compile_lowered,
+            (lowered, jax.jit(tell, donate_argnums=0).lower(template, lowered.out_info, *results)),
         )
-        self._config, self._generation, self._saved = config, 0, 0
-        self._asked: tuple[ProgramState, PyTree, Metrics] | None = None
+        self._config, self._generation, self._saved, self._is_empty = config, 0, 0, True
+        self._asked: tuple[EmitterState, PyTree, Metrics] | None = None
         self._finished: tuple[int, Metrics, float] = 0, {}, 0.0
         self._writers, self._pace = RunWriters(Journal()), Pace(config.checkpoint_seconds)
         self._time = time.monotonic()
@@ -283,7 +284,7 @@ class Search:
 
     def _propose(self) -> PyTree:
         asked = self._asked = self._asked or self._ask(self._state, self._key, np.int32(self._generation))
-        return jax.device_get(asked[1])
+        return jax.tree.map(np.asarray, asked[1])
 
     def _scaled(self, genotypes: PyTree) -> Any:
         """Genotypes as the caller has them: writable arrays within the bounds."""
@@ -322,8 +323,7 @@ class Search:
         if self._writers.folder is not None:
             self._record(fitness, descriptors)
         self._finish(fitness, descriptors)
-        is_empty = nothing_is_finite({"max_fitness": np.asarray(self._finished[1]["max_fitness"])})
-        if is_empty and self._generation >= self._config.patience:
+        if self._is_empty and self._generation >= self._config.patience:
             raise Diverged(lost(self._generation, True, None, None))
 
     def _record(self, fitness: np.ndarray, descriptors: np.ndarray) -> None:
@@ -338,7 +338,9 @@ class Search:
 
     def _finish(self, fitness: np.ndarray, descriptors: np.ndarray) -> None:
         assert self._asked is not None
-        self._state, metrics = jax.block_until_ready(self._tell(*self._asked, fitness, descriptors))
+        self._state, metrics = self._tell(self._state, self._asked, fitness, descriptors)
+        # A repertoire that has an elite keeps one, so that the host does not wait for the result.
+        self._is_empty = self._is_empty and nothing_is_finite({"max_fitness": np.asarray(metrics["max_fitness"])})
         now = time.monotonic()
         self._finished = self._generation, metrics, now - self._time
         self._asked, self._time = None, now
@@ -475,24 +477,25 @@ def _run_config(options: Mapping[str, Any], resume: bool = False) -> RunConfig:
 
 def _ask(
     bindings: MapElitesBindings, step: StagedStep, state: ProgramState, key: Array, generation: Array
-) -> tuple[ProgramState, PyTree, Metrics]:
-    """The first half of a generation, with the keys that it has in a run."""
+) -> tuple[EmitterState, PyTree, Metrics]:
+    """The first half of a generation, with the keys that it has in a run; the repertoire stays as it is."""
     bank_key, keys = split(step, jax.random.fold_in(jax.random.wrap_key_data(key), generation))
     state, work = begin(bindings, state, bindings.scoring.start_states(bank_key), keys)
-    return propose(bindings, state, work._replace(shared=work.shared[0]))
+    state, genotypes, metrics = propose(bindings, state, work._replace(shared=work.shared[0]))
+    return EmitterState(state.members, state.shared.emitter), genotypes, metrics
 
 
 def _tell(
     bindings: MapElitesBindings,
     state: ProgramState,
-    genotypes: PyTree,
-    proposed: Metrics,
+    asked: tuple[EmitterState, PyTree, Metrics],
     fitness: Array,
     descriptors: Array,
 ) -> tuple[ProgramState, Metrics]:
     """The second half of a generation."""
+    emitter_state, genotypes, proposed = asked
     evaluation = jax.vmap(_evaluated)(genotypes, fitness, descriptors)
-    return keep(bindings, state, genotypes, evaluation, proposed)
+    return keep(bindings, with_emitter(state, emitter_state), genotypes, evaluation, proposed)
 
 
 def _evaluated(genotype: PyTree, fitness: Array, descriptor: Array) -> Evaluation:

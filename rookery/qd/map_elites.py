@@ -95,7 +95,7 @@ def begin(bindings: MapElitesBindings, state: ProgramState, bank: Bank, keys: Ke
     ask_key, evaluate_key = keys
     emitter_state = EmitterState(state.members, state.shared.emitter)
     emitter_state, work = staged_ask(bindings.emitter.ask).begin(emitter_state, repertoire_of(state), bank, ask_key)
-    return _with_emitter(state, emitter_state), work._replace(shared=(work.shared, bank, evaluate_key))
+    return with_emitter(state, emitter_state), work._replace(shared=(work.shared, bank, evaluate_key))
 
 
 def advance(
@@ -105,7 +105,7 @@ def advance(
     ask_shared, *rest = work.shared
     emitter_state, work = EmitterState(state.members, state.shared.emitter), work._replace(shared=ask_shared)
     emitter_state, work = staged_ask(bindings.emitter.ask).advance(emitter_state, work, first, last)
-    return _with_emitter(state, emitter_state), work._replace(shared=(work.shared, *rest))
+    return with_emitter(state, emitter_state), work._replace(shared=(work.shared, *rest))
 
 
 def finish(bindings: MapElitesBindings, state: ProgramState, work: Work) -> tuple[ProgramState, Metrics]:
@@ -134,7 +134,7 @@ def propose(bindings: MapElitesBindings, state: ProgramState, work: Work) -> tup
     """The first half of `finish`: the state, the emitter's proposals `[B, ...]` within the bounds, and its metrics."""
     emitter_state, ask = EmitterState(state.members, state.shared.emitter), staged_ask(bindings.emitter.ask)
     emitter_state, genotypes, metrics = ask.propose(emitter_state, work, repertoire_of(state))
-    return _with_emitter(state, emitter_state), bounded(genotypes, bindings.scoring.bounds), metrics
+    return with_emitter(state, emitter_state), bounded(genotypes, bindings.scoring.bounds), metrics
 
 
 def keep(
@@ -156,14 +156,15 @@ def keep(
     repertoire = repertoires.store_extras(repertoire, added, evaluation.extras)
     emitter_state = EmitterState(state.members, state.shared.emitter)
     emitter_state, learned = bindings.emitter.tell(emitter_state, evaluation, added)
-    state = with_repertoire(_with_emitter(state, emitter_state), repertoire)
+    state = with_repertoire(with_emitter(state, emitter_state), repertoire)
     of_population = {"fitness": evaluation.fitness, **base.measure_metrics(evaluation)}
     own = {**of_population, **_metrics(bindings, repertoire, added, evaluation)}
     check_names("metric of the emitter", [*proposed, *(set(learned) - set(of_population))], [*RESERVED_COLUMNS, *own])
     return state, {**own, **proposed, **learned}
 
 
-def _with_emitter(state: ProgramState, emitter_state: EmitterState) -> ProgramState:
+def with_emitter(state: ProgramState, emitter_state: EmitterState) -> ProgramState:
+    """Replace the state of the emitter in that of a program."""
     return state._replace(members=emitter_state.members, shared=state.shared._replace(emitter=emitter_state.shared))
 
 
