@@ -51,7 +51,7 @@ def ours(problem: Problem, settings: Settings, emitters: int, seed: int) -> Aske
     (low, high), side = problem.limits, settings.side
     limits = (low, low), (high, high)
     init = partial(cma_mae._init, problem) if emitters else partial(_first, problem, settings)
-    scoring = rookery.qd.host_scoring(None, init, *limits, problem.offset, problem.bounds)  # pyright: ignore
+    scoring = rookery.qd.host_scoring(None, init, *limits, problem.offset, problem.bounds)
     cells = rookery.qd.grid((side, side), *limits)
     if emitters:
         config = rookery.qd.CmaMaeConfig(emitters=emitters)

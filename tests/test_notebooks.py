@@ -43,6 +43,7 @@ def test_every_notebook_has_a_script_and_installs_first():
         ("quickstart", ["quickstart"], "mean return of each member on fresh episodes"),
         ("pbt", ["search", "pbt"], "copies; the best member's ancestors"),
         ("repertoire", ["arms", "trap"], "corrected coverage"),
+        ("ask_tell", ["catapult"], "the same settings: True"),
     ],
 )
 def test_a_notebook_runs(name, runs, says, tmp_path, monkeypatch, capsys):

@@ -434,7 +434,7 @@ def _described(
     if limits.ndim != 2 or limits.shape[1] != 2:
         raise SettingError("descriptor", None, "needs a lower and an upper limit for each dimension, [(0, 1), (0, 1)]")
     init = partial(_uniform, unflatten, lows.size, bounds)
-    scoring = host_scoring(_outside, init, *limits.T.tolist(), qd_offset=qd_offset, bounds=bounds, name=name)
+    scoring = host_scoring(None, init, *limits.T.tolist(), qd_offset=qd_offset, bounds=bounds, name=name)
     cells = find_cells(chosen.cells, scoring.descriptor, part == "cma_mae")
     return _bound(scoring, cells, module.emitter(scoring, chosen, ONE_DEVICE)), (low, high) if is_scaled else None
 
@@ -454,10 +454,6 @@ def _check_bounds(low: PyTree, high: PyTree) -> None:
 
 def _uniform(unflatten: Callable, size: int, bounds: tuple[float, float], key: Key) -> PyTree:
     return unflatten(jax.random.uniform(key, (size,), minval=bounds[0], maxval=bounds[1]))
-
-
-def _outside(*_: Any) -> Any:
-    raise ValueError("the solutions of a Search are evaluated outside of it; give their results to tell.")
 
 
 def _bound(scoring: Scoring, centroids: Any, emitter: Emitter | None) -> MapElitesBindings:

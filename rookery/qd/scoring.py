@@ -83,7 +83,7 @@ def function_scoring(
 
 
 def host_scoring(
-    score: Callable[[Any, np.ndarray], tuple[npt.ArrayLike, npt.ArrayLike]],
+    score: Callable[[Any, np.ndarray], tuple[npt.ArrayLike, npt.ArrayLike]] | None,
     init: Callable[[Key], GenotypeT],
     lower: Sequence[float],
     upper: Sequence[float],
@@ -98,7 +98,8 @@ def host_scoring(
 
     Args:
       score: genotypes as NumPy arrays, leaves `[B, ...]`, and seeds `[B]` uint32 -> the fitness `[B]`, higher is
-        better, and the descriptors `[B, D]`. A genotype is rejected if its scores are not finite.
+        better, and the descriptors `[B, D]`. A genotype is rejected if its scores are not finite. None for a
+        `Search`, to which the scores are given.
       init: as for `function_scoring`, a function of JAX.
       lower: `[D]`, as for `function_scoring`.
       upper: `[D]`, as for `function_scoring`.
@@ -123,14 +124,16 @@ def host_scoring(
     return function_scoring(on_host, init, lower, upper, qd_offset, bounds, name)
 
 
-def _score_on_host(score: Callable, size: int, genotype: PyTree, key: Key) -> tuple[Array, Array]:
+def _score_on_host(score: Callable | None, size: int, genotype: PyTree, key: Key) -> tuple[Array, Array]:
     shapes = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((size,), jnp.float32)
     call, seed = partial(_score_batch, score, size), jax.random.bits(key, (), jnp.uint32)
     return jax.pure_callback(call, shapes, genotype, seed, vmap_method="broadcast_all")
 
 
-def _score_batch(score: Callable, size: int, genotypes: PyTree, seeds: Array) -> tuple[np.ndarray, np.ndarray]:
+def _score_batch(score: Callable | None, size: int, genotypes: PyTree, seeds: Array) -> tuple[np.ndarray, np.ndarray]:
     """Score genotypes with leading axes, which the seeds have too, as one batch."""
+    if score is None:
+        raise ValueError("the genotypes are evaluated outside, by a Search; give a scoring function to run a program.")
     leading = np.shape(seeds)
     count = int(np.prod(leading))
     rows = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(count, *leaf.shape[len(leading) :]), genotypes)

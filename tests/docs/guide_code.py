@@ -9,6 +9,7 @@ Comments of a page that begin with `<!-- test:` say what the text around them do
 - `<!-- test: save NAME -->`: the next block is written to a file too.
 - `<!-- test: folder PATH KIND -->`: PATH is a run of this kind (`tests/short_runs.py`).
 - `<!-- test: python CODE -->`: code that the blocks below it need, on any number of lines.
+- `<!-- test: needs MODULE -->`: without this module, which is in the extra `test`, the rest of the page is skipped.
 - `<!-- test: replace OLD => NEW -->`: a replacement in the blocks below it.
 """
 
@@ -106,6 +107,8 @@ class Page:
             self.replaced[old] = new
         elif word == "python":
             self.execute(argument, block.line)
+        elif word == "needs":
+            pytest.importorskip(argument)
         elif word == "save":
             Path(argument).write_text(block.code)
         else:
