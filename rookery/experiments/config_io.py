@@ -12,7 +12,18 @@ from rookery.experiments.spec import RunSpec
 from rookery.hyperparams import Space
 from rookery.populations.base import Program
 from rookery.storage.island_files import ISLAND
-from rookery.storage.record import CHOICES, DEFAULTS, DESCRIPTOR, INDEPENDENT, KEYS, PROGRAM, PYTHON, SCALES, SCHEDULE
+from rookery.storage.record import (
+    CHOICES,
+    DEFAULTS,
+    DESCRIPTOR,
+    INDEPENDENT,
+    KEYS,
+    PROGRAM,
+    PYTHON,
+    SCALES,
+    SCHEDULE,
+    SEARCH,
+)
 from rookery.training.config import RunConfig
 from rookery.training.program_record import program_record
 from rookery.trees import flatten_mapping
@@ -55,6 +66,10 @@ def from_record(record: Mapping[str, Any]) -> RunSpec:
     """
     values = {name: value for name, value in record.items() if name not in _PROGRAM_KEYS}
     kind, known = values.pop("kind", None), kinds()
+    if SEARCH in record:
+        raise ValueError(
+            "this run is a search by ask and tell; continue it in Python: rookery.qd.Search.load(run_dir)."
+        )
     if kind == PYTHON:
         raise ValueError(
             "this run was started from Python; continue it there: rookery.run(program, run_dir=..., resume=True); "

@@ -37,9 +37,9 @@ from rookery.qd.repertoire import Elite, Repertoire, best
 from rookery.qd.scoring import evaluation_outside, host_scoring
 from rookery.report.page import write_report
 from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
-from rookery.storage.csv_log import RunLog
+from rookery.storage.csv_log import RunLog, read_last
 from rookery.storage.events import Diverged, Journal
-from rookery.storage.record import PYTHON, check_keys, kind_label
+from rookery.storage.record import PYTHON, SEARCH, check_keys, kind_label
 from rookery.storage.run_dir import append_line, create, open_existing, output_to
 from rookery.training.config import RunConfig
 from rookery.training.generation_loop import Pace, lost, nothing_is_finite
@@ -51,8 +51,6 @@ from rookery.training.run_writer import RunWriters
 from rookery.training.start_point import restore
 from rookery.types import Array, Evaluation, Key, Metrics, PyTree, Record
 
-SEARCH = "search"
-"""Key of `config.json` for the arguments of a `Search`, from which `load` builds it; {} if they were objects."""
 METHODS: Mapping[str, Any] = {"map-elites": (map_elites_runs, "variation"), "cma-mae": (cma_mae_runs, "cma_mae")}
 """Name -> module with the settings, and the part of them that is the emitter's."""
 _OF_RUNS = ("checkpoint_every", "checkpoint_seconds", "keep", "patience", "overwrite")
@@ -158,7 +156,8 @@ class Search:
             kind = kind_label(recorded)
             raise ValueError(f"{run_dir} contains a run of {kind}, not a Search; continue it with `rookery resume`.")
         if bool(arguments) == (scoring is not None):
-            raise ValueError(f"{run_dir} was made by Search.of; give load its scoring, centroids and emitter again.")
+            remedy = "leave the scoring out" if arguments else "give the arguments of Search.of again"
+            raise ValueError(f"{run_dir} records {'all' if arguments else 'no'} arguments of its search; {remedy}.")
         search = cls.__new__(cls)
         built = _described(**arguments) if scoring is None else (_bound(scoring, centroids, emitter), None)
         bindings, search._bounds = built
@@ -166,27 +165,23 @@ class Search:
         return search
 
     def _begin(self, bindings: MapElitesBindings, config: RunConfig, arguments: Record, resume: bool = False) -> None:
-        self._program = map_elites(bindings.scoring, bindings.archive, bindings.emitter)
+        self._program, over = map_elites(bindings.scoring, bindings.archive, bindings.emitter), mesh.make_mesh(1)
         self._size, self._dimensions = bindings.emitter.batch_size, bindings.scoring.descriptor.size
-        over = mesh.make_mesh(1)
-        template = programs.template(self._program, over)
-        first_key, run_key = jax.random.split(jax.random.key(config.seed))
-        self._key = jax.random.key_data(run_key)  # a typed key would slow each call down
-        ask, tell = partial(_ask, bindings, staged_step(self._program.step)), partial(_tell, bindings)
-        lowered = jax.jit(ask).lower(template, self._key, np.int32(0))
-        results = (jax.ShapeDtypeStruct((self._size, *more), jnp.float32) for more in ((), (self._dimensions,)))
-        self._ask, self._tell = map(
-            programs.compile_lowered,
-            (lowered, jax.jit(tell, donate_argnums=0).lower(template, lowered.out_info, *results)),
-        )
         self._config, self._generation, self._saved, self._is_empty = config, 0, 0, True
         self._asked: tuple[EmitterState, PyTree, Metrics] | None = None
         self._finished: tuple[int, Metrics, float] = 0, {}, 0.0
-        self._writers, self._pace = RunWriters(Journal()), Pace(config.checkpoint_seconds)
-        self._time = time.monotonic()
+        self._writers, self._pace, self._time = RunWriters(Journal()), Pace(config.checkpoint_seconds), time.monotonic()
+        # Trace before a folder is made, and compile when it is known to be free.
+        template, init = programs.template(self._program, over), programs.compile_program(self._program, over).init
+        first_key, run_key = jax.random.split(jax.random.key(config.seed))
+        self._key = jax.random.key_data(run_key)  # a typed key would slow each call down
+        ask, tell = partial(_ask, bindings, staged_step(self._program.step)), partial(_tell, bindings)
+        asking = jax.jit(ask).lower(template, self._key, np.int32(0))
+        results = (jax.ShapeDtypeStruct((self._size, *more), jnp.float32) for more in ((), (self._dimensions,)))
+        telling = jax.jit(tell, donate_argnums=0).lower(template, asking.out_info, *results)
         with contextlib.ExitStack() as stack:
             state = self._open(stack, arguments, template, over, resume) if config.run_dir is not None else None
-            init = programs.compile_program(self._program, over).init
+            self._ask, self._tell = map(programs.compile_lowered, (asking, telling))
             self._state: ProgramState = init(first_key) if state is None else state
             if resume:
                 self._repeat()
@@ -256,8 +251,20 @@ class Search:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, _: type | None, error: BaseException | None, __: TracebackType | None) -> None:
-        self.close()
+    def __exit__(
+        self, kind: type | None = None, error: BaseException | None = None, trace: TracebackType | None = None
+    ) -> None:
+        with self._stack:
+            self._writers.journal.__enter__()
+            self._save()
+            with _saving(self._writers):
+                self._writers.wait()
+            self._writers.journal.__exit__(kind, error, trace)
+        self._writers = RunWriters(Journal())
+
+    def close(self) -> None:
+        """Save, and release the run directory; no effect without one, or the second time."""
+        self.__exit__()
 
     @property
     def generation(self) -> int:
@@ -268,7 +275,10 @@ class Search:
     def metrics(self) -> dict[str, float]:
         """The row of `metrics.csv` after the latest `tell`: `coverage`, `qd_score`, `max_fitness`, ...; {} before."""
         number, metrics, seconds = self._finished
-        return summarize(self._program, number, jax.device_get(metrics), WallTimes(seconds)) if metrics else {}
+        if metrics:
+            return summarize(self._program, number, jax.device_get(metrics), WallTimes(seconds))
+        folder = self._writers.folder if self._generation else None  # of a search that was loaded
+        return read_last(folder.metrics_file) if folder and folder.metrics_file.is_file() else {}
 
     def ask(self) -> Any:
         """The solutions to evaluate next, NumPy arrays `[B, ...]`; the same ones again until `tell` was called.
@@ -381,14 +391,6 @@ class Search:
             raise ValueError(f"a report needs {'a ' if self._writers.folder is None else ''}{missing}.")
         self._save()
         return write_report([self._writers.folder.path])
-
-    def close(self) -> None:
-        """Save, and release the run directory; no effect without one, or the second time."""
-        with self._stack, self._writers.journal:
-            self._save()
-            with _saving(self._writers):
-                self._writers.wait()
-        self._writers = RunWriters(Journal())
 
 
 @contextlib.contextmanager

@@ -35,6 +35,9 @@ DEFAULTS = "defaults"
 """Key of `config.json` for the settings that differed from the defaults when the run started: dotted name -> default.
 Later versions may have other defaults. It is absent from older runs, and from runs of user-defined programs."""
 
+SEARCH = "search"
+"""Key of `config.json` for the arguments of a `qd.Search`, from which it is loaded; {} if they cannot be recorded."""
+
 SKILL_METHODS = ("diayn", "metra", "lsd")
 """Keys of `config.json` for the settings of the method of skill discovery, of which a run has one at most."""
 

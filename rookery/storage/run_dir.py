@@ -16,6 +16,7 @@ from typing import Any
 import filelock
 
 from rookery.factories import user_path
+from rookery.storage.record import PYTHON, SEARCH
 from rookery.types import Record
 from rookery.versions import version, versions
 
@@ -24,6 +25,7 @@ REPLACED: dict[Path, dict[str, str]] = {}
 """Run directory -> functions that are read in place of the recorded ones, `env` or `factory`; see `sources.replace`."""
 CHECKPOINT_PREFIX = "generation_"
 """The name prefix of all files and folders of checkpoints, complete or not, inside `checkpoints/`."""
+_LOAD_SEARCH = "rookery.qd.Search.load"
 TEMPORARY = ".rookery-tmp"  # the end of the names of files that are being written
 # The files of a run. `create(overwrite=True)` deletes only these.
 _RUN_FILES = (
@@ -216,7 +218,7 @@ def create(path: str | os.PathLike[str], config: Record, overwrite: bool = False
         if overwrite:
             _check_is_run(folder, _files_of_a_run(folder))
         else:
-            check_new(path, "resume=True" if config.get("kind") == "python" else "")
+            check_new(path, _LOAD_SEARCH if SEARCH in config else "resume=True" if config.get("kind") == PYTHON else "")
         _delete_run(folder)
         write_atomically(folder.config_file, text)
         folder._load()

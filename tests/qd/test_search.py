@@ -17,8 +17,8 @@ from rookery.qd.map_elites import repertoire_of
 from rookery.qd.pbt_emitter import pbt_emitter
 from rookery.storage.checkpoint import CheckpointError, CheckpointWarning
 from rookery.storage.csv_log import read_csv
-from rookery.storage.events import Diverged
-from rookery.storage.run_dir import RunFolderError, create
+from rookery.storage.events import Diverged, read_journal
+from rookery.storage.run_dir import RunFolder, RunFolderError, create
 from rookery.training.run_writer import RunWriters
 from tests import tiny
 from tests.commandline import call
@@ -176,12 +176,18 @@ class TestRecorded:
             np.testing.assert_array_equal(tables[1][name], tables[0][name], name)
         with Search.load(again) as search:  # closed by itself: from the last checkpoint alone
             assert search.generation == 6
+            assert search.metrics["qd_score"] == tables[0]["qd_score"][-1]
             tiny.assert_equal(search.elites(), whole.elites())
         monkeypatch.chdir(tmp_path)
         code, shown, _ = call("compare", str(folder / "whole"), str(again))
         assert (code, "search at 36 environment steps" in shown) == (0, True), shown
         code, _, errors = call("report", str(again))
         assert code == 0, errors
+        _, _, errors = call("resume", str(again), "--generations", "9")
+        assert "continue it in Python: rookery.qd.Search.load" in errors
+        assert [event["why"] for event in read_journal(RunFolder(again)) if event["event"] == "ended"] == [
+            "finished"
+        ] * 2
 
     def test_another_computation_of_the_solutions_is_detected(self, killed, tmp_path):
         shutil.copytree(killed[1] / "killed", tmp_path / "other")
@@ -238,6 +244,8 @@ def test_while_nothing_is_feasible_it_asks_for_initial_solutions(tmp_path):
     with pytest.raises(ValueError, match="the repertoire is empty"):
         search.best()
     search.close()
+    with pytest.raises(RunFolderError, match=r"continue it with rookery\.qd\.Search\.load, replace it"):
+        Search(**PLAIN, run_dir=tmp_path / "run")
     with Search.load(tmp_path / "run", patience=9) as search:
         assert search.generation == 3
         assert advance(search, 1).metrics["coverage"] > 0
