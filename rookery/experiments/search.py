@@ -74,10 +74,10 @@ class Search:
       seed: of all random numbers.
       run_dir: the run directory; without it nothing is written.
       **settings: `qd_offset=0.0`, the fitness that counts as 0 in the QD score and at which the thresholds of CMA-MAE
-        begin; `name`, the task in reports; and those of `rookery train map-elites` or `cma-mae`, named like the flags:
-        `cells=1024`, `grid=(32, 32)`,
-        `survival="dominated-novelty"`, `iso_sigma=0.01`, `emitters=4`, `checkpoint_every=5`, `keep=3`, `patience=100`,
-        `overwrite=True`. Distributions of CMA-MAE (`emitters`) have 36 samples or more by default.
+        begin; `name`, the task in reports; `checkpoint_every=5`, `keep=3`, `patience=100`, `overwrite=True`; and those
+        of `rookery train map-elites` or `cma-mae`, named like the flags: `cells=1024`, `grid=(32, 32)`,
+        `survival="dominated-novelty"`, `iso_sigma=0.01`, `emitters=4`. Distributions of CMA-MAE (`emitters`) have 36
+        samples or more by default.
 
     Raises:
       ValueError: there is no such method, the bounds or limits are not finite or do not increase, a setting is invalid,
