@@ -36,3 +36,7 @@ def __getattr__(name: str) -> Any:
     from rookery.experiments.tuner import Tuner
 
     return Tuner
+
+
+def __dir__() -> list[str]:
+    return __all__

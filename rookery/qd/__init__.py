@@ -76,3 +76,7 @@ def __getattr__(name: str) -> Any:
     from rookery.experiments.search import Search
 
     return Search
+
+
+def __dir__() -> list[str]:
+    return __all__
