@@ -241,7 +241,7 @@ class Search:
 
     @staticmethod
     def _digest(genotypes: PyTree) -> str:
-        leaves = (np.ascontiguousarray(leaf).tobytes() for leaf in jax.tree.leaves(genotypes))
+        leaves = (np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(genotypes))
         return hashlib.sha256(b"".join(leaves)).hexdigest()[:16]
 
     def __repr__(self) -> str:
@@ -294,7 +294,7 @@ class Search:
 
     def _propose(self) -> PyTree:
         asked = self._asked = self._asked or self._ask(self._state, self._key, np.int32(self._generation))
-        return jax.tree.map(np.asarray, asked[1])
+        return asked[1]
 
     def _scaled(self, genotypes: PyTree) -> Any:
         """Genotypes as the caller has them: writable arrays within the bounds."""
@@ -518,9 +518,9 @@ def _numbers(values: np.ndarray) -> list[float]:
     return [float(str(value)) for value in values]
 
 
-def _at(share: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+def _at(share: ArrayLike, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """The numbers at a share of their ranges."""
-    return np.clip(low + share * (high - low), low, high)
+    return np.clip(low + np.asarray(share) * (high - low), low, high)
 
 
 def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
