@@ -101,6 +101,12 @@ populations/pb2.py | populations/test_pb2.py::TestProposals
     pb2-sign | mean(point) + optimism | mean(point) - optimism
 populations/ratings.py | populations/test_ratings.py
     rating-sign | None] > value | None] < value
+experiments/search.py | qd/test_search.py
+    keys-of-one-batch | np.int32(self._generation) | np.int32(1)
+    patience-too-long | self._generation >= self._config.patience | self._generation > self._config.patience
+    other-solutions | self._digest(self._propose()) != digest | not self._digest(self._propose())
+experiments/tuner.py | populations/test_tuner.py
+    tuner-generation | shared.generation + 1, parents | shared.generation, parents
 hyperparams.py | test_hyperparams.py
     whole-number-stays | jnp.ceil(jnp.abs(step)) | jnp.floor(jnp.abs(step))
     same-name-again | 1.0 + jnp.minimum(jnp.floor(others | jnp.minimum(jnp.floor(others

@@ -387,8 +387,7 @@ class Search:
           ValueError: the search has no run directory, or no results yet.
         """
         if self._writers.folder is None or not self._generation:
-            missing = "run_dir, in which it is recorded" if self._writers.folder is None else "results; call tell"
-            raise ValueError(f"a report needs {'a ' if self._writers.folder is None else ''}{missing}.")
+            raise ValueError("a report needs results that are recorded; give a run_dir, and call tell.")
         self._save()
         return write_report([self._writers.folder.path])
 

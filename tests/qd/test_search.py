@@ -114,7 +114,7 @@ def test_what_tell_refuses_changes_nothing(open_search):
     with pytest.raises(ValueError, match=r"batch 1 has its results already; call ask"):
         search.tell(fitness, descriptors)
     assert search.generation == 1
-    with pytest.raises(ValueError, match=r"a report needs a run_dir"):
+    with pytest.raises(ValueError, match=r"a report needs results that are recorded; give a run_dir"):
         search.report()
 
 
