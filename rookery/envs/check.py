@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 
 from rookery import distributions, hyperparams, trees
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
-from rookery.envs.host.base import first_line
+from rookery.envs.host.base import LARGEST_REWARD, first_line
 from rookery.factories import MEASURE_NAMES, OWN_ENVIRONMENT, RAISED, check_counts, check_names, place_of
 from rookery.features import Shape, feature_size, is_shape
 from rookery.types import Array, Key, Observation, PyTree
@@ -39,6 +39,7 @@ _pass = jax.make_user_context(0)
 """A number of each pass: JAX traces all functions again in another one, also those that the user compiled, so that a
 function that is not pure differs."""
 LARGEST = 2**24  # largest size of observations and actions: a layer of 256 units on them has 17 GB of weights
+_FLOAT_MAX = np.finfo(np.float32).max
 _FIRST = 3  # steps that are compared; later ones may differ by rounding in a chaotic simulation
 SEEDS = 3  # episodes that `check_environment` runs at once
 
@@ -308,16 +309,17 @@ def _behaviour(environment: Environment, key: Key) -> Iterator[str]:
     active = np.concatenate([np.ones((1, SEEDS), bool), ~np.cumsum(_over(spec, steps), axis=0).astype(bool)[:-1]])
     if environment.host is not None and (broken := (steps.broken & active).any(axis=1)).any():
         yield (
-            f"step {int(np.argmax(broken)) + 1} gives an observation, reward or descriptor that is not finite; such a "
-            "step ends its episode with reward 0."
+            f"step {int(np.argmax(broken)) + 1} gives an observation, reward or descriptor that is not finite, or "
+            f"a reward beyond {LARGEST_REWARD:.0e}; such a step ends its episode with reward 0."
         )
-    for name, values in (("reward", steps.reward), ("observation", steps.final_observation.features)):
-        finite = np.isfinite(np.asarray(values)).reshape(length, SEEDS, -1).all(axis=-1) | ~active
+    numbers = ("reward", steps.reward, LARGEST_REWARD), ("observation", steps.final_observation.features, _FLOAT_MAX)
+    for name, values, most in numbers:
+        finite = (np.abs(np.asarray(values)) <= most).reshape(length, SEEDS, -1).all(axis=-1) | ~active
         if not finite.all():
             when = int(np.argmax(~finite.all(axis=1))) + 1
             yield (
-                f"step {when} gives {name} that is not finite; rookery.envs.guard_physics(environment) ends such an "
-                "episode."
+                f"step {when} gives {name} that is not finite, or beyond {most:.0e}; "
+                "rookery.envs.guard_physics(environment) ends such an episode."
             )
     if spec.masked:
         broken, started = (np.expand_dims(flag, [*range(2, steps.ended.ndim)]) for flag in (steps.broken, active))

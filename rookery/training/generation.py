@@ -9,6 +9,8 @@ import numpy as np
 
 from rookery.distributed import sync
 from rookery.distributed.programs import Stages
+from rookery.envs.base import Step
+from rookery.factories import OWN_ENVIRONMENT
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.stages import Work, split, staged_init, staged_step
 from rookery.types import Key
@@ -64,7 +66,7 @@ class Generations:
         failed: Callable[[ProgramState], bool] | None = None,
     ):
         self._init, self._step = staged_init(program.init), staged_step(program.step)
-        self._stages = stages
+        self._stages, self._name = stages, program.task
         self._signum, self._show, self._failed = signum, show, failed
         self._count = 1  # iterations in the next call
         self._finish_seconds = 0.0
@@ -80,9 +82,17 @@ class Generations:
         return self._stages
 
     def create(self, key: Key) -> ProgramState:
-        """The state before the first generation."""
+        """The state before the first generation; a ValueError if no start state of the environment is finite."""
         bank_key, keys = split(self._init, key)
-        return self._stages.create(keys, self._stages.first_states(bank_key))
+        bank = self._stages.first_states(bank_key)
+        first = bank[1] if isinstance(bank, tuple) and bank else None
+        shown = (first.observation.features, first.descriptor) if isinstance(first, Step) else ()
+        if not all(np.isfinite(leaf).all() for leaf in jax.device_get(shown)):  # else others have replaced such states
+            raise ValueError(
+                f"the environment {self._name} is wrong, see {OWN_ENVIRONMENT}: every start state has an observation "
+                "or a descriptor that is not finite."
+            )
+        return self._stages.create(keys, bank)
 
     def run(
         self, state: ProgramState, key: Key, work: Work | None = None, done: int = 0

@@ -56,6 +56,7 @@ def line(mistake: str = "", **spec: Any) -> Environment:
             "long reward": jnp.ones(1),
             "half reward": jnp.float16(1),
             "nan": jnp.float32(jnp.nan),
+            "overflow": jnp.float32(1e37),
             "int reward": jnp.int32(1),
         }.get(mistake, jnp.ones(()))
         return state, next_step(state[:2], jnp.ones(()), jnp.asarray(False), jnp.zeros(0))._replace(reward=reward)
@@ -198,7 +199,11 @@ def test_a_wrong_interface_is_an_error_of_the_check_and_of_learners(mistake: str
     [
         ("reward at start", r"reset gives a reward or sets a flag; the first step of an episode has reward 0 and no"),
         ("other final observation", r"reset gives a final_observation that differs from its observation; build"),
-        ("nan", r"step 1 gives reward that is not finite; rookery\.envs\.guard_physics\(environment\) ends such an"),
+        (
+            "nan",
+            r"step 1 gives reward that is not finite, or beyond 1e\+30; rookery\.envs\.guard_physics\(environment\)",
+        ),
+        ("overflow", r"step 1 gives reward that is not finite, or beyond 1e\+30; rookery\.envs\.guard_physics"),
     ],
 )
 def test_wrong_behaviour_is_an_error(mistake: str, message: str) -> None:

@@ -44,7 +44,7 @@ class Line(gymnasium.Env):
         observed = self._observed(self._noise)
         if third and self._mistake == "long observation":
             observed = np.zeros(3, np.float32)
-        reward = float("nan") if third and self._mistake == "nan" else 1.0
+        reward = {"nan": float("nan"), "overflow": 1e37}.get(self._mistake, 1.0) if third else 1.0
         return observed, reward, False, False, {}
 
     def _observed(self, noise: float) -> np.ndarray:
@@ -66,7 +66,8 @@ NOT_SEEDED = "two episodes with the same seed and the same actions differ, so th
         ("step raises", f"it raised RuntimeError in step 3: the motor is hot ({__file__}, line "),
         ("reset raises", f"it raised KeyError in reset: 'no model' ({__file__}, line "),
         ("long observation", "it raised ValueError in step 3: its observation has the shape (3,), but its space (2,)."),
-        ("nan", "step 3 gives an observation, reward or descriptor that is not finite; such a step ends its episode "),
+        ("nan", "step 3 gives an observation, reward or descriptor that is not finite, or a reward beyond 1e+30; such"),
+        ("overflow", "step 3 gives an observation, reward or descriptor that is not finite, or a reward beyond 1e+30;"),
     ],
 )
 def test_a_mistake_is_one_sentence(mistake: str, problem: str) -> None:

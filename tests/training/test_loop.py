@@ -15,7 +15,9 @@ import pytest
 
 import rookery
 from rookery.distributed import mesh
+from rookery.envs.base import first_step
 from rookery.populations.base import Program, ProgramState
+from rookery.populations.stages import StagedInit
 from rookery.report.sections.summary import problems
 from rookery.storage import record
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
@@ -308,6 +310,15 @@ def test_a_diverged_population_stops_the_run_and_the_last_good_checkpoint_is_nam
         run(walks(diverge_at=3), generations=9, checkpoint_every=2, run_dir=str(tmp_path / "run"), quiet=True)
     with pytest.raises(Diverged, match="generation 1, and no checkpoint was saved before"):
         run(walks(diverge_at=0), generations=9, run_dir=str(tmp_path / "other"), quiet=True)
+
+
+def test_start_states_that_are_not_finite_are_an_error_before_training():
+    first = jax.tree.map(lambda leaf: leaf[None], first_step(jnp.full(2, jnp.nan), jnp.zeros(0)))
+    staged = StagedInit(lambda key: (key, first), lambda keys, _: init(keys[0]), keys=1)
+    with pytest.raises(
+        ValueError, match=r"^the environment line is wrong, .*: every start state has an observation or"
+    ):
+        run(walks()._replace(init=staged, task="line"), generations=1, quiet=True)
 
 
 def test_a_full_disk_stops_the_run_and_keeps_the_last_checkpoint(tmp_path, monkeypatch):

@@ -443,6 +443,8 @@ def optimizer(
 ) -> optax.GradientTransformation:
     """Clip the gradient by its global norm, then apply the optimizer of an optax `factory`, which is called with those
     fields of `params` that its signature contains; a ValueError if it takes none."""
+    remedy = "or replace _init_optimizer, which reads them."
+    check(hasattr(params, "grad_clip"), f"actor_ and critic_optimizer_params must be OptimizerParams; {remedy}")
     given, takes = params._asdict(), inspect.signature(factory).parameters
     grad_clip = given.pop("grad_clip")
     taken = {name: value for name, value in given.items() if name in takes}

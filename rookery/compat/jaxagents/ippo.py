@@ -24,8 +24,9 @@ from rookery.compat.jaxagents.records import (
     TrainState,
     Transition,
     check_config,
+    check_hyperparams,
 )
-from rookery.compat.records import check, per_agent
+from rookery.compat.records import check, per_agent, typed_key
 from rookery.factories import check_counts
 from rookery.training import progress
 from rookery.types import Array, Hyper, Key, PyTree
@@ -113,6 +114,8 @@ class IPPOBase(Hooks):
         """
         fit = hasattr(hyperparams, "actor_optimizer_params")
         check(fit, f"train takes HyperParameters, got {type(hyperparams).__name__}; build one of its values.")
+        check_hyperparams(hyperparams)
+        typed_key(rng)
         store, done = self.checkpoint_manager, self.previous_training_max_step
         initial = self.training_runner if done else None
         if _is_traced((rng, hyperparams)):

@@ -4,12 +4,15 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from jax.core import Tracer
 
 from rookery.compat.jaxagents.environment import TruncationEnvState
 from rookery.compat.records import Record, check, static_field, typed_key
-from rookery.factories import check_counts
+from rookery.factories import FRACTION, Within, check_counts
 from rookery.types import Array, Key, PyTree, Scalar
 
 
@@ -148,6 +151,27 @@ class MetricStats(NamedTuple):
     max: Array
     median: Array
     has_nans: Array
+
+
+_RANGES = dict.fromkeys((*HyperParameters._fields, *OptimizerParams._fields), Within(0))
+_RANGES |= dict.fromkeys(("gamma", "gae_lambda"), FRACTION)
+
+
+def check_hyperparams(hyperparams: HyperParameters) -> None:
+    """Raise a `ValueError` for a documented hyper-parameter that is no number, or out of range and not traced."""
+    found = jax.tree_util.tree_leaves_with_path(hyperparams, is_leaf=lambda node: not hasattr(node, "_fields"))
+    for path, value in found:
+        name = jax.tree_util.keystr(path).removeprefix(".")
+        within = _RANGES.get(name.rpartition(".")[2])
+        own = within is None or name.endswith("_params")  # of the user, or for an optimizer of the user
+        numbers = jax.tree.leaves(value) if own else [value]
+        check(all(map(_is_number, numbers)), f"{name} must be a number, got {value!r}.")
+        inside = own or isinstance(value, Tracer) or all(item in within for item in np.ravel(value).tolist())
+        check(inside, f"{name} must be {within}, got {value}.")
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) or getattr(getattr(value, "dtype", None), "kind", "") in (*"fiu",)
 
 
 def check_config(config: AgentConfig, evaluated: bool) -> None:

@@ -79,15 +79,20 @@ def empty_rows(sizes: Sizes, count: int) -> StepRows:
     )
 
 
-NONFINITE = "returned numbers that are not finite; the episode ended as broken."
+LARGEST_REWARD = 1e30  # returns, values and their sums over a run are finite up to it
+NONFINITE = (
+    f"returned numbers that are not finite, or a reward beyond {LARGEST_REWARD:.0e}; the episode ended as broken."
+)
 
 
 def replace_nonfinite(rows: StepRows) -> dict[int, str]:
     """End the episodes whose step has numbers that are not finite, as `guard_physics` does; returns their events."""
-    numbers = rows.features, rows.rewards[:, None], rows.descriptors
-    if all(np.isfinite(values).all() for values in numbers):
+    is_sound = np.abs(rows.rewards) <= LARGEST_REWARD
+    for values in (rows.features, rows.descriptors):
+        is_sound &= np.isfinite(values).all(axis=1)
+    if is_sound.all():
         return {}
-    broken = np.flatnonzero(~np.all([np.isfinite(values).all(axis=1) for values in numbers], axis=0))
+    broken = np.flatnonzero(~is_sound)
     rows.flags[broken] = TERMINATED | BROKEN
     rows.rewards[broken] = 0.0
     rows.measures[broken] = 0.0

@@ -9,6 +9,7 @@ import numpy as np
 
 from rookery import trees
 from rookery.envs.base import Environment, EnvState, Step, announce_inside, parameterize_inside
+from rookery.envs.host.base import LARGEST_REWARD
 from rookery.envs.rendering import scene
 from rookery.factories import check_counts
 from rookery.networks import call_in
@@ -134,7 +135,8 @@ def _is_timed(node: EnvState) -> bool:
 
 
 def guard_physics(environment: Environment) -> Environment:
-    """Compute in float32, and terminate an episode in the step whose outputs, apart from its measures, are not finite.
+    """Compute in float32, and terminate an episode in the step whose outputs, apart from its measures, are not finite,
+    or whose reward is beyond `LARGEST_REWARD`.
 
     On a GPU JAX's own default for matrix products is TF32, in which a simulation drifts; networks keep their precision.
 
@@ -168,7 +170,8 @@ def _is_guarded(environment: Environment) -> bool:
 def _guarded_step(environment: Environment, state: EnvState, action: Array, key: Key) -> tuple[EnvState, Step]:
     state, step = call_in("float32", environment.step, state, action, key)
     # Not its measures, which training need not compute: they only spoil what is computed from them.
-    broken = step.broken | ~trees.all_finite((step.reward, step.final_observation, step.descriptor))
+    broken = step.broken | ~trees.all_finite((step.final_observation, step.descriptor))
+    broken |= ~jnp.all(jnp.abs(step.reward) <= LARGEST_REWARD)
     clean = partial(jax.tree.map, partial(jnp.nan_to_num, posinf=0.0, neginf=0.0))
     return state, _broken_where(broken, step)._replace(
         observation=clean(step.observation),

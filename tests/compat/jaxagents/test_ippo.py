@@ -560,7 +560,29 @@ def test_outputs_of_a_wrong_shape_raise_in_training(changes: dict[str, Any], mes
         agent(evaluated=False, **changes).train(jax.random.key(0), HYPER)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gamma": None}, r"^gamma must be a number, got None\.$"),
+        ({"eps_clip": "0.2"}, r"^eps_clip must be a number, got '0\.2'\.$"),
+        ({"ent_coeff": [0.1]}, r"^ent_coeff must be a number, got \[0\.1\]\.$"),
+        ({"gae_lambda": 1.5}, r"^gae_lambda must be in \[0, 1\], got 1\.5\.$"),
+        ({"kl_threshold": np.nan}, r"^kl_threshold must be at least 0, got nan\.$"),
+        (
+            {"actor_optimizer_params": OptimizerParams(learning_rate=-1.0)},
+            r"^actor_optimizer_params\.learning_rate must be at least 0, got -1\.0\.$",
+        ),
+        ({"critic_optimizer_params": 0.1}, r"^actor_ and critic_optimizer_params must be OptimizerParams; or replace"),
+    ],
+)
+def test_a_wrong_hyperparameter_is_one_sentence(changes: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        agent(evaluated=False).train(jax.random.key(0), HYPER._replace(**changes))
+
+
 def test_invalid_calls_raise(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"^a random key is needed, such as jax\.random\.key\(0\), got 'a'\.$"):
+        agent().train(cast(Any, "a"), HYPER)
     remedy = r'call collect_training\(runner, metrics\) or restore\("last"\)\.$'
     with pytest.raises(ValueError, match=rf"^the actors are not trained; {remedy}"):
         agent().eval(jax.random.key(0))
