@@ -156,9 +156,11 @@ def rate_training(
       role: index of the agent of a team whose score is the fitness; None: the mean of all agents.
     """
     episodes, scores, length = mean_episode(finished)
-    count = jnp.sum(broken)
+    score, count = scores[objective or RETURN], jnp.sum(broken)
+    # An objective that is not finite counts as broken, as in an evaluation.
+    count += ((episodes > 0) & ~trees.all_finite(score)).astype(count.dtype)
     is_known = (episodes > 0) & (count == 0)
-    score = jnp.where(is_known, jnp.broadcast_to(scores[objective or RETURN], spec.agents), jnp.nan)
+    score = jnp.where(is_known, jnp.broadcast_to(score, spec.agents), jnp.nan)
     return Evaluation(
         fitness=jnp.mean(score) if role is None else score[role],
         descriptor=jnp.zeros((0,)),

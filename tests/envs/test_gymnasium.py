@@ -551,6 +551,11 @@ class TestMeasures:
         added = [sums.step({"x": value}, None, place == last) for place, value in enumerate(numbers)]
         np.testing.assert_array_equal(np.sum(np.asarray(added, np.float32), axis=0), np.float32(expected))
 
+    @pytest.mark.parametrize("info", [None, ["x"]])
+    def test_an_info_that_is_no_dictionary_is_named(self, info: Any) -> None:
+        with pytest.raises(ValueError, match=r"its info is .* instead of a dictionary"):
+            Sums(keys_of("x", "sum")).step(info, None, False)
+
     @pytest.mark.parametrize(
         ("measures", "message"),
         [

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -18,6 +19,8 @@ from rookery.envs.base import Environment, Step
 from rookery.envs.check import check_interface
 from rookery.envs.host.base import ENDED
 from rookery.envs.host.pool import HostPool
+from rookery.envs.host.workers import Worker
+from rookery.envs.suites.gymnasium import adapter
 from rookery.envs.suites.gymnasium.adapter import from_gymnasium
 from rookery.envs.wrappers.auto_reset import start_bank
 from tests.envs import gymnasium_environments as own
@@ -222,6 +225,16 @@ class TestHanging:
         _, result = compiled(environment)(state, jnp.zeros((2, 2)), KEYS[:2])
         assert_row(result, 0, 3)
         assert_row(result, 1, 5)
+
+    def test_when_it_is_closed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The object whose spaces are read is left, and the process of a worker is ended."""
+        monkeypatch.setattr(adapter, "_CLOSE_SECONDS", 0.1)
+        monkeypatch.setattr(Counter, "close", lambda _: own.RELEASED.wait())
+        assert adapted(Counter).spec.observation_size == 3
+        killed = []
+        runner: Any = SimpleNamespace(close=own.RELEASED.wait, kill=lambda: killed.append("process"))
+        Worker(lambda: runner, "blocked").close(seconds=0.1)
+        assert killed == ["process"]
 
     def test_a_slow_environment_does_not_hang(self) -> None:
         """The limit counts for each environment, not for all that a worker steps."""

@@ -106,8 +106,10 @@ def test_an_objective_and_a_broken_step() -> None:
     finished = finished._replace(ended_episodes=jnp.ones_like(finished.ended_episodes), ended_scores=scores)
     rate: Any = learner.rate_training
     assert float(rate((*rest, broken, finished)).fitness) == 6.0
-    rated = rate((*rest, broken.at[3].set(1), finished))
-    assert (bool(jnp.isnan(rated.fitness)), int(rated.broken)) == (True, 1)
+    unknown = finished._replace(ended_scores=scores | {measure: scores[measure].at[1].set(NAN)})
+    for log in ((*rest, broken.at[3].set(1), finished), (*rest, broken, unknown)):
+        rated = rate(log)
+        assert (bool(jnp.isnan(rated.fitness)), int(rated.broken)) == (True, 1)
 
 
 def test_a_constant_parameter_of_the_environment_is_accepted() -> None:

@@ -57,7 +57,7 @@ class Worker:
         """Close the runner and end the thread, unless a call does not return within `seconds`."""
         with contextlib.suppress(Exception):
             self.submit("close").result(seconds)
-        self._tasks.put(None)
+        self.abandon()
 
     def abandon(self) -> None:
         """End a worker that hangs or was lost: kill its process, or let its thread end when its call returns."""

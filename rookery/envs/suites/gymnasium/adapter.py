@@ -3,7 +3,6 @@
 They run on the host: see `rookery.envs.host`.
 """
 
-import contextlib
 import functools
 import importlib
 import os
@@ -22,7 +21,7 @@ from rookery.envs.host.pool import HostPool
 from rookery.envs.host.workers import ProcessRunner, Worker
 from rookery.envs.rendering.scene import Picture
 from rookery.envs.suites.gymnasium import film, spaces, states
-from rookery.envs.suites.gymnasium.episodes import DescribeFn, Episodes, EpisodeSettings
+from rookery.envs.suites.gymnasium.episodes import DescribeFn, Episodes, EpisodeSettings, close
 from rookery.envs.suites.gymnasium.measures import By, Measure, Source, keys_of, measures_of
 from rookery.factories import RAISED, check_counts, make_importable, place_of, suggestion, type_of
 
@@ -35,6 +34,7 @@ INSTALL = f'pip install "rookery[{EXTRA}]"'
 
 
 _ROWS_HERE = 8
+_CLOSE_SECONDS = 5.0  # an object may block when it is closed
 """Up to so many environments of Gymnasium's own are stepped in the thread of the program: it takes 0.1 ms each, and
 threads on two cores 0.5 ms."""
 
@@ -219,8 +219,9 @@ def _build(
         has_frames = film.has_frames(env, drawn is not None)
         observed, acted = spaces.observations(env.observation_space, name), spaces.actions(env.action_space, name)
     finally:
-        with contextlib.suppress(*RAISED):  # it is discarded
-            env.close()
+        closing = threading.Thread(target=close, args=(env,), daemon=True)
+        closing.start()
+        closing.join(_CLOSE_SECONDS)
     meanings = {measure.name: measure.meaning for measure in measured}
     sizes = spaces.sizes(observed, acted, descriptor.size if descriptor else 0, meanings)
     is_own = is_own and describe is None and all(measure.is_key for measure in measured)

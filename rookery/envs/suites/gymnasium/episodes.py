@@ -91,7 +91,7 @@ class Episodes:
                 rows.rewards[row] = 0.0
                 rows.features[row], rows.descriptors[row] = 0, 0.0
                 if episode:
-                    _close(self._episodes.pop(slot).env)  # its state is unknown
+                    close(self._episodes.pop(slot).env)  # its state is unknown
         events = replace_nonfinite(rows) | failures
         self.free([slot for slot, flags in zip(slots, rows.flags.tolist(), strict=True) if flags])
         return rows._replace(events=events, starts=starts)
@@ -122,7 +122,7 @@ class Episodes:
         """See `Runner.close`."""
         self.free(list(self._episodes))
         while self._idle:
-            _close(self._idle.pop())
+            close(self._idle.pop())
 
     def _step(self, rows: StepRows, row: int, slot: int, action: object) -> None:
         """Step one environment and write its results; the action is None if the agent's was not valid."""
@@ -153,7 +153,7 @@ class Episodes:
             observation, info = env.reset(seed=seed)
             return env, (self._task.observations.encode(observation), self._descriptor(env, info))
         except BaseException:
-            _close(env)  # its state is unknown
+            close(env)  # its state is unknown
             raise
 
     def _descriptor(self, env: "Env", info: Mapping[str, Any]) -> np.ndarray:
@@ -170,8 +170,9 @@ class Episodes:
         self.progress = (self.progress[0] + 1, slot)
 
 
-def _close(env: "Env") -> None:
-    with contextlib.suppress(BaseException):  # it is discarded
+def close(env: "Env") -> None:
+    """Close an environment object that is discarded."""
+    with contextlib.suppress(BaseException):
         env.close()
 
 

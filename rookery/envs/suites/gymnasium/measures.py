@@ -1,5 +1,6 @@
 """Measures of environments on the host: numbers of a step's info or of a user's function, summed over an episode."""
 
+import reprlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -55,6 +56,8 @@ def keys_of(measure: str, measure_by: By) -> tuple[Measure, ...]:
 
 def _entry(key: str, info: Mapping[str, Any], observation: object) -> Any:
     del observation
+    if not isinstance(info, Mapping):
+        raise ValueError(f"its info is {reprlib.repr(info)} instead of a dictionary")
     if key not in info:
         remedy = suggestion(key, map(str, info)).rstrip(".") if info else "it is empty"
         raise MeasureError(f"its info has no {key!r} for the measure ({remedy})")
