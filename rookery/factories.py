@@ -239,6 +239,15 @@ def _shown(value: object) -> str:
     return short if not isinstance(value, float) or float(short) == value else str(value)
 
 
+class OptionError(SettingError):
+    """An option of a task or of a factory is invalid; the problem is a whole sentence."""
+
+    def text(self, shown: Callable[[str], str] = str) -> str:
+        """The sentence; see `SettingError`."""
+        del shown
+        return self.problem
+
+
 def unknown_name(field: str, name: object, what: str, known: Iterable[str], otherwise: str = "") -> UnknownNameError:
     """The error for a setting with a name of a `what`, such as "task", that does not exist: the remedy is similar names
     or, if there are none, `otherwise`, by default all names."""
@@ -292,6 +301,16 @@ def check_counts(least: int = 1, most: int = LARGEST_COUNT, **numbers: object) -
     """
     for name, value in numbers.items():
         _checked(name, int, value, Within(least, math.inf if most == LARGEST_COUNT else most))
+
+
+def check_numbers(within: Within, **numbers: object) -> None:
+    """Check that arguments are numbers in a range, finite in float32.
+
+    Raises:
+      SettingError: one is no number (it is a TypeError too), not finite, or out of range.
+    """
+    for name, value in numbers.items():
+        _checked(name, float, value, within)
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
@@ -501,19 +520,20 @@ def _check_options(name: str, factory: Factory, options: dict[str, Any]) -> None
         return
     accepted = options_of(factory)
     if unknown := sorted(set(options) - set(accepted)):
-        raise ValueError(
-            f"the factory {name} has no option {', '.join(unknown)}; it has {', '.join(accepted) or 'no options'}."
-        )
+        has = f"it has {', '.join(accepted) or 'no options'}."
+        raise OptionError("option", None, f"the factory {name} has no option {', '.join(unknown)}; {has}")
     required = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
     if missing := [parameter for parameter in required if parameter not in options]:
-        raise ValueError(f"the factory {name} needs {', '.join(missing)}; give --option {missing[0]}=VALUE.")
+        sentence = f"the factory {name} needs {', '.join(missing)}; give --option {missing[0]}=VALUE."
+        raise OptionError("option", None, sentence)
     for parameter in parameters:
         hint, value = parameter.annotation, options.get(parameter.name)
         kind = _KINDS.get(hint) if isinstance(hint, type | str) else None
         if kind is None or parameter.name not in options:
             continue
         if not isinstance(value, kind.types) or isinstance(value, bool) != (kind is _SWITCH):
-            raise ValueError(f"the option {parameter.name} of the factory {name} must be {kind.text}, got {value!r}.")
+            sentence = f"the option {parameter.name} of the factory {name} must be {kind.text}, got {value!r}."
+            raise OptionError("option", value, sentence)
 
 
 class _Kind(NamedTuple):

@@ -25,7 +25,7 @@ from rookery.envs.suites.playground import brax_tasks
 from rookery.envs.suites.playground import descriptors as playground_descriptors
 from rookery.envs.suites.playground import tasks as playground_tasks
 from rookery.envs.tasks import functions, point_maze, probes, pursuit
-from rookery.factories import suggestion, type_of, unknown_name
+from rookery.factories import OptionError, suggestion, type_of, unknown_name
 from rookery.hyperparams import Space
 from rookery.types import Settings
 
@@ -94,7 +94,8 @@ def make(name: str, /, **overrides: object) -> Environment:
     task = find(name)
     unknown = sorted(set(overrides) - set(task.overrides))
     if unknown:
-        raise ValueError(f"task {name!r} has no override {', '.join(unknown)}; it has {', '.join(task.overrides)}.")
+        sentence = f"task {name!r} has no override {', '.join(unknown)}; it has {', '.join(task.overrides)}."
+        raise OptionError("option", None, sentence)
     environment = task.build(**overrides)
     spec = environment.spec._replace(name=name, qd_offset=task.qd_offset)
     return environment._replace(spec=spec, settings=_settings(environment, name, overrides))

@@ -36,7 +36,7 @@ from rookery.envs import base
 from rookery.envs.base import Environment, EnvSpec, Step, Team
 from rookery.envs.rendering.scene import Picture, Scene, Scenery
 from rookery.envs.wrappers import time_limit
-from rookery.factories import check_counts
+from rookery.factories import Within, check_counts, check_numbers
 from rookery.hyperparams import Field, Uniform
 from rookery.types import Array, Key, Scalar
 
@@ -138,14 +138,8 @@ def pursuit_continuous(
 
 def _check(rules: _Rules, parameters: PursuitParameters) -> None:
     check_counts(predators=rules.predators, prey=rules.prey)
-    for name in ("predator_speed", "prey_speed"):
-        speed = getattr(parameters, name)
-        if not (math.isfinite(speed) and speed >= 0.0):
-            raise ValueError(f"{name} must be finite and at least 0 (0 means no motion), got {speed}.")
-    if not 0.0 < parameters.capture_radius < 1.0:
-        raise ValueError(
-            f"capture_radius must be between 0 and 1, the side of the square, got {parameters.capture_radius}."
-        )
+    check_numbers(Within(0), predator_speed=parameters.predator_speed, prey_speed=parameters.prey_speed)
+    check_numbers(Within(0, 1, excluded=(0, 1)), capture_radius=parameters.capture_radius)
 
 
 def _with_parameters(rules: _Rules, parameters: PursuitParameters) -> _Rules:

@@ -93,7 +93,7 @@ def make(
       ValueError: the name, the backend or an option is unknown, or the variant does not fit the robot or the backend.
     """
     variant = variant or PLAIN
-    brax_env = load(name, backend or default_backend(name), **{**variant.options, **options})
+    brax_env = load(name, default_backend(name) if backend is None else backend, **{**variant.options, **options})
     readers = variant.prepare(brax_env, name)
     # Jitted separately, so that training and evaluation trace the physics once, whatever their batch sizes.
     measures = rewards.measures_of(name)

@@ -22,7 +22,7 @@ from rookery.envs.host.workers import Worker
 from rookery.envs.suites.envpool.episodes import Episodes, EpisodeSettings
 from rookery.envs.suites.gymnasium import spaces
 from rookery.envs.suites.gymnasium.measures import By, keys_of
-from rookery.factories import check_counts, suggestion
+from rookery.factories import OptionError, check_counts, suggestion
 
 PREFIX = "envpool:"  # begins the names of EnvPool's environments
 EXTRA = "envpool"  # extra of this package that installs the suite
@@ -118,7 +118,7 @@ def _check_options(name: str, options: dict[str, object], settings: Sequence[str
     known = sorted({*settings} - {*_RESERVED} | {"episode_length", "num_threads", "timeout", "measure", "measure_by"})
     for option in options:
         if option not in known:
-            raise ValueError(f"{name} has no option {option}; {suggestion(option, known)}")
+            raise OptionError("option", None, f"{name} has no option {option}; {suggestion(option, known)}")
 
 
 def _instance(task: str, options: dict[str, object], threads: int, seeds: Sequence[int]) -> Any:
