@@ -13,6 +13,7 @@ import inspect
 import math
 import operator
 import os
+import posixpath
 import re
 import sys
 import sysconfig
@@ -151,8 +152,8 @@ HYPER_NAMES = (*KEY_COLUMNS, "fitness", "rating", RETURN, ROUND, MEASURE, CALLBA
 def check_names(what: str, names: Iterable[Any], taken: Iterable[str] = ()) -> None:
     """The one rule for names from outside that become columns, flags, files or tags.
 
-    A name is a text of letters, digits, `_`, `-`, `.`, `/` and inner spaces that begins with a letter, a digit or `_`;
-    no two are equal, and none is taken.
+    A name is a text of at most 200 letters, digits, `_`, `-`, `.`, `/` and inner spaces that begins with a letter, a
+    digit or `_`, and a path in its shortest form; no two are equal, and none is taken.
 
     Args:
       what: what has these names, such as "metric of the agent".
@@ -165,9 +166,11 @@ def check_names(what: str, names: Iterable[Any], taken: Iterable[str] = ()) -> N
     known: set[str] = set()
     beginnings = tuple(name for name in taken if name[-1:] in ("/", "_"))
     for name in names:
-        if not isinstance(name, str) or not re.fullmatch(r"\w(?:[\w./ -]*[\w.-])?", name) or ".." in name:
+        text = name if isinstance(name, str) and re.fullmatch(r"\w(?:[\w./ -]{0,198}[\w.-])?", name) else None
+        if text is None or ".." in text or posixpath.normpath(text) != text:  # trackers may have files of these names
             raise ValueError(
-                f"the {what} {name!r} needs another name: letters, digits, _ - . / and inner spaces, such as 'loss_1'."
+                f"the {what} {name!r:.120} needs another name: letters, digits, _ - . / and inner spaces, at most 200, "
+                "such as 'loss_1'."
             )
         if name in taken or name.startswith(beginnings):
             raise ValueError(
