@@ -11,7 +11,7 @@ from rookery.factories import BEST, MEASURE, RETURN, nearest, suggestion
 from rookery.report.dimensions import Dimensions, dimensions
 from rookery.report.formatting import Settings, fitness_metric, objective, part
 from rookery.report.runs import Run, finite_or_nan, ranking_fitness
-from rookery.storage.csv_log import are_too_few, filled, lost_rows, read_csv, read_members
+from rookery.storage.csv_log import HAS_MEMBERS, are_too_few, filled, lost_rows, read_csv, read_members
 from rookery.storage.events import read_journal
 from rookery.storage.island_files import ISLAND, islands_of
 from rookery.storage.lineage import Lineage, lineage_of
@@ -103,9 +103,10 @@ class RunRecord:
     def metrics(self) -> Table:
         """`metrics.csv`: name -> `[G]`, G at least 1."""
         if not self.has_generation:
-            raise ValueError(
-                f"{self.path} has no finished generation to report yet; wait for its first, or leave it out."
-            )
+            found, remedy = "no finished generation to report yet", "wait for its first, or leave it out"
+            if generations(self.folder.checkpoints):
+                found, remedy = "lost all rows of metrics.csv", "put a copy of the file back, or leave the run out"
+            raise ValueError(f"{self.path} has {found}; {remedy}.")
         return self._metrics
 
     @cached_property
@@ -144,14 +145,14 @@ class RunRecord:
             losses.append(str(error))
         if not len(metrics.get("generation", ())):
             return metrics, lineage, losses
-        end, rows = int(metrics["generation"][-1]) + 1, len(metrics["generation"])
+        end, rows = int(metrics["generation"].max()) + 1, len(metrics["generation"])
         if are_too_few(rows, end):
             path = self.folder.metrics_file
             problem = f"{end - 1} is far beyond its {rows} rows; correct or delete the line."
             raise ValueError(f"{path}, column generation is damaged: {problem}")
         if len(lineage.get("generation", ())):
             end -= filled(lineage, end)[1] == [end - 1] and end > 1  # a run in progress writes lineage.csv last
-        elif self.folder.lineage_file.is_file():
+        elif not losses and end > 1 and (self.folder.lineage_file.is_file() or HAS_MEMBERS in metrics):
             losses.append(f"{self.folder.lineage_file} has lost all rows.")
             lineage = {}
         saved = max(generations(self.folder.checkpoints), default=0)

@@ -19,6 +19,7 @@ from rookery.storage.run_dir import RunFolder, output_to, write_atomically
 from rookery.storage.tensorboard import Events
 
 _LONGEST_ROW = 2**16
+HAS_MEMBERS = "replaced"  # column of `metrics.csv` of a run that has `lineage.csv`
 _MOST_LOST = 1000  # rows that may be lost for each that is there: they are filled in, in memory
 INTEGER_COLUMNS = KEY_COLUMNS  # columns that `read_csv` returns as int64; all others are float64
 
@@ -57,8 +58,9 @@ class RunLog:
             problem = f"has {len(generations)} rows, but the checkpoint is of generation {resume_generation}"
             raise ValueError(f"{folder.metrics_file} {problem}; put a copy of it back, or delete that checkpoint.")
         self._names: Names = folder.config.get(CHOICES, {})
-        self._metrics = _Table(folder.metrics_file, resume_generation)
-        self._lineage = _Table(folder.lineage_file, resume_generation, names=self._names)
+        has_members = HAS_MEMBERS in _existing(folder.metrics_file)
+        self._metrics = _Table(folder.metrics_file, resume_generation, is_expected=True)
+        self._lineage = _Table(folder.lineage_file, resume_generation, names=self._names, is_expected=has_members)
         self._cells = _Table(folder.cells_file, resume_generation, has_all_generations=False)
         last = _existing(folder.cells_file, "cell", "fitness")
         self._elites = dict(zip(last["cell"].tolist(), last["fitness"].tolist(), strict=True)) if last else {}
@@ -222,9 +224,10 @@ class _Table:
         resume_generation: int,
         has_all_generations: bool = True,
         names: Names = MappingProxyType({}),
+        is_expected: bool = False,
     ):
         self._path, self._lost, self._names = path, has_all_generations and resume_generation > 0, names
-        self._header, self._last_generation = _resumed(path, resume_generation, has_all_generations, names)
+        self._header, self._last_generation = _resumed(path, resume_generation, has_all_generations, names, is_expected)
         self._file: IO[bytes] | None = None
         self._size, self._pending = 0, b""  # bytes of the file, and lines that could not be written yet
         self._rows: Mapping[str, Sequence[float]] = {}  # appended last
@@ -330,7 +333,9 @@ def _member_columns(members: Mapping[str, ArrayLike]) -> dict[str, list[float]]:
     return {name: array.astype(_type_of(name)).tolist() for name, array in arrays.items()}
 
 
-def _resumed(path: Path, generation: int, has_all_generations: bool, names: Names) -> tuple[list[str] | None, int]:
+def _resumed(
+    path: Path, generation: int, has_all_generations: bool, names: Names, is_expected: bool
+) -> tuple[list[str] | None, int]:
     """Remove rows from `generation` on, and fill in those that are lost; returns the header and the last generation.
 
     The header is None, and the generation -1, if no row remains.
@@ -338,7 +343,7 @@ def _resumed(path: Path, generation: int, has_all_generations: bool, names: Name
     table = _existing(path, "generation", names=names)
     kept = {name: column[table["generation"] < generation] for name, column in table.items()}
     if not kept or not len(kept["generation"]):
-        lost = range(generation if path.exists() or path.name == "metrics.csv" else 0)
+        lost = range(generation if path.exists() or is_expected else 0)
         path.unlink(missing_ok=True)
     else:
         kept, lost = filled(kept, generation) if has_all_generations else (kept, [])
@@ -356,7 +361,8 @@ def are_too_few(rows: int, generations: int) -> bool:
 def filled(table: Mapping[str, np.ndarray], generations: int) -> tuple[dict[str, np.ndarray], list[int]]:
     """A table of a run with the rows of all generations; those that are lost are unknown: NaN, and -1 for parents.
 
-    Of repeated rows the last one counts. Environment steps are known, since every generation makes equally many.
+    Rows are put in order, and of repeated ones the last counts. Environment steps are known, since every generation
+    makes equally many.
 
     Args:
       table: column name -> `[rows]`: a row for each generation or, with a column `member`, for each member in each.
@@ -367,7 +373,7 @@ def filled(table: Mapping[str, np.ndarray], generations: int) -> tuple[dict[str,
     """
     keys = np.stack([table["generation"], table.get("member", np.zeros_like(table["generation"]))])
     last = len(keys[0]) - 1 - np.unique(keys[:, ::-1], axis=1, return_index=True)[1]
-    table = {name: values[np.sort(last)] for name, values in table.items()}
+    table = {name: values[last] for name, values in table.items()}
     generation = table["generation"]
     known = (generation >= 0) & (generation < generations)
     if not known.any():

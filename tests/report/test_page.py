@@ -18,7 +18,7 @@ from rookery.report.page import check_runs, compose, write_report
 from rookery.storage.run_dir import create
 from tests.commandline import call
 from tests.storage.saved_states import save_all
-from tests.written_runs import MEMBERS, write, write_repertoire
+from tests.written_runs import MEMBERS, METRICS, write, write_repertoire
 
 WEB = Path(rookery.__file__).parent / "report" / "web"
 
@@ -83,11 +83,12 @@ class TestLosses:
             ("lineage.csv", "1,0,", None, "lineage.csv has lost the rows of 2 generations between 1 and 2"),
             ("lineage.csv", "0,0,", None, "lineage.csv has lost all rows"),
             ("lineage.csv", 0, None, "lineage.csv has lost all rows"),
+            ("lineage.csv", None, None, "lineage.csv has lost all rows"),
             ("lineage.csv", "2,0,", "1\n", "lineage.csv, line"),
         ],
     )
     def test_a_page_is_made_of_what_is_left(self, tmp_path, name, start, stop, note):
-        run = write(tmp_path / "run", members=MEMBERS)
+        run = write(tmp_path / "run", metrics=METRICS | {"replaced": [0.0] * 3}, members=MEMBERS)
         save_all(run / "checkpoints", 3)
         path = run / name
         text = path.read_text()
@@ -95,8 +96,13 @@ class TestLosses:
             (text.index("\n" + at) + 1 if isinstance(at, str) and at != "1\n" else at) for at in (start, stop)
         )
         path.write_text(text[:first] + ("" if last is None else "1,garbage\n" if last == "1\n" else text[last:]))
+        if start is None:
+            path.unlink()
         assert note in write_report([run]).read_text()
         assert draw_curves(run).exists()
+        (run / "metrics.csv").unlink()
+        with pytest.raises(ValueError, match=r"run has lost all rows of metrics\.csv; put a copy of the file back, or"):
+            write_report([run])
 
 
 class TestErrors:
