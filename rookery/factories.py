@@ -330,9 +330,11 @@ def suggestion(name: str, known: Iterable[str], otherwise: str = "") -> str:
 
 
 def expand_paths(config: object, *names: str) -> None:
-    """Expand `~` in the paths among a config's fields that are not None."""
+    """Expand `~` in the paths among a config's fields that are not None; a SettingError for what can be no path."""
     for name in names:
         if (path := getattr(config, name)) is not None:
+            if not path or "\0" in path:
+                raise SettingError(name, path, "must be a path", "leave it out for the default")
             object.__setattr__(config, name, str(user_path(path)))
 
 

@@ -287,7 +287,10 @@ class _Table:
             self._header = [*table, *names]
 
     def _write(self) -> None:
-        """Write all lines that are pending, or none."""
+        """Write all lines that are pending, or none; an OSError if the file is gone."""
+        if self._file is not None and not os.path.samestat(os.stat(self._path), os.fstat(self._file.fileno())):
+            self._file.close()  # another one has its name, such as an editor's
+            self._file = None
         if self._file is None:
             self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
             self._size = self._file.tell()
@@ -300,6 +303,7 @@ class _Table:
     def sync(self) -> None:
         if self._file is not None:
             with output_to(self._path):
+                self._write()
                 os.fsync(self._file.fileno())
 
     def close(self) -> None:

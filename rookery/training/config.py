@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-from rookery.factories import Within, check_counts, check_fields, user_path
+from rookery.factories import Within, check_counts, check_fields, expand_paths
 
 _LARGEST_SEED = 2**32 - 1
 
@@ -57,5 +57,4 @@ class RunConfig:
     def __post_init__(self) -> None:
         """Check the counts."""
         check_fields(self)
-        if self.run_dir is not None:
-            object.__setattr__(self, "run_dir", str(user_path(self.run_dir)))
+        expand_paths(self, "run_dir")

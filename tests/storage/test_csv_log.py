@@ -242,6 +242,21 @@ def test_of_repeated_rows_the_last_one_counts():
     assert (found["fitness"].tolist(), found["generation"].tolist(), lost) == ([1, 2, 4, 5], [0, 0, 1, 1], [])
 
 
+def test_rows_of_a_table_that_is_gone_are_written_where_it_is_put_back(run):
+    with RunLog(run) as log:
+        log.write(0, {"a": 0.0}, {})
+        aside = run.metrics_file.rename(run.path / "aside")
+        with pytest.warns(
+            OutputWarning, match=r"metrics\.csv cannot be written \(No such file or directory\); the run"
+        ):
+            log.write(1, {"a": 1.0}, {})
+        log.sync()  # it is told once
+        log.write(2, {"a": 2.0}, {})
+        run.metrics_file.write_bytes(aside.read_bytes())  # another file
+        log.write(3, {"a": 3.0}, {})
+    assert read_csv(run.metrics_file)["a"].tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
 @pytest.mark.parametrize("has_room_later", [True, False])
 def test_a_row_that_cannot_be_written_is_written_with_the_next(run, monkeypatch, has_room_later):
     monkeypatch.setattr(logs.Events, "_write", lambda *_: None)
