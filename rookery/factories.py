@@ -488,7 +488,7 @@ def _from_file(where: str, product: Product) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)  # so that its classes can be pickled
-    program, sys.argv[:1] = sys.argv[:1], [str(path)]  # which a parser in the file names in its messages
+    words, sys.argv = sys.argv, [str(path), *sys.argv[1:]]  # the first of which a parser names in its messages
     try:
         spec.loader.exec_module(module)
     except RAISED as error:
@@ -496,7 +496,7 @@ def _from_file(where: str, product: Product) -> ModuleType:
             del sys.modules[path.stem]
         raise ValueError(f"the file {path} raised {_described_import(error)}") from error
     finally:
-        sys.argv[:1] = program
+        sys.argv = words
     _MODULES[path] = module
     return module
 

@@ -2,6 +2,7 @@
 what `rookery.train` and the command line share."""
 
 import contextlib
+import os
 import shlex
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -153,17 +154,21 @@ def start(
     `command` has the words of the command line (None in Python); `finished` is called in every process when the run is
     saved, before the page is written.
     """
-    run_dir = str(spec.run.run_dir)
+    run_dir, here = str(spec.run.run_dir), os.getcwd()
     if not (resume or spec.run.overwrite) and process_count() == 1:  # before anything is built
         check_new(run_dir, f"rookery.load({run_dir!r}).resume(generations=...)" if command is None else "")
     built = build.build(spec, schedule)
+    config = spec.run
+    if os.getcwd() != here:  # a user's file has changed it
+        run_dir = os.path.join(here, run_dir)
+        config = spec.with_run(run_dir=run_dir).run
     connect(built.mesh)
     if not (resume and has_checkpoint(run_dir)):  # else the run in `init_from` is not needed any more
         built = built._replace(program=warm_start.start_from(spec, built))
     show(spec.run, f"{run_title(spec, built)}, in {run_dir}")
     record = run_record(built.spec or spec, built.space, built.program) | record_of(schedule)
     options = RunOptions(resume, record, command, callbacks=callbacks)
-    return train(built.program, spec.run, built.mesh, options, finished)
+    return train(built.program, config, built.mesh, options, finished)
 
 
 def start_islands(
@@ -179,6 +184,7 @@ def start_islands(
     size = spec.method.population // count
     show(spec.run, f"{spec.kind.name}: {count} islands of {counted(size, 'member')}, {engine}, in {run_dir}")
     live = _with_live_report(None) if spec.run.live else None
+    spec = spec.with_run(run_dir=str(run_dir := run_dir.absolute()))  # a user's file may change the current folder
     try:
         try:
             run_islands(spec, resume, ray_address, command, live, callbacks)

@@ -334,6 +334,10 @@ def _episodes(metrics: Mapping[str, np.ndarray], generation: int) -> dict[str, n
     """The new episodes of the best member, as columns with a row for each."""
     member = int(metrics["best_member"])
     names = {name: name for name in metrics if name.startswith(MEASURE)} | {"returns": RETURN, "lengths": "length"}
+    if missing := [name for name in names if name not in metrics]:
+        raise ValueError(
+            f"evaluate of the program gives no {' and no '.join(missing)} of each member's episodes, [P, N]."
+        )
     columns = {column: metrics[name][member] for name, column in names.items()}
     count = len(columns[RETURN])
     keys = {"generation": np.full(count, generation), "member": np.full(count, member), "episode": np.arange(count)}

@@ -12,12 +12,15 @@ import pytest
 import rookery
 from rookery import trees
 from rookery.cli.app import parse
+from rookery.deploy import evaluate
 from rookery.experiments import build, warm_start
 from rookery.experiments.methods import program as programs
 from tests.commandline import call
 from tests.tiny import assert_equal
 
 FILE = """
+import os
+
 import rookery
 from tests import tiny
 
@@ -29,6 +32,7 @@ def build(width: int = 8, population: int = 4) -> rookery.Program:
 
 
 def scratch() -> rookery.Program:
+    os.chdir("/")
     made = build()
     return rookery.Program(made.init, made.step, made.evaluate, 4, made.steps_per_generation)
 
@@ -85,7 +89,13 @@ def run(file: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def scratch(file: Path) -> Path:
-    return train(file, "scratch", file.parent / "runs" / "scratch")
+    """A run in a relative folder, whose factory changes the current one."""
+    return file.parent / train(file, "scratch", Path("runs/scratch"))
+
+
+@pytest.fixture(autouse=True)
+def same_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path.cwd())
 
 
 def test_the_factory_and_all_settings_are_recorded(run: Path, file: Path) -> None:
@@ -143,6 +153,8 @@ def test_a_program_from_scratch_is_evaluated_and_reported(scratch: Path, tmp_pat
     assert (code, error) == (0, "")
     assert "2 episodes per member" in out
     assert call("compare", str(scratch))[0] == 0
+    with pytest.raises(ValueError, match=r"^evaluate of the program gives no returns and no lengths of each member's"):
+        evaluate._episodes({"best_member": np.asarray(0), "fitness": np.zeros(4)}, 1)
 
 
 @pytest.mark.parametrize("command", ["render", "export"])

@@ -250,7 +250,7 @@ def test_rows_of_a_table_that_is_gone_are_written_where_it_is_put_back(run):
             OutputWarning, match=r"metrics\.csv cannot be written \(No such file or directory\); the run"
         ):
             log.write(1, {"a": 1.0}, {})
-        log.sync()  # it is told once
+        log.sync()  # there is one warning
         log.write(2, {"a": 2.0}, {})
         run.metrics_file.write_bytes(aside.read_bytes())  # another file
         log.write(3, {"a": 3.0}, {})
