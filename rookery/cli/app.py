@@ -360,7 +360,7 @@ def _run_command(words: list[str]) -> None:
         raise
 
 
-_AFTER_INTERRUPT = "; what was saved before is complete, and rookery resume continues from it"
+_AFTER_INTERRUPT = "; if a checkpoint was saved before, it is complete, and rookery resume continues from it"
 
 
 def _sentence(error: Exception) -> str:

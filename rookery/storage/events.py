@@ -16,6 +16,7 @@ from typing import Any
 from rookery.distributed import device_memory, mesh, sync
 from rookery.distributed.device_memory import Usage
 from rookery.distributed.mesh import Mesh
+from rookery.distributed.signals import Interrupted
 from rookery.storage.checkpoint import CheckpointWarning
 from rookery.storage.csv_log import TableWarning
 from rookery.storage.island_files import IslandWarning
@@ -154,10 +155,10 @@ def read_journal(folder: RunFolder) -> list[dict[str, Any]]:
         `hardware`).
       - `compiled`: `seconds`.
       - `warned`, `noted`: `message`.
-      - `ended`: `at`, `generation` (the number of finished ones), `why` ("finished", "interrupted by SIGTERM",
-        "diverged" or "failed: ValueError: ..."), and `memory` in bytes per device: `planned` for the state, `peak`
-        including a generation's and a save's additional memory, and `used`, None if the platform does not report it,
-        with its `meaning`.
+      - `ended`: `at`, `generation` (the number of finished ones), `why` ("finished", "interrupted by SIGTERM" after its
+        state was saved, "stopped by SIGINT without saving", "diverged" or "failed: ValueError: ..."), and `memory` in
+        bytes per device: `planned` for the state, `peak` including a generation's and a save's additional memory, and
+        `used`, None if the platform does not report it, with its `meaning`.
       - `failed`: `at`, `generation` and `message`; only of an island that ended before its run did.
 
     Raises:
@@ -238,8 +239,10 @@ def exit_reason(error: BaseException | None) -> str:
     """The reason for the end of a run as one line of at most 200 characters; `finished` without an error."""
     if error is None:
         return "finished"
+    if isinstance(error, Interrupted):
+        return f"interrupted by {signal.Signals(error.signum).name}"
     if isinstance(error, KeyboardInterrupt):
-        return f"interrupted by {signal.Signals(getattr(error, 'signum', signal.SIGINT)).name}"
+        return "stopped by SIGINT without saving"
     if isinstance(error, Diverged):
         return "diverged"
     return " ".join(f"failed: {type(error).__name__}: {error}".split())[:200].removesuffix(":")

@@ -125,7 +125,7 @@ def test_an_exit_reason_is_one_line():
     for error, reason in (
         (None, "finished"),
         (Interrupted(signal.SIGTERM, "stopped"), "interrupted by SIGTERM"),
-        (KeyboardInterrupt(), "interrupted by SIGINT"),
+        (KeyboardInterrupt(), "stopped by SIGINT without saving"),
         (Diverged("no member is finite"), "diverged"),
         (ValueError("a\n b"), "failed: ValueError: a b"),
         (MemoryError(), "failed: MemoryError"),

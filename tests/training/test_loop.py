@@ -296,6 +296,18 @@ def test_a_run_killed_before_its_first_checkpoint_starts_from_the_beginning(tmp_
     assert len(rows(tmp_path / "run/metrics.csv")) == 4
 
 
+def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_again(tmp_path, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt  # the second Ctrl-C
+
+    monkeypatch.setattr(Checkpointer, "save", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(walks(), generations=4, run_dir=str(tmp_path / "run"), quiet=True)
+    monkeypatch.undo()
+    resumed = run(walks(), generations=4, run_dir=str(tmp_path / "run"), resume=True, quiet=True)
+    tiny.assert_equal(resumed.state, run(walks(), generations=4, quiet=True).state)
+
+
 def test_a_run_whose_checkpoints_are_missing_keeps_its_tables(tmp_path):
     run(walks(), generations=4, run_dir=str(tmp_path / "run"), quiet=True)
     tables = (tmp_path / "run/metrics.csv").read_text(), (tmp_path / "run/lineage.csv").read_text()
