@@ -31,9 +31,9 @@ import jax.numpy as jnp
 
 from benchmarks import harness, work
 from rookery import buffers, hyperparams
-from rookery.agents.diayn import DiaynConfig, diayn
-from rookery.agents.metra import LsdConfig, MetraConfig, lsd, metra
 from rookery.agents.sac import SacConfig, sac
+from rookery.agents.skills.diayn import DiaynConfig, diayn
+from rookery.agents.skills.metra import LsdConfig, MetraConfig, lsd, metra
 from rookery.envs import registry
 from rookery.envs.wrappers.skills import skills
 from rookery.learners.base import Learner, Member

@@ -26,9 +26,9 @@ from rookery import (
 )
 from rookery.agents.base import Agent
 from rookery.agents.check import check_agent
-from rookery.agents.diayn import diayn
 from rookery.agents.ppo import ppo
 from rookery.agents.sac import sac
+from rookery.agents.skills.diayn import diayn
 from rookery.agents.td3 import td3
 from rookery.deploy.export import export
 from rookery.envs.base import Environment

@@ -40,12 +40,12 @@ agents/ppo.py | agents/test_ppo.py agents/test_ppo_losses.py
     ppo-entropy-sign | -objective - hyper | -objective + hyper
 agents/ppo.py | agents/test_ppo.py
     memory-reset-early | jnp.concatenate([jnp.zeros_like(extras.ended[:1]), extras.ended[:-1]]) | extras.ended
-agents/diayn.py | agents/test_diayn.py
+agents/skills/diayn.py | agents/test_diayn.py
     diayn-sign | log_prob + math.log | log_prob - math.log
-agents/metra.py | agents/test_metra.py
+agents/skills/metra.py | agents/test_metra.py
     metra-sign | both[size:] - both[:size] | both[:size] - both[size:]
     dual-sign | log_dual, jnp.mean | log_dual, -jnp.mean
-agents/smerl.py | agents/test_smerl.py
+agents/skills/smerl.py | agents/test_smerl.py
     broken-returns | ended & ~steps.broken & | ended &
 agents/multi_agent.py | agents/test_multi_agent.py
     agents-reversed | AGENTS, 0), batch) | AGENTS, 0)[::-1], batch)

@@ -12,8 +12,8 @@ import pytest
 
 from rookery import hyperparams
 from rookery.agents import ppo_settings
-from rookery.agents.diayn import space as diayn_space
 from rookery.agents.sac import SPACE as SAC_SPACE
+from rookery.agents.skills.diayn import space as diayn_space
 from rookery.agents.td3 import SPACE as TD3_SPACE
 from rookery.hyperparams import (
     Choice,

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.agents.diayn import DiaynConfig
 from rookery.agents.ppo import PpoConfig
+from rookery.agents.skills.diayn import DiaynConfig
 from rookery.envs.wrappers.skills import SkillsConfig
 from rookery.experiments import build
 from rookery.experiments.cells import CellsConfig

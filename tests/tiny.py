@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery.agents.diayn import DiaynConfig, diayn
 from rookery.agents.multi_agent import independent
 from rookery.agents.ppo import PpoConfig, ppo
 from rookery.agents.sac import SacConfig, sac
+from rookery.agents.skills.diayn import DiaynConfig, diayn
 from rookery.envs import registry
 from rookery.envs.tasks.pursuit import CAPTURE_RADIUS
 from rookery.envs.wrappers.skills import skills

@@ -30,8 +30,8 @@ import numpy as np
 import rookery
 from benchmarks import harness
 from rookery import trees
-from rookery.agents.diayn import DiaynConfig, diayn
-from rookery.agents.metra import LsdConfig, MetraConfig, lsd, metra
+from rookery.agents.skills.diayn import DiaynConfig, diayn
+from rookery.agents.skills.metra import LsdConfig, MetraConfig, lsd, metra
 from rookery.envs import descriptors
 from rookery.envs.wrappers.skills import enumerate_skills, skills
 from rookery.learners import evaluation, rollout

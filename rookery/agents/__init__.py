@@ -2,12 +2,12 @@
 
 from rookery.agents.base import Agent, OffPolicyAgent, OnPolicyAgent
 from rookery.agents.check import check_agent
-from rookery.agents.diayn import DiaynConfig, diayn
 from rookery.agents.encoders import reader
-from rookery.agents.metra import LsdConfig, MetraConfig, lsd, metra
 from rookery.agents.multi_agent import independent, shared
 from rookery.agents.ppo import PpoConfig, ppo
 from rookery.agents.sac import SacConfig, sac
+from rookery.agents.skills.diayn import DiaynConfig, diayn
+from rookery.agents.skills.metra import LsdConfig, MetraConfig, lsd, metra
 from rookery.agents.td3 import Td3Config, td3
 from rookery.networks import Encoder
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from rookery import hyperparams
 from rookery.agents.base import OffPolicyAgent
-from rookery.agents.diayn import freeze_skill
+from rookery.agents.skills.diayn import freeze_skill
 from rookery.envs.base import EnvSpec
 from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.types import Genotype

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from rookery import hyperparams
-from rookery.agents import smerl
 from rookery.agents.base import OffPolicyAgent
-from rookery.agents.diayn import DiaynConfig, diayn
-from rookery.agents.metra import LsdConfig, MetraConfig, lsd, metra
 from rookery.agents.sac import SacConfig, sac
+from rookery.agents.skills import smerl
+from rookery.agents.skills.diayn import DiaynConfig, diayn
+from rookery.agents.skills.metra import LsdConfig, MetraConfig, lsd, metra
 from rookery.agents.td3 import Td3Config, td3
 from rookery.envs.base import EnvSpec
 from rookery.trees import take, where

@@ -10,10 +10,10 @@ import pytest
 from rookery import gradients
 from rookery.agents.base import OffPolicyAgent
 from rookery.agents.check import check_agent
-from rookery.agents.diayn import DiaynConfig, diayn
 from rookery.agents.multi_agent import independent
 from rookery.agents.ppo import PpoConfig, ppo
 from rookery.agents.sac import SacConfig, sac
+from rookery.agents.skills.diayn import DiaynConfig, diayn
 from rookery.envs.base import EnvSpec, Team
 from rookery.hyperparams import Space, Uniform
 from rookery.types import Observation, Transition

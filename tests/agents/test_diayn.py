@@ -12,10 +12,10 @@ import pytest
 
 from rookery import gradients, hyperparams, networks
 from rookery.agents.base import OffPolicyAgent
-from rookery.agents.diayn import DISCOUNT, DiaynConfig, DiaynParams, DiaynState, diayn, freeze_skill, guess
-from rookery.agents.diayn import space as diayn_space
 from rookery.agents.ppo import ppo
 from rookery.agents.sac import SacConfig, sac
+from rookery.agents.skills.diayn import DISCOUNT, DiaynConfig, DiaynParams, DiaynState, diayn, freeze_skill, guess
+from rookery.agents.skills.diayn import space as diayn_space
 from rookery.agents.td3 import Td3Config, td3
 from rookery.envs.base import EnvSpec, SkillSpec, first_step
 from rookery.envs.wrappers.skills import enumerate_skills

@@ -9,10 +9,10 @@ import pytest
 
 from rookery import hyperparams, networks
 from rookery.agents.base import OffPolicyAgent
-from rookery.agents.diayn import DiaynConfig, diayn
 from rookery.agents.encoders import Convolution, Reader, convolutional, reader
 from rookery.agents.ppo import PpoConfig, ppo
 from rookery.agents.sac import SacConfig, sac
+from rookery.agents.skills.diayn import DiaynConfig, diayn
 from rookery.agents.td3 import Td3Config, td3
 from rookery.envs.base import EnvSpec, SkillSpec, descriptor_spec
 from rookery.features import feature_size

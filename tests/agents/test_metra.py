@@ -10,10 +10,10 @@ import pytest
 
 from rookery import gradients, hyperparams
 from rookery.agents.base import OffPolicyAgent
-from rookery.agents.metra import LsdConfig, MetraConfig, PhiParams, PhiState, conclude, direction, lsd, metra
 from rookery.agents.ppo import ppo
 from rookery.agents.sac import SacConfig, sac
-from rookery.agents.smerl import Returns
+from rookery.agents.skills.metra import LsdConfig, MetraConfig, PhiParams, PhiState, conclude, direction, lsd, metra
+from rookery.agents.skills.smerl import Returns
 from rookery.envs.base import EnvSpec, Previous, SkillSpec, first_step
 from rookery.hyperparams import LogUniform
 from rookery.types import Observation, PyTree, Transition

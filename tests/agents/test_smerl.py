@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from rookery import hyperparams
-from rookery.agents import smerl
-from rookery.agents.diayn import DiaynConfig, DiaynParams, diayn
-from rookery.agents.smerl import Returns, ReturnThreshold
+from rookery.agents.skills import smerl
+from rookery.agents.skills.diayn import DiaynConfig, DiaynParams, diayn
+from rookery.agents.skills.smerl import Returns, ReturnThreshold
 from rookery.envs.base import SkillSpec, Step
 from rookery.envs.wrappers.skills import skills
 from rookery.types import Observation, PyTree

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from rookery.agents.metra import MetraConfig
+from rookery.agents.skills.metra import MetraConfig
 from rookery.cli.app import Resume, Train, parse
 from rookery.cli.commands import COMMANDS
 from rookery.cli.options import HEADINGS, IMPORTANT, MAIN, Chosen, Option, in_groups, options_of, options_of_kind

@@ -13,9 +13,9 @@ import pytest
 
 import rookery
 from rookery import trees
-from rookery.agents.diayn import DiaynConfig
 from rookery.agents.ppo_settings import PpoConfig
 from rookery.agents.sac import SacConfig
+from rookery.agents.skills.diayn import DiaynConfig
 from rookery.agents.td3 import Td3Config
 from rookery.deploy.evaluate import evaluate
 from rookery.envs.wrappers.skills import SkillsConfig, enumerate_skills

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rookery import gradients, normalize, trees
-from rookery.agents.diayn import DiaynConfig, conclude, diayn
+from rookery.agents.skills.diayn import DiaynConfig, conclude, diayn
 from rookery.envs.wrappers.skills import skills
 from rookery.learners import evaluation
 from rookery.learners.base import EvaluationConfig, Member, genotype

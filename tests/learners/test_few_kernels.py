@@ -11,8 +11,8 @@ import pytest
 
 from rookery import networks
 from rookery.agents import backend
-from rookery.agents.diayn import DiaynConfig, diayn
 from rookery.agents.sac import SacConfig, sac
+from rookery.agents.skills.diayn import DiaynConfig, diayn
 from rookery.agents.td3 import Td3Config, td3
 from rookery.envs import registry
 from rookery.envs.wrappers.skills import skills

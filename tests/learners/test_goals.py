@@ -10,8 +10,8 @@ import pytest
 
 from rookery import hyperparams
 from rookery.agents.base import OffPolicyAgent
-from rookery.agents.diayn import DiaynConfig, diayn
-from rookery.agents.metra import MetraConfig, metra
+from rookery.agents.skills.diayn import DiaynConfig, diayn
+from rookery.agents.skills.metra import MetraConfig, metra
 from rookery.envs import base as envs
 from rookery.envs import registry
 from rookery.envs.base import Environment, descriptor_spec

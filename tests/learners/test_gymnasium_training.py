@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import rookery
-from rookery.agents.diayn import DiaynConfig, diayn
 from rookery.agents.ppo import PpoConfig, ppo
 from rookery.agents.sac import SacConfig, sac
+from rookery.agents.skills.diayn import DiaynConfig, diayn
 from rookery.distributed import layout
 from rookery.distributed.mesh import make_mesh
 from rookery.envs import registry

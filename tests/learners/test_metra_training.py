@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rookery import hyperparams
-from rookery.agents.metra import MetraConfig, metra
 from rookery.agents.sac import SacConfig, sac
+from rookery.agents.skills.metra import MetraConfig, metra
 from rookery.envs import base as envs
 from rookery.envs.base import Environment, EnvSpec, Step
 from rookery.envs.wrappers import time_limit

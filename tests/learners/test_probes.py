@@ -17,9 +17,9 @@ import pytest
 
 from rookery import networks
 from rookery.agents.base import Agent
-from rookery.agents.diayn import DiaynConfig, diayn
 from rookery.agents.ppo import PpoConfig, PpoHyper, ppo
 from rookery.agents.sac import SacConfig, SacHyper, sac
+from rookery.agents.skills.diayn import DiaynConfig, diayn
 from rookery.agents.td3 import Td3Config, Td3Hyper, td3
 from rookery.envs import base as envs
 from rookery.envs import registry

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 
 from rookery import hyperparams, normalize
 from rookery.agents.base import OffPolicyAgent, UpdateFn
-from rookery.agents.diayn import DiaynConfig as diayn_DiaynConfig
-from rookery.agents.diayn import DiaynParams, diayn, log_prior
 from rookery.agents.sac import SacConfig as sac_SacConfig
 from rookery.agents.sac import SacHyper, sac
+from rookery.agents.skills.diayn import DiaynConfig as diayn_DiaynConfig
+from rookery.agents.skills.diayn import DiaynParams, diayn, log_prior
 from rookery.agents.td3 import Td3Config, Td3Hyper, td3
 from rookery.compat.qdax import records
 from rookery.compat.qdax.configs import DiaynConfig, PBTSacConfig, PBTTD3Config, SacConfig, TD3Config

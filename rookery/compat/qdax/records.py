@@ -12,10 +12,10 @@ from jax.core import Tracer
 
 from rookery import buffers, hyperparams, types
 from rookery.agents.base import StartFn
-from rookery.agents.diayn import DiaynState
 from rookery.agents.sac import SPACE as SAC_SPACE
 from rookery.agents.sac import SacState
 from rookery.agents.sac import start as start_sac
+from rookery.agents.skills.diayn import DiaynState
 from rookery.agents.td3 import SPACE as TD3_SPACE
 from rookery.agents.td3 import Td3State
 from rookery.agents.td3 import start as start_td3

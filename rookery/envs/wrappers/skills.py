@@ -1,6 +1,6 @@
 """Skills: a wrapper that adds a skill vector to the observation, drawn anew for each episode.
 
-An agent that observes the skill learns one policy per skill; `agents/diayn.py` has the reward that makes them differ.
+An agent that observes the skill learns one policy per skill; `agents/skills` has the rewards that make them differ.
 The true successor observation of a step contains the skill of that step's episode, also when the next episode has
 another one.
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from rookery.agents.diayn import DiaynConfig, diayn, space
+from rookery.agents.skills.diayn import DiaynConfig, diayn, space
 from rookery.envs.wrappers.skills import SkillsConfig
 from rookery.experiments.wrappers.skills import discovery
 

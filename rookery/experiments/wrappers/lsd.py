@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from rookery.agents.metra import LsdConfig, lsd, lsd_space
+from rookery.agents.skills.metra import LsdConfig, lsd, lsd_space
 from rookery.envs.wrappers.skills import SkillsConfig
 from rookery.experiments.wrappers.skills import discovery
 

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 
 from rookery import distributions, gradients, hyperparams, networks
-from rookery.agents import smerl
 from rookery.agents.base import IntrinsicReward, OffPolicyAgent, UpdateLayout, check_spec
+from rookery.agents.skills import smerl
 from rookery.envs.base import EnvSpec, SkillSpec, Step
 from rookery.factories import SettingError, Within, config_from, verbatim
 from rookery.features import as_floats

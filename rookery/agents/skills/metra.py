@@ -21,9 +21,9 @@ import jax
 import jax.numpy as jnp
 
 from rookery import gradients, hyperparams, networks, normalize
-from rookery.agents import smerl
 from rookery.agents.base import IntrinsicReward, OffPolicyAgent
-from rookery.agents.diayn import act, check_discovery, explore, layout_around
+from rookery.agents.skills import smerl
+from rookery.agents.skills.diayn import act, check_discovery, explore, layout_around
 from rookery.envs.base import EnvSpec, Previous, SkillSpec, Step
 from rookery.factories import POSITIVE, Within, config_from
 from rookery.features import as_floats

@@ -1,0 +1,1 @@
+"""Agents that discover skills, wrapped around another agent: DIAYN, METRA and LSD, and their SMERL condition."""
