@@ -27,6 +27,7 @@ from rookery import (
 from rookery.agents.base import Agent
 from rookery.agents.check import check_agent
 from rookery.agents.ppo import ppo
+from rookery.agents.pqn import pqn
 from rookery.agents.sac import sac
 from rookery.agents.skills.diayn import diayn
 from rookery.agents.td3 import td3
@@ -95,6 +96,7 @@ __all__ = [
     "pbt",
     "populations",
     "ppo",
+    "pqn",
     "qd",
     "register",
     "report",

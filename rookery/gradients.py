@@ -48,10 +48,15 @@ def start(params: PyTree) -> Learned:
 
 
 def adam(
-    learned: Learned, gradients: PyTree, learning_rate: Scalar, epsilon: float = 1e-8, hyper: object = None
+    learned: Learned,
+    gradients: PyTree,
+    learning_rate: Scalar,
+    epsilon: float = 1e-8,
+    hyper: object = None,
+    rectified: bool = False,
 ) -> Learned:
-    """Apply one Adam step (Kingma 2015, arXiv:1412.6980); bit-equal to `optax.adam`, or with weight decay to
-    `optax.adamw` (Loshchilov 2019, arXiv:1711.05101).
+    """Apply one Adam step (Kingma 2015, arXiv:1412.6980); bit-equal to `optax.adam`, with weight decay to
+    `optax.adamw` (Loshchilov 2019, arXiv:1711.05101), rectified to `optax.radam` (Liu 2020, arXiv:1908.03265).
 
     Args:
       learned: parameters and moments.
@@ -59,10 +64,12 @@ def adam(
       learning_rate: `[]`.
       epsilon: Adam's, if `hyper` has none.
       hyper: a member's hyper-parameters, which may have fields of `AdamHyper`.
+      rectified: correct the rate for the variance of the first steps (RAdam).
     """
     b1, b2 = getattr(hyper, "adam_b1", 0.9), getattr(hyper, "adam_b2", 0.999)
     with jax.numpy_dtype_promotion("standard"):  # optax computes float ** integer step count
-        transform = optax.scale_by_adam(b1, b2, getattr(hyper, "adam_epsilon", epsilon))
+        scale = optax.scale_by_radam if rectified else optax.scale_by_adam
+        transform = scale(b1, b2, getattr(hyper, "adam_epsilon", epsilon))
         updates, moments = transform.update(gradients, learned.moments)
     if (decay := getattr(hyper, "weight_decay", None)) is not None:
         updates = jax.tree.map(lambda param, update: update + decay * param, learned.params, updates)

@@ -115,20 +115,25 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
 
 
 class Mlp(nn.Module):
-    """Dense layers with an activation between them, ReLU by default; inputs are concatenated along the last axis."""
+    """Dense layers with an activation between them, ReLU by default; inputs are concatenated along the last axis.
+
+    With `layer_norm`, each hidden layer is normalised before its activation (Ba 2016, arXiv:1607.06450).
+    """
 
     hidden_sizes: Sequence[int]
     output_size: int
     output_init: Callable
     hidden_init: Callable = nn.initializers.lecun_uniform()
     activation: Callable = nn.relu
+    layer_norm: bool = False
 
     @nn.compact
     def __call__(self, *inputs: Array) -> Array:
         """`[..., I1], [..., I2], ... -> [..., output_size]`."""
         hidden = jnp.concatenate(inputs, axis=-1)
         for size in self.hidden_sizes:
-            hidden = self.activation(_layer(size, self.hidden_init)(hidden))
+            hidden = _layer(size, self.hidden_init)(hidden)
+            hidden = self.activation(nn.LayerNorm()(hidden) if self.layer_norm else hidden)
         return _layer(self.output_size, self.output_init, is_last=True)(hidden)
 
 
@@ -153,7 +158,11 @@ _ZEROS = nn.initializers.zeros  # placeholders: `_init_orthogonal` draws the wei
 
 
 def mlp(
-    input_sizes: Sequence[int], hidden_sizes: Sequence[int], output_size: int, output_scale: float = 1.0
+    input_sizes: Sequence[int],
+    hidden_sizes: Sequence[int],
+    output_size: int,
+    output_scale: float = 1.0,
+    layer_norm: bool = False,
 ) -> Network:
     """Build a multi-layer perceptron over one or more inputs.
 
@@ -163,6 +172,7 @@ def mlp(
       output_size: size of the output.
       output_scale: the initial weights of the last layer are uniform with the variance `output_scale` / inputs; a small
         value gives initial outputs near 0. In the hidden layers the scale is 1 (LeCun 1998, "Efficient BackProp").
+      layer_norm: normalise each hidden layer before its activation, see `Mlp`.
 
     Raises:
       ValueError: a size is below 1.
@@ -170,7 +180,7 @@ def mlp(
     if min(*input_sizes, *hidden_sizes, output_size) < 1:
         raise ValueError(f"layer sizes must be at least 1, got {(*input_sizes, *hidden_sizes, output_size)}.")
     output_init = nn.initializers.variance_scaling(output_scale, "fan_in", "uniform")
-    module = Mlp(tuple(hidden_sizes), output_size, output_init)
+    module = Mlp(tuple(hidden_sizes), output_size, output_init, layer_norm=layer_norm)
     return Network(partial(_init, module, tuple(input_sizes)), partial(_apply, module))
 
 

@@ -57,6 +57,27 @@ def accumulate(
     return advantage, advantage
 
 
+def lambda_return(
+    reward_t: Array, terminated_t: Array, ended_t: Array, value_tp1: Array, discount: Scalar, lambda_: Scalar
+) -> Array:
+    """Return the lambda-returns (Sutton 2018, Eq. 12.18; with the greatest action values Q(lambda) of Peng 1996).
+
+    `R_t = r_t + discount (1 - terminated_t) ((1 - lambda) v_tp1 + lambda R_tp1)`, with `v_tp1` in place of `R_tp1` at
+    the end of an episode or of the trajectory. All arrays `[T, ...]`; the arguments are those of `gae`, whose sum with
+    the values it equals if `value_tp1` is the next `value_t` within an episode.
+    """
+    chex.assert_equal_shape([reward_t, terminated_t, ended_t, value_tp1])
+
+    def step(return_tp1: Array, now: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
+        reward, terminated, ended, value = now
+        following = jnp.where(ended, value, value + lambda_ * (return_tp1 - value))
+        found = td_target(reward, terminated, discount, following)
+        return found, found
+
+    steps = reward_t, terminated_t, ended_t, value_tp1
+    return jax.lax.scan(step, value_tp1[-1], steps, reverse=True)[1]
+
+
 def worst_value(reward_t: Array, terminated_t: Array, counts_t: Array, discount: Scalar) -> Array:
     """A value that no policy is below, as far as rewards have shown: `-max |r|`, each as often as it can be received.
 

@@ -86,6 +86,7 @@ def walker(program: Any, rows: list[Row]) -> Iterator[Row]:
     ("table", "result"),
     [
         (cartpole, "cartpole-2026-11-21"),
+        (cartpole, "cartpole_pqn-2026-11-29"),
         (gymnasium, "gymnasium-2026-11-26"),
         (population, "population-2026-11-20"),
         (pursuit, "pursuit_continuous-2026-11-21"),

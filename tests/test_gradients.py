@@ -1,5 +1,6 @@
 """Adam with a traced rate equals Optax's bit by bit; Polyak averages by hand."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -23,19 +24,20 @@ def slopes(step: int) -> dict[str, jax.Array]:
 
 
 @pytest.mark.parametrize("rate", RATES)
-@pytest.mark.parametrize("compiled", [False, True])
-def test_adam_is_bit_equal_to_optax(rate: float, compiled: bool) -> None:
-    optimizer = optax.adam(rate)
+@pytest.mark.parametrize(("compiled", "rectified"), [(False, False), (True, False), (True, True)])
+def test_adam_is_bit_equal_to_optax(rate: float, compiled: bool, rectified: bool) -> None:
+    optimizer = (optax.radam if rectified else optax.adam)(rate)
 
     def reference(params: dict[str, jax.Array], moments: Any, slope: dict[str, jax.Array]) -> Any:
         with jax.numpy_dtype_promotion("standard"):  # as Optax needs it
             updates, moments = optimizer.update(slope, moments, params)
         return optax.apply_updates(params, updates), moments
 
-    ours, theirs = (jax.jit(gradients.adam), jax.jit(reference)) if compiled else (gradients.adam, reference)
+    adam = partial(gradients.adam, rectified=rectified)
+    ours, theirs = (jax.jit(adam), jax.jit(reference)) if compiled else (adam, reference)
     learned = gradients.start(parameters())
     params, moments = parameters(), optimizer.init(parameters())
-    for step in range(6):
+    for step in range(8):  # the rate of RAdam is rectified from the sixth step on
         learned = ours(learned, slopes(step), jnp.float32(rate))
         params, moments = theirs(params, moments, slopes(step))
         for name in params:

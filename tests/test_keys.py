@@ -38,12 +38,11 @@ PREDATOR = dataclasses.replace(ON_POLICY, fitness="predator")
 def config_of(kind: str, **options: Any) -> Any:
     """The config of a minimal run of this kind."""
     config = configure(kind)
-    teams = "ippo" in kind
+    on_policy = isinstance(config.flat.get("learner"), OnPolicyConfig)
+    env = "pursuit_continuous" if "ippo" in kind else "CartPole-v1" if "qn" in kind else "point_room"
     tiny = {
-        "environment": EnvironmentConfig(
-            env="pursuit_continuous" if teams else "point_room", episode_length=3, devices=1
-        ),
-        "learner": ON_POLICY if "ppo" in kind else OFF_POLICY,
+        "environment": EnvironmentConfig(env=env, episode_length=3, devices=1),
+        "learner": ON_POLICY if on_policy else OFF_POLICY,
         "population": 2 if "me-pbt" in kind else 4,
         "ga_population": 2,
         "batch_size": 4,
@@ -52,7 +51,7 @@ def config_of(kind: str, **options: Any) -> Any:
     }
     agent: Any = config.agent
     if agent is not None:
-        few = {"minibatches": 2} if "ppo" in kind else {}
+        few = {"minibatches": 2} if on_policy else {}
         tiny["agent"] = dataclasses.replace(agent, hidden_sizes=(2,), **few)
     return config.replace(**{name: value for name, value in {**tiny, **options}.items() if name in config.flat})
 
@@ -98,6 +97,7 @@ PROGRAMS = {
     ),
     "PBT of SMERL": lambda: built("pbt-diayn", diayn=DiaynConfig(discriminator_hidden_sizes=(2,), smerl=True)),
     "PPO with a memory": lambda: built("ppo", agent=PpoConfig(hidden_sizes=(2,), minibatches=2, recurrent=True)),
+    "PBT of PQN": lambda: built("pbt-pqn"),
     "PBT of teams that share": lambda: built("pbt-ippo", learner=PREDATOR, parameters="shared"),
     "PBT of roles": lambda: built("pbt-ippo", member="agent"),
     "PBT of roles, rated": lambda: built("pbt-ippo", member="agent", select_by="rating"),

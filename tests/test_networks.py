@@ -30,6 +30,19 @@ def test_a_perceptron_equals_the_same_numbers_by_hand() -> None:
     assert network.apply(params, jnp.asarray([-1.0]), jnp.asarray([0.0])).tolist() == [0.25]
 
 
+def test_hidden_layers_are_normalised_before_their_activation() -> None:
+    network = networks.mlp([1], [3], 1, layer_norm=True)
+    params = jax.jit(network.init)(jax.random.key(0))
+    given = {"Dense_0": ([[1.0, 2.0, 3.0]], [0.0, 0.0, 0.0]), "Dense_1": ([[1.0], [10.0], [100.0]], [0.5])}
+    for name, (kernel, bias) in given.items():
+        params["params"][name] = {"kernel": jnp.asarray(kernel), "bias": jnp.asarray(bias)}
+    params["params"]["LayerNorm_0"] = {"scale": jnp.asarray([1.0, 1.0, 2.0]), "bias": jnp.asarray([3.0, 0.0, 0.0])}
+    # Of [2, 4, 6] the mean is 4, the variance 8/3: relu([3 - s, 0, 2 s]) with s = sqrt(3/2), whatever the input's size.
+    expected = (3.0 - 1.5**0.5) + 100.0 * 2.0 * 1.5**0.5 + 0.5
+    for size in (2.0, 700.0):
+        np.testing.assert_allclose(network.apply(params, jnp.asarray([size])), [expected], rtol=1e-5)
+
+
 def test_leading_axes_are_kept_and_rows_do_not_mix() -> None:
     network = networks.mlp([3], [4], 2)
     params = jax.jit(network.init)(jax.random.key(0))

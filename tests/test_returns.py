@@ -72,6 +72,22 @@ def test_only_after_a_termination_the_successors_value_has_no_effect(time: int, 
     assert change[time] == (5.0 if reaches else 0.0)
 
 
+@pytest.mark.parametrize("lambda_", [0.0, 0.7, 1.0])
+def test_lambda_returns_equal_a_plain_loop(lambda_: float) -> None:
+    expected, following = [0.0] * 6, 0.0
+    for time in reversed(range(6)):
+        last = ENDED[time] or time == 5
+        after = NEXT_VALUE[time] if last else (1 - lambda_) * NEXT_VALUE[time] + lambda_ * following
+        following = expected[time] = REWARD[time] + (0.0 if TERMINATED[time] else 0.5 * after)
+    arrays = (jnp.asarray(values) for values in (REWARD, TERMINATED, ENDED, NEXT_VALUE))
+    found = jax.jit(returns.lambda_return)(*arrays, discount=0.5, lambda_=lambda_)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert found[1] == 2.0, "a termination"
+    assert found[3] == 6.0, "a truncation bootstraps from its true successor: 3 + 0.5 x 6"
+    # By hand: the last step 0 + 0.5 x 8 = 4; the one before 1 + 0.5 x (0.3 x 2 + 0.7 x 4) = 2.7.
+    assert lambda_ != 0.7 or found[4] == pytest.approx(2.7)
+
+
 def test_no_value_is_below_the_worst_one() -> None:
     reward, terminated = (
         jnp.asarray([[1.0], [-3.0], [20.0], [-100.0]]),

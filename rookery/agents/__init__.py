@@ -5,6 +5,7 @@ from rookery.agents.check import check_agent
 from rookery.agents.encoders import reader
 from rookery.agents.multi_agent import independent, shared
 from rookery.agents.ppo import PpoConfig, ppo
+from rookery.agents.pqn import PqnConfig, pqn
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.skills.diayn import DiaynConfig, diayn
 from rookery.agents.skills.metra import LsdConfig, MetraConfig, lsd, metra
@@ -20,6 +21,7 @@ __all__ = [
     "OffPolicyAgent",
     "OnPolicyAgent",
     "PpoConfig",
+    "PqnConfig",
     "SacConfig",
     "Td3Config",
     "check_agent",
@@ -28,6 +30,7 @@ __all__ = [
     "lsd",
     "metra",
     "ppo",
+    "pqn",
     "reader",
     "sac",
     "shared",

@@ -41,7 +41,9 @@ NATURE_PIXELS = 36
 """Smallest height and width of an image that the three convolutions of Mnih 2015 fit into."""
 
 
-def convolutional(shape: Shape, convolutions: Sequence[Convolution], output_size: int) -> Encoder:
+def convolutional(
+    shape: Shape, convolutions: Sequence[Convolution], output_size: int, layer_norm: bool = False
+) -> Encoder:
     """Build a convolutional encoder with ReLU and orthogonal weights (Mnih 2015, "Human-level control through deep
     reinforcement learning").
 
@@ -52,6 +54,7 @@ def convolutional(shape: Shape, convolutions: Sequence[Convolution], output_size
       shape: of the features, with at least one image, (height, width, channels).
       convolutions: the layers, from the first to the last.
       output_size: units of the dense layer.
+      layer_norm: normalise the channels of each layer before ReLU (Ba 2016, arXiv:1607.06450).
 
     Raises:
       ValueError: no part of the shape is an image, or an image is smaller than a kernel.
@@ -60,7 +63,7 @@ def convolutional(shape: Shape, convolutions: Sequence[Convolution], output_size
     if not has_image(shape):
         raise ValueError(f"a convolutional encoder reads images (height, width, channels); got features of {shape}.")
     size = sum(_convolved_size(leaf, convolutions) if is_image(leaf) else math.prod(leaf) for leaf in shapes)
-    init = partial(_init_convolutional, tuple(shapes), tuple(convolutions), (size, output_size))
+    init = partial(_init_convolutional, tuple(shapes), tuple(convolutions), (size, output_size), layer_norm)
     return Encoder(init, partial(_apply_convolutional, tuple(shapes), tuple(convolutions)))
 
 
@@ -75,23 +78,29 @@ def _convolved_size(shape: tuple[int, ...], convolutions: Sequence[Convolution])
 
 
 def _init_convolutional(
-    shapes: tuple[tuple[int, ...], ...], convolutions: tuple[Convolution, ...], dense: tuple[int, int], key: Key
+    shapes: tuple[tuple[int, ...], ...],
+    convolutions: tuple[Convolution, ...],
+    dense: tuple[int, int],
+    layer_norm: bool,
+    key: Key,
 ) -> PyTree:
-    """Kernels as matrices, `[pixels and channels of a patch, output channels]`, and biases 0."""
+    """Kernels as matrices, `[pixels and channels of a patch, output channels]`, biases 0, and scales 1 if layers are
+    normalised."""
     dense_key, *keys = jax.random.split(key, 1 + len(shapes) * len(convolutions))
     images, gain = [], math.sqrt(2.0)
     for shape in filter(is_image, shapes):
         channels, layers = shape[-1], []
         for layer in convolutions:
             size = layer.kernel**2 * channels, layer.channels
-            layers.append(_dense_layer(gain, size, keys.pop()))
+            layers.append(_dense_layer(gain, size, layer_norm, keys.pop()))
             channels = layer.channels
         images.append(layers)
-    return {"images": images, "dense": _dense_layer(gain, dense, dense_key)}
+    return {"images": images, "dense": _dense_layer(gain, dense, layer_norm, dense_key)}
 
 
-def _dense_layer(gain: float, size: tuple[int, int], key: Key) -> dict[str, Array]:
-    return {"kernel": gain * networks.orthogonal(jax.random.normal(key, size)), "bias": jnp.zeros(size[1:])}
+def _dense_layer(gain: float, size: tuple[int, int], layer_norm: bool, key: Key) -> dict[str, Array]:
+    scale = {"scale": jnp.ones(size[1:])} if layer_norm else {}
+    return {"kernel": gain * networks.orthogonal(jax.random.normal(key, size)), "bias": jnp.zeros(size[1:]), **scale}
 
 
 def _apply_convolutional(
@@ -110,8 +119,10 @@ def _apply_convolutional(
 
 
 def _dense(weights: dict[str, Array], inputs: Array) -> Array:
-    """A dense layer with ReLU, `[..., I] -> [..., F]`."""
+    """A dense layer with ReLU, normalised if it has a scale, `[..., I] -> [..., F]`."""
     outputs = networks.hidden_product(inputs, weights["kernel"])
+    if "scale" in weights:
+        outputs = jax.nn.standardize(outputs, epsilon=1e-6) * jnp.broadcast_to(weights["scale"], outputs.shape)
     return jax.nn.relu(outputs + jnp.broadcast_to(weights["bias"], outputs.shape))
 
 
@@ -163,13 +174,14 @@ def apart(encoder: Encoder | EncoderName | None, options: dict[str, Any]) -> tup
     return (None, {**options, "encoder": encoder}) if isinstance(encoder, str) else (encoder, options)
 
 
-def reader(spec: EnvSpec, name: EncoderName, encoder: Encoder | None = None) -> Reader:
+def reader(spec: EnvSpec, name: EncoderName, encoder: Encoder | None = None, layer_norm: bool = False) -> Reader:
     """How the networks of an agent read the observations of an environment.
 
     Args:
       spec: spec of the environment.
       name: the built-in encoder to use if `encoder` is None.
       encoder: a user-defined encoder.
+      layer_norm: normalise the layers of a built-in encoder.
 
     Raises:
       ValueError: the name is unknown, the encoder has no image to read, or it does not map the features of each
@@ -181,14 +193,14 @@ def reader(spec: EnvSpec, name: EncoderName, encoder: Encoder | None = None) -> 
       6
     """
     own = None if encoder is None else getattr(encoder.apply, "__qualname__", type(encoder.apply).__qualname__)
-    encoder = encoder or _built_in(spec, name)
+    encoder = encoder or _built_in(spec, name, layer_norm)
     if encoder is None:
         return Reader(spec.input_size, spec)
     size = _encoded_size(spec, encoder)
     return Reader(spec.input_size - spec.observation_size + size, spec, encoder, size, own)
 
 
-def _built_in(spec: EnvSpec, name: EncoderName) -> Encoder | None:
+def _built_in(spec: EnvSpec, name: EncoderName, layer_norm: bool) -> Encoder | None:
     shape = spec.observation_shape
     if name == "none" or (name == "auto" and not has_image(shape)):
         return None
@@ -202,8 +214,8 @@ def _built_in(spec: EnvSpec, name: EncoderName) -> Encoder | None:
     if name == "auto" and smallest < SMALL[0].kernel:
         return None
     if name == "nature" or (name == "auto" and smallest >= NATURE_PIXELS):
-        return convolutional(shape, NATURE, NATURE_UNITS)
-    return convolutional(shape, SMALL, SMALL_UNITS)
+        return convolutional(shape, NATURE, NATURE_UNITS, layer_norm)
+    return convolutional(shape, SMALL, SMALL_UNITS, layer_norm)
 
 
 def _encoded_size(spec: EnvSpec, encoder: Encoder) -> int:

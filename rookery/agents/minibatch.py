@@ -52,6 +52,11 @@ def cut_rows(rows: PyTree, shuffled: Array) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.swapaxes(leaf[:, shuffled], 0, 1), rows)
 
 
+def annealed(step: Array, updates: int | None) -> Array | float:
+    """The factor of a learning rate that falls linearly to 0 over `updates`, after `step` `[]` of them; 1 without."""
+    return jnp.maximum(0.0, 1.0 - step / updates) if updates else 1.0
+
+
 def clipped_adam(
     learning_rate: Scalar, max_grad_norm: Scalar, hyper: Hyper, learned: Learned, gradient: PyTree
 ) -> Learned:

@@ -27,7 +27,7 @@ from rookery.agents.actor_critic import (
 )
 from rookery.agents.base import OnPolicyAgent, check_spec
 from rookery.agents.encoders import EncoderName, apart, reader
-from rookery.agents.minibatch import UpdateSpec, clipped_adam, cut_rows, shuffle, train_both
+from rookery.agents.minibatch import UpdateSpec, annealed, clipped_adam, cut_rows, shuffle, train_both
 from rookery.agents.ppo_settings import PpoConfig, PpoHyper, environment_defaults, optional_space, resolve_defaults
 from rookery.envs.base import ActionWithCarry, EnvSpec
 from rookery.factories import config_from
@@ -258,7 +258,7 @@ def update(
     passes = resolve_defaults(config, nets.spec)
     keys = jax.random.split(key, max(passes.actor_epochs, passes.critic_epochs))
     shuffled = jax.vmap(partial(shuffle, count))(keys).reshape(-1, passes.minibatches, count // passes.minibatches)
-    rate_factor = jnp.maximum(0.0, 1.0 - step / config.anneal_updates) if config.anneal_updates else 1.0
+    rate_factor = annealed(step, config.anneal_updates)
 
     # Learn: policy and critic side by side, since the critic goes on where the policy stops.
     cut, limit = partial(cut_rows, rows), hyper.max_grad_norm

@@ -12,11 +12,14 @@ from typing import Any, NamedTuple
 from rookery.agents import ppo_settings
 from rookery.agents.base import Agent
 from rookery.agents.ppo import ppo
+from rookery.agents.pqn import SPACE as PQN_SPACE
+from rookery.agents.pqn import PqnConfig, pqn
 from rookery.agents.sac import SPACE as SAC_SPACE
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import SPACE as TD3_SPACE
 from rookery.agents.td3 import Td3Config, td3
 from rookery.envs.base import Environment, EnvSpec
+from rookery.experiments.config import EnvironmentConfig
 from rookery.hyperparams import Space
 from rookery.learners.evolution import SPACE as ES_SPACE
 from rookery.learners.evolution import EvolutionConfig, Policy
@@ -96,6 +99,11 @@ class AgentRow(NamedTuple):
     anneal: Callable[[Any, int], Any] = lambda config, _: config
     """Sets the number of updates over which the learning rates are annealed (0: none), unless the config has one. For
     on-policy agents."""
+    explore_over: Callable[[Any, int], Any] = lambda config, _: config
+    """Sets the schedule of the exploration, unless the config has one; takes the updates of the run."""
+    discrete: bool = False
+    """Whether it needs discrete actions. Then nothing wraps it and no repertoire trains it: skills, teams and
+    repertoires have agents for continuous actions or for both."""
     defaults: Mapping[str, Any] = MappingProxyType({})
     """Part of a run (`run`, `pbt`, ...) -> default that differs from the part's own."""
     wrapper: Wrapper = Wrapper()
@@ -142,6 +150,16 @@ def _fill_ppo_defaults(
     return dataclasses.replace(config, **ppo_settings.resolve_defaults(config, spec, sequences)._asdict())
 
 
+def _anneal(config: Any, updates: int) -> Any:
+    return config if config.anneal_updates is not None else dataclasses.replace(config, anneal_updates=updates)
+
+
+def _explore_over(config: Any, updates: int) -> Any:
+    if config.exploration_updates is not None:
+        return config
+    return dataclasses.replace(config, exploration_updates=round(config.exploration_share * updates))
+
+
 LONG_RUN = RunConfig(generations=500, checkpoint_every=25)
 """500 short generations: as many environment steps as the shorter runs of the papers."""
 SELECT_BY_STEPS = PbtConfig(exploit_interval=3_000)
@@ -184,10 +202,22 @@ AGENTS: dict[str, AgentRow] = {
             continuous_space=ppo_settings.CONTINUOUS.space,
             team_space=ppo_settings.TEAM.space,
             fill_defaults=_fill_ppo_defaults,
-            anneal=lambda config, updates: (
-                config if config.anneal_updates is not None else dataclasses.replace(config, anneal_updates=updates)
-            ),
+            anneal=_anneal,
             defaults={"run": RunConfig(best_by="best_fitness")},
+        ),
+        AgentRow(
+            name="pqn",
+            title="parallelised Q-network",
+            short_title="PQN",
+            source="Gallici 2024 (arXiv:2407.04811)",
+            config=PqnConfig,
+            make=pqn,
+            space=PQN_SPACE,
+            learner=OnPolicyConfig(num_envs=32, rollout_length=64),
+            anneal=_anneal,
+            explore_over=_explore_over,
+            discrete=True,
+            defaults={"run": RunConfig(best_by="best_fitness"), "environment": EnvironmentConfig(env="CartPole-v1")},
         ),
         AgentRow(
             name="es",
@@ -208,5 +238,6 @@ AGENTS: dict[str, AgentRow] = {
 def rows(wrappers: Mapping[str, Wrapper]) -> Iterator[AgentRow]:
     """All agents, then each wrapper around all that it can be put around."""
     yield from AGENTS.values()
+    wrapped = [row for row in AGENTS.values() if not row.discrete]
     for one in wrappers.values():
-        yield from (row.wrapped(one) for row in AGENTS.values() if isinstance(row.learner, one.learner))
+        yield from (row.wrapped(one) for row in wrapped if isinstance(row.learner, one.learner))

@@ -172,14 +172,16 @@ def _on_policy(spec: RunSpec, environment: Environment, scheduled: bool) -> tupl
 
 
 def with_annealing(spec: RunSpec, scheduled: bool) -> Any:
-    """The agent's config with the number of updates filled in over which rates are annealed: by default the whole run.
+    """The agent's config with the numbers of updates filled in over which rates are annealed, by default the whole run,
+    and over which exploration falls.
 
     The rates fall linearly with the share of these updates that is done: a run resumed with more generations continues
     with the rates that a run of the new length has at that generation.
     If they follow a schedule of another run (`scheduled`), they are not annealed as well.
     """
     assert isinstance(spec.learner, OnPolicyConfig)
-    return row_of(spec).anneal(spec.agent, 0 if scheduled else spec.run.generations * spec.learner.evaluate_every)
+    row, updates = row_of(spec), spec.run.generations * spec.learner.evaluate_every
+    return row.explore_over(row.anneal(spec.agent, 0 if scheduled else updates), updates)
 
 
 def base_agent(spec: RunSpec, environment: EnvSpec) -> OffPolicyAgent:

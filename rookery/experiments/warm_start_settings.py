@@ -56,7 +56,8 @@ def replay_defaults(run: RunSpec | None, kind: Kind) -> RunSpec:
     return default.replace(**shared, environment=task).with_run(generations=run.run.generations)
 
 
-_TRAINING = ("actor_epochs", "critic_epochs", "minibatches", "anneal_updates")
+_TRAINING = ("actor_epochs", "critic_epochs", "epochs", "minibatches", "anneal_updates")
+_TRAINING += ("exploration_share", "exploration_updates")
 """Settings of an agent that decide how it is trained, not which networks it has."""
 
 

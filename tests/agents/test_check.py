@@ -12,6 +12,7 @@ from rookery.agents.base import OffPolicyAgent
 from rookery.agents.check import check_agent
 from rookery.agents.multi_agent import independent
 from rookery.agents.ppo import PpoConfig, ppo
+from rookery.agents.pqn import PqnConfig, pqn
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.skills.diayn import DiaynConfig, diayn
 from rookery.envs.base import EnvSpec, Team
@@ -32,8 +33,9 @@ PPO = {**SMALL, "minibatches": 2}
         (lambda spec: diayn(sac(spec, SacConfig(**SMALL)), spec, DIAYN), SKILLED),
         (lambda spec: ppo(spec, PpoConfig(recurrent=True, memory_size=2, **PPO)), SPEC),
         (lambda spec: independent(ppo(spec, PpoConfig(**PPO)), spec), TEAM._replace(identified=True)),
+        (lambda spec: pqn(spec, PqnConfig(**PPO)), DISCRETE._replace(masked=True)),
     ],
-    ids=["off-policy", "on-policy", "team"],
+    ids=["off-policy", "on-policy", "team", "of values"],
 )
 def test_shipped_agents_pass(build: Any, spec: EnvSpec) -> None:
     check_agent(build(spec), spec)

@@ -9,8 +9,9 @@ import pytest
 
 from rookery import hyperparams, networks
 from rookery.agents.base import OffPolicyAgent
-from rookery.agents.encoders import Convolution, Reader, convolutional, reader
+from rookery.agents.encoders import SMALL, Convolution, Reader, convolutional, reader
 from rookery.agents.ppo import PpoConfig, ppo
+from rookery.agents.pqn import PqnConfig, pqn
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.skills.diayn import DiaynConfig, diayn
 from rookery.agents.td3 import Td3Config, td3
@@ -199,6 +200,18 @@ def test_a_recurrent_policy_reads_images() -> None:
     shown = Observation(jnp.zeros(100), carry=jax.tree.map(jnp.zeros, agent.carry_sizes))
     action = jax.eval_shape(lambda key: agent.act(agent.init(key), shown), jax.random.key(0))
     assert action.carry.policy.shape == (3,)
+
+
+def test_normalised_convolutions_ignore_the_scale_of_an_image() -> None:
+    shown = jax.random.uniform(jax.random.key(0), (3, 100))
+    for layer_norm in (False, True):
+        encoder = convolutional((10, 10, 1), SMALL, 5, layer_norm)
+        params = jax.jit(encoder.init)(jax.random.key(1))
+        once, twice = (encoder.apply(params, scale * shown.reshape(3, 10, 10, 1)) for scale in (1.0, 2.0))
+        assert np.allclose(once, twice, rtol=1e-3, atol=1e-4) == layer_norm
+    agent = pqn(spec_of((10, 10, 1), discrete=True), PqnConfig(hidden_sizes=(4,)))
+    action = jax.eval_shape(lambda key: agent.act(agent.init(key), Observation(shown[0])), jax.random.key(0))
+    assert (action.shape, action.dtype) == ((), jnp.int32)
 
 
 def test_statistics_of_images_are_off_by_default() -> None:

@@ -14,11 +14,13 @@ from rookery.deploy import onnx
 from rookery.deploy.export import TOLERANCE, export
 from tests.deploy.untrained_runs import (
     OBSERVATIONS,
+    PQN_RUN,
     RECURRENT_TEAM_RUN,
     SAC_RUN,
     best_actions,
     run_script,
     save_run,
+    unchanged,
     with_statistics,
 )
 
@@ -36,6 +38,16 @@ def test_the_best_member_acts_equally_in_the_runtime(sac_run: Path, tmp_path: Pa
     assert exported.differences["policy.onnx"] <= TOLERANCE
     assert {"policy.onnx", "act_onnx.py"} < set(exported.files) == {entry.name for entry in exported.path.iterdir()}
     np.testing.assert_allclose(run_script(exported.path, "act_onnx", OBSERVATIONS), best_actions(sac_run), atol=1e-6)
+
+
+def test_values_of_discrete_actions_act_equally_in_the_runtime(tmp_path: Path) -> None:
+    exported = export(save_run(PQN_RUN, tmp_path / "pqn_run", (1.0,), unchanged), tmp_path / "policy")
+    assert exported.without_onnx is None
+    assert exported.differences["policy.onnx"] == 0.0
+    shown = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    actions = run_script(exported.path, "act_onnx", shown).tolist()
+    assert actions == run_script(exported.path, "act", shown).tolist()
+    assert {*actions} == {0, 1}
 
 
 def test_a_recurrent_team_acts_as_its_stablehlo_program(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import rookery
 from rookery import normalize, trees
 from rookery.agents.ppo import PpoConfig
+from rookery.agents.pqn import PqnConfig
 from rookery.agents.sac import SacConfig
 from rookery.envs.wrappers.skills import SkillsConfig
 from rookery.experiments import build, warm_start
@@ -48,6 +49,12 @@ LEARNER = OffPolicyConfig(
 AGENT = SacConfig(hidden_sizes=(4,))
 SAC_RUN = configure("sac", population=2, environment=ENVIRONMENT, learner=LEARNER, agent=AGENT)
 DIAYN_RUN = configure("diayn", environment=ENVIRONMENT, learner=LEARNER, agent=AGENT, skills=SkillsConfig(3))
+PQN_RUN = configure(
+    "pqn",
+    learner=OnPolicyConfig(num_envs=2, rollout_length=4, eval_episodes=1, start_states=2),
+    environment=EnvironmentConfig(env="CartPole-v1", episode_length=6, devices=1),
+    agent=PqnConfig(hidden_sizes=(4,), minibatches=1),
+)
 MAP_ELITES_RUN = configure(
     "map-elites",
     environment=ENVIRONMENT,

@@ -18,6 +18,7 @@ import pytest
 from rookery import networks
 from rookery.agents.base import Agent
 from rookery.agents.ppo import PpoConfig, PpoHyper, ppo
+from rookery.agents.pqn import PqnConfig, PqnHyper, pqn
 from rookery.agents.sac import SacConfig, SacHyper, sac
 from rookery.agents.skills.diayn import DiaynConfig, diayn
 from rookery.agents.td3 import Td3Config, Td3Hyper, td3
@@ -25,6 +26,7 @@ from rookery.envs import base as envs
 from rookery.envs import registry
 from rookery.envs.base import Environment, EnvSpec, Step
 from rookery.envs.wrappers.skills import skills
+from rookery.envs.wrappers.time_limit import limit_episode
 from rookery.learners.base import Learner, Member, genotype
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
@@ -55,6 +57,7 @@ ON_POLICY = OnPolicyConfig(
 ON_POLICY_TRAINED = PpoConfig(
     hidden_sizes=ON_POLICY_HIDDEN, actor_epochs=4, critic_epochs=4, minibatches=4, normalize_rewards=False
 )  # the values equal the rewards
+SCALE = 0.2  # of the rewards that PQN learns from
 TRIED = (-0.9, -0.5, 0.0, 0.5, 0.9)  # actions whose values are compared
 
 
@@ -66,22 +69,27 @@ class Case(NamedTuple):
     value: Callable[[Any, jax.Array, jax.Array], jax.Array]  # genotype, observation [1], action [1] -> estimates
     live: Callable[[Any, Environment], Learner] = partial(off_policy, config=CONFIG)
     of_states: bool = False  # whether values are of states alone
+    discrete: bool = False  # whether it chooses among `TRIED`
 
 
 class TrainedAgents(NamedTuple):
-    """The parameters of an agent after a training on each of the probe environments, `[6, ...]`."""
+    """The parameters of an agent after a training on each of the probe environments, `[6 or 7, ...]`."""
 
     case: Case
     agent: Agent
     params: PyTree
 
     def value(self, probe_env: str, observation: float, action: float) -> np.ndarray:
-        params = take(self.params, PROBES.index(probe_env))
+        params = take(self.params, ALL.index(probe_env))
         return np.asarray(self.case.value(params, jnp.asarray([observation]), jnp.asarray([action])))
 
     def action(self, probe_env: str, observation: float) -> float:
-        params = take(self.params, PROBES.index(probe_env))
-        return float(self.agent.act(params, Observation(jnp.asarray([observation])))[0])
+        params = take(self.params, ALL.index(probe_env))
+        given = Observation(jnp.asarray([observation]))
+        if not self.case.discrete:
+            return float(self.agent.act(params, given)[0])
+        mask = available(jnp.int32(ALL.index(probe_env)), given.features)
+        return TRIED[int(self.agent.act(params, given._replace(action_mask=mask)))]
 
 
 def twin_value(params: Any, observation: jax.Array, action: jax.Array) -> jax.Array:
@@ -92,6 +100,12 @@ def twin_value(params: Any, observation: jax.Array, action: jax.Array) -> jax.Ar
 def state_value(params: Any, observation: jax.Array, action: jax.Array) -> jax.Array:
     """Of the state, whatever the action; `[1]`."""
     return networks.core(1, ON_POLICY_HIDDEN, 1, output_gain=1.0).apply(params.critic, jnp.zeros(0), observation)[1]
+
+
+def value_of_choice(params: Any, observation: jax.Array, action: jax.Array) -> jax.Array:
+    """PQN's, of the nearest of `TRIED`; `[1]`."""
+    values = networks.mlp((1,), ON_POLICY_HIDDEN, len(TRIED), layer_norm=True).apply(params, observation)
+    return values[jnp.argmin(jnp.abs(jnp.asarray(TRIED) - action))][None] / SCALE
 
 
 def scalars(hyper: Any) -> Any:
@@ -116,6 +130,13 @@ AGENTS = {
         partial(on_policy, config=ON_POLICY),
         of_states=True,
     ),
+    "pqn": Case(
+        partial(pqn, config=PqnConfig(hidden_sizes=ON_POLICY_HIDDEN, minibatches=4)),
+        scalars(PqnHyper(discount=DISCOUNT, q_lambda=0.0, learning_rate=1e-2, epsilon=0.5, reward_scaling=SCALE)),
+        value_of_choice,
+        partial(on_policy, config=ON_POLICY),
+        discrete=True,
+    ),
 }
 every_agent = pytest.mark.parametrize("agent", AGENTS)
 
@@ -128,11 +149,50 @@ class Probe(NamedTuple):
 
 
 PROBES = ("probe_value", "probe_discount", "probe_observation", "probe_truncation", "probe_action", "probe_both")
+MASKED = "masked"
+ALL = (*PROBES, MASKED)
 
 
-def probes() -> tuple[Environment, Callable[..., Any]]:
+def masked() -> Environment:
+    """Two steps, observations 0 and 1, the reward of the second is the action, whose greatest is not available there:
+    Q(0, a) = 0.5 x discount, Q(1, a) = a."""
+
+    def step(state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
+        last = state[0] > 0.5
+        after = jnp.ones_like(state)
+        return after, envs.next_step(after, jnp.where(last, action[0], 0.0), last, jnp.zeros((0,)))
+
+    first = envs.first_step(jnp.zeros(1), jnp.zeros((0,)))
+    spec = EnvSpec(MASKED, 1, 1, episode_length=2)
+    return limit_episode(Environment(lambda key: (jnp.zeros(1), first), step, spec), 2)  # noqa: ARG005
+
+
+def available(number: jax.Array, features: jax.Array) -> jax.Array:
+    """`[A]` bool, the choices that are available: in the last probe not the greatest one at observation 1."""
+    return ~((number == ALL.index(MASKED)) & (features > 0.5) & (jnp.arange(len(TRIED)) == len(TRIED) - 1))
+
+
+def of_choices(environment: Environment, reset: Callable[..., Any]) -> tuple[Environment, Callable[..., Any]]:
+    """The probes with `TRIED` as discrete actions, some of which are masked."""
+
+    def show(state: Probe, step: Step) -> tuple[Probe, Step]:
+        after = available(state.number, step.observation.features)
+        final = step.final_observation._replace(action_mask=available(state.number, step.final_observation.features))
+        return state, step._replace(observation=step.observation._replace(action_mask=after), final_observation=final)
+
+    def step(state: Probe, action: jax.Array, key: jax.Array) -> tuple[Probe, Step]:
+        return show(*environment.step(state, jnp.asarray(TRIED)[action][None], key))
+
+    spec = environment.spec._replace(discrete=True, action_size=len(TRIED), masked=True)
+    return (
+        Environment(lambda key: show(*environment.reset(key)), step, spec),
+        lambda number, key: show(*reset(number, key)),
+    )
+
+
+def probes(names: tuple[str, ...]) -> tuple[Environment, Callable[..., Any]]:
     """All probe environments as one, so that an agent is compiled once for them; and its reset, given the number."""
-    envs_ = [registry.make(name) for name in PROBES]
+    envs_ = [masked() if name == MASKED else registry.make(name) for name in names]
 
     def reset(number: jax.Array, key: jax.Array) -> tuple[Probe, Step]:
         state, step = jax.lax.switch(number, [env.reset for env in envs_], key)
@@ -149,7 +209,9 @@ def probes() -> tuple[Environment, Callable[..., Any]]:
 @cache
 def trained(name: str) -> TrainedAgents:
     """An agent after short trainings: off-policy 1,600 steps and 1,200 updates, on-policy 100 rollouts of 256."""
-    case, (environment, reset) = AGENTS[name], probes()
+    case = AGENTS[name]
+    names = ALL if case.discrete else PROBES
+    environment, reset = of_choices(*probes(names)) if case.discrete else probes(names)
     agent = case.build(environment.spec)
     learner = case.live(agent, environment)
 
@@ -159,7 +221,7 @@ def trained(name: str) -> TrainedAgents:
         member, _ = learner.step(learner.init(keys[1], case.hyper, bank), bank, keys[2], jnp.int32(0))
         return member.state.params
 
-    numbers = jnp.arange(len(PROBES), dtype=jnp.int32)
+    numbers = jnp.arange(len(names), dtype=jnp.int32)
     return TrainedAgents(case, agent, jax.jit(jax.vmap(train, in_axes=(0, None)))(numbers, jax.random.key(0)))
 
 
@@ -193,6 +255,15 @@ def test_values_and_policies_where_the_action_counts(
         value = found.value(probe_env, observation, action)
         np.testing.assert_allclose(value, -((action - best) ** 2), atol=0.05)
     assert found.action(probe_env, observation) == pytest.approx(best, abs=0.1)  # 5 % of the range [-1, 1]
+
+
+@pytest.mark.parametrize("agent", [name for name, case in AGENTS.items() if case.discrete])
+def test_an_action_that_is_not_available_counts_in_no_value_and_is_not_taken(agent: str) -> None:
+    found = trained(agent)
+    for action in TRIED[:-1]:
+        np.testing.assert_allclose(found.value(MASKED, 1.0, action), action, atol=0.05)
+        np.testing.assert_allclose(found.value(MASKED, 0.0, action), DISCOUNT * TRIED[-2], atol=0.05)
+    assert found.action(MASKED, 1.0) == TRIED[-2]
 
 
 # --- an agent that makes its own reward

@@ -47,6 +47,10 @@ IN_PROCESS = {
         "--steps-per-generation 400 --num-envs 4 --updates-per-step 0.25 --batch-size 8 --hidden-sizes 8 "
         "--discriminator-hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 --eval-episodes 3"
     ),
+    "pbt-pqn": (
+        "--episode-length 20 --population 2 --anneal-updates 6 --replace-count 1 --best-count 1 --evaluate-every 2 "
+        "--num-envs 4 --rollout-length 8 --minibatches 2 --epochs 1 --hidden-sizes 8 --eval-episodes 2"
+    ),
     "cma-mae": "--env sphere --dimensions 4 --emitters 2 --batch-size 8 --grid 4 4",
 }
 EVERY = "--generations 4 --checkpoint-every 1 --keep 9".split()
@@ -204,6 +208,9 @@ def test_other_kinds_continue_from_what_a_kill_leaves(kind, flags, tmp_path):
         metrics = read_csv(uninterrupted / "metrics.csv")
         assert metrics["diverse"].any(), "the test needs SMERL's rewards"
         assert 0 < metrics["round"][-1] == read_csv(uninterrupted / "lineage.csv")["round"][-1], "no round has ended"
+    elif kind == "pbt-pqn":
+        found = read_csv(uninterrupted / "metrics.csv")["exploration"]
+        assert found[-1] < found[0], "the test needs a schedule"
     else:
         assert len(read_csv(uninterrupted / "repertoire.csv")["fitness"]), "the test needs elites"
     cut(uninterrupted, run, 2)

@@ -67,7 +67,7 @@ METHOD = Method(
     settings=Settings(),
     build=build,
     describe=describe,
-    trains=lambda row: row.is_off_policy and not row.wrapper.has_skills,
+    trains=lambda row: row.is_off_policy and not (row.wrapper.has_skills or row.discrete),
     defaults={"environment": EnvironmentConfig(env="point_trap")},
     rules=ISLAND_RULES,
     has_repertoire=True,
