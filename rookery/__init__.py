@@ -26,6 +26,7 @@ from rookery import (
 )
 from rookery.agents.base import Agent
 from rookery.agents.check import check_agent
+from rookery.agents.dqn import dqn
 from rookery.agents.ppo import ppo
 from rookery.agents.pqn import pqn
 from rookery.agents.sac import sac
@@ -73,6 +74,7 @@ __all__ = [
     "choose",
     "deploy",
     "diayn",
+    "dqn",
     "envs",
     "evolution_strategy",
     "experiments",

@@ -98,6 +98,7 @@ PROGRAMS = {
     "PBT of SMERL": lambda: built("pbt-diayn", diayn=DiaynConfig(discriminator_hidden_sizes=(2,), smerl=True)),
     "PPO with a memory": lambda: built("ppo", agent=PpoConfig(hidden_sizes=(2,), minibatches=2, recurrent=True)),
     "PBT of PQN": lambda: built("pbt-pqn"),
+    "PBT of DQN": lambda: built("pbt-dqn"),
     "PBT of teams that share": lambda: built("pbt-ippo", learner=PREDATOR, parameters="shared"),
     "PBT of roles": lambda: built("pbt-ippo", member="agent"),
     "PBT of roles, rated": lambda: built("pbt-ippo", member="agent", select_by="rating"),

@@ -2,6 +2,7 @@
 
 from rookery.agents.base import Agent, OffPolicyAgent, OnPolicyAgent
 from rookery.agents.check import check_agent
+from rookery.agents.dqn import DqnConfig, dqn
 from rookery.agents.encoders import reader
 from rookery.agents.multi_agent import independent, shared
 from rookery.agents.ppo import PpoConfig, ppo
@@ -15,6 +16,7 @@ from rookery.networks import Encoder
 __all__ = [
     "Agent",
     "DiaynConfig",
+    "DqnConfig",
     "Encoder",
     "LsdConfig",
     "MetraConfig",
@@ -26,6 +28,7 @@ __all__ = [
     "Td3Config",
     "check_agent",
     "diayn",
+    "dqn",
     "independent",
     "lsd",
     "metra",

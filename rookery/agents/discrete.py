@@ -40,6 +40,11 @@ def greedy(values: Array, action_mask: Array | None) -> Array:
     return jnp.where(jnp.isfinite(values).all(axis=-1), action, -1).astype(jnp.int32)
 
 
+def random(action_size: int, action_mask: Array | None, key: Key) -> Array:
+    """Draw a uniformly random available action, `[]` int32, among A; the key is consumed."""
+    return jax.random.categorical(key, available(jnp.zeros(action_size), action_mask)).astype(jnp.int32)
+
+
 def epsilon_greedy(values: Array, action_mask: Array | None, epsilon: Scalar, key: Key) -> tuple[Array, Array]:
     """Draw a uniformly random available action with probability `epsilon`, else the greedy one; the key is consumed.
 
@@ -52,12 +57,11 @@ def epsilon_greedy(values: Array, action_mask: Array | None, epsilon: Scalar, ke
       The action, `[]` int32, and the log of its probability, `[]`, in nats.
     """
     draw_key, choose_key = jax.random.split(key)
-    best = jnp.argmax(available(values, action_mask))
-    uniform = available(jnp.zeros_like(values), action_mask)
-    drawn = jax.random.categorical(draw_key, uniform)
-    action = jnp.where(jax.random.uniform(choose_key) < epsilon, drawn, best).astype(jnp.int32)
-    random = epsilon * jnp.exp(distributions.categorical_log_prob(uniform, action))
-    return action, jnp.log(random + jnp.where(action == best, 1.0 - epsilon, 0.0))
+    best = jnp.argmax(available(values, action_mask)).astype(jnp.int32)
+    drawn = random(values.shape[-1], action_mask, draw_key)
+    action = jnp.where(jax.random.uniform(choose_key) < epsilon, drawn, best)
+    count = values.shape[-1] if action_mask is None else jnp.sum(action_mask, dtype=jnp.float32)
+    return action, jnp.log(epsilon / count + jnp.where(action == best, 1.0 - epsilon, 0.0))
 
 
 def exploration(epsilon: Scalar, updates: Array, over: int | None) -> Array:

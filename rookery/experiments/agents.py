@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from rookery.agents import ppo_settings
 from rookery.agents.base import Agent
+from rookery.agents.dqn import SPACE as DQN_SPACE
+from rookery.agents.dqn import DqnConfig, dqn
 from rookery.agents.ppo import ppo
 from rookery.agents.pqn import SPACE as PQN_SPACE
 from rookery.agents.pqn import PqnConfig, pqn
@@ -218,6 +220,19 @@ AGENTS: dict[str, AgentRow] = {
             explore_over=_explore_over,
             discrete=True,
             defaults={"run": RunConfig(best_by="best_fitness"), "environment": EnvironmentConfig(env="CartPole-v1")},
+        ),
+        AgentRow(
+            name="dqn",
+            title="deep Q-network",
+            short_title="DQN",
+            source="Mnih 2015, van Hasselt 2016 (arXiv:1509.06461)",
+            config=DqnConfig,
+            make=dqn,
+            space=DQN_SPACE,
+            learner=OffPolicyConfig(),
+            explore_over=_explore_over,
+            discrete=True,
+            defaults={"run": LONG_RUN, "pbt": SELECT_BY_STEPS, "environment": EnvironmentConfig(env="CartPole-v1")},
         ),
         AgentRow(
             name="es",

@@ -125,10 +125,14 @@ def _space(learner: Learner, chosen: Mapping[str, Any], replayed: Sequence[str])
 def _off_policy(
     spec: RunSpec, environment: Environment, mesh: Mesh, populations: int
 ) -> tuple[RunSpec, OffPolicyAgent]:
-    agent = row_of(spec).wrapper.agent(base_agent(spec, environment.spec), environment.spec, spec.wrapper)
-    assert isinstance(spec.learner, OffPolicyConfig)
+    row, learner = row_of(spec), spec.learner
+    assert isinstance(learner, OffPolicyConfig)
+    updates = learner.updates * max(spec.run.generations * learner.iterations - learner.warmup_iterations, 0)
+    agent = row.make(environment.spec, row.explore_over(spec.agent, updates))
+    assert isinstance(agent, OffPolicyAgent)
+    agent = row.wrapper.agent(agent, environment.spec, spec.wrapper)
     members = populations * spec.method.population // mesh.devices.size
-    rows = spec.learner.buffer_size or _buffer_size(spec.learner, environment, members, mesh)
+    rows = learner.buffer_size or _buffer_size(learner, environment, members, mesh)
     return _with_learner(spec, buffer_size=rows), agent
 
 
@@ -150,7 +154,8 @@ def _buffer_size(config: OffPolicyConfig, environment: Environment, members: int
         step = jax.eval_shape(environment.reset, jax.random.key(0))[1]
         features = trees.size_in_bytes(step.observation.features)
     skill = 4 * (spec.input_size - spec.observation_size)
-    row = 2 * (features + skill) + 4 * (spec.action_size + 2)  # bytes of a transition
+    action = 4 + 2 * spec.action_size * spec.masked if spec.discrete else 4 * spec.action_size
+    row = 2 * (features + skill) + action + 8  # bytes of a transition
     return max(min(BUFFER_SIZE, memory // (6 * row * members)), config.num_envs, config.batch_size)
 
 

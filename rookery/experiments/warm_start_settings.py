@@ -57,7 +57,7 @@ def replay_defaults(run: RunSpec | None, kind: Kind) -> RunSpec:
 
 
 _TRAINING = ("actor_epochs", "critic_epochs", "epochs", "minibatches", "anneal_updates")
-_TRAINING += ("exploration_share", "exploration_updates")
+_TRAINING += ("exploration_share", "exploration_updates", "double", "target_period")
 """Settings of an agent that decide how it is trained, not which networks it has."""
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import buffers, normalize, returns, trees
-from rookery.agents import backend
+from rookery.agents import backend, discrete
 from rookery.agents.base import KeepFn, OffPolicyAgent, UpdateLayout
 from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset
@@ -175,7 +175,7 @@ def iterate(
     observation = rollout.normalize_features(member.normalizer, member.env_state.observation)
     action = rollout.explore(bindings.agent, member.state, member.hyper, observation, explore_key)
     if config.warmup_steps:
-        uniform = jax.random.uniform(warmup_key, action.shape, minval=-1.0, maxval=1.0)
+        uniform = _random_actions(environment.spec, member.env_state, warmup_key)
         action = jnp.where(learns, action, uniform)
     if environment.announce is not None and learns is not False:
         learns &= member.buffer.size > 0  # it is empty after a restart: the transition of this step comes too late
@@ -198,6 +198,14 @@ def iterate(
     member = member._replace(hyper=hyper, env_state=env_batch._replace(sums=sums))
     counts = jnp.sum(~steps.broken, dtype=jnp.float32), jnp.sum(steps.broken)
     return member, (jnp.asarray(learns, jnp.float32), metrics, jnp.sum(steps.reward), *counts, finished)
+
+
+def _random_actions(spec: envs.EnvSpec, env_batch: rollout.EnvBatchState, key: Key) -> Array:
+    """Uniformly random actions of all environments, `[E, A]` or available ones `[E]` int32; the key is consumed."""
+    if not spec.discrete:
+        return jax.random.uniform(key, (env_batch.num_envs, spec.action_size), minval=-1.0, maxval=1.0)
+    draw = partial(discrete.random, spec.action_size)
+    return jax.vmap(draw)(env_batch.observation.action_mask, jax.random.split(key, env_batch.num_envs))
 
 
 def _store(
@@ -346,13 +354,13 @@ def off_policy(
 
     Args:
       agent: built for the spec of the environment.
-      environment: one agent's, with continuous actions. If it runs on the host, its transitions are stored after the
+      environment: one agent's. If it runs on the host, its transitions are stored after the
         updates of their step, and `warmup_steps` is at least 1.
       config: batches, buffer, evaluation; or give its fields as keywords: `off_policy(agent, env, batch_size=64)`.
       **options: fields of `OffPolicyConfig`, instead of `config`.
 
     Raises:
-      ValueError: the environment has discrete actions or is a multi-agent environment, or the agent is on-policy.
+      ValueError: the environment is a multi-agent environment, or the agent is on-policy.
       TypeError: both `config` and keywords are given, or a keyword that is not a field of `OffPolicyConfig`.
 
     Example:
@@ -367,8 +375,6 @@ def off_policy(
     if environment.announce is not None and not config.warmup_steps:  # updates come before the rows of their step
         config = dataclasses.replace(config, warmup_steps=1)
     spec = environment.spec
-    if spec.discrete:
-        raise ValueError(f"off-policy learning needs continuous actions, but {spec.name} has discrete ones.")
     check_alone(spec)
     if not isinstance(agent, OffPolicyAgent):
         raise ValueError("this agent learns on-policy, from its latest rollout; use on_policy instead.")

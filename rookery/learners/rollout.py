@@ -323,7 +323,8 @@ def after(state: EnvState, results: PyTree) -> EnvState:
 def transition_row(environment: Environment, bank: Bank, keep: KeepFn | None = None) -> Transition:
     """A transition of zeros or start states, without a leading axis: the shapes of a row that is stored."""
     first = trees.take(bank[1], 0)
-    extras, action = keep(first) if keep else (), jnp.zeros((environment.spec.action_size,))
+    spec, extras = environment.spec, keep(first) if keep else ()
+    action = jnp.zeros((), jnp.int32) if spec.discrete else jnp.zeros((spec.action_size,))
     return Transition(first.observation, action, jnp.zeros(()), first.observation, jnp.asarray(False), extras)
 
 

@@ -47,8 +47,8 @@ def me_pbt(
       The program.
 
     Raises:
-      ValueError: the task has no descriptor, the centroids do not fit it, a size is below 1, or the fractions together
-        exceed the population.
+      ValueError: the task has no descriptor or has discrete actions, the centroids do not fit it, a size is below 1, or
+        the fractions together exceed the population.
       TypeError: both `config` and keywords are given, or a keyword that is not a field of `MePbtConfig`.
 
     Example:

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
+from rookery.agents.base import check_continuous
 from rookery.factories import FRACTION, POSITIVE, SettingError, check_counts, check_fields
 from rookery.hyperparams import Space
 from rookery.learners.base import Bank, Learner, Member, genotype
@@ -311,7 +312,8 @@ def pbt_emitter(
       The emitter.
 
     Raises:
-      ValueError: a size below 1, or fractions that together exceed the population or replace no member.
+      ValueError: a size below 1, or fractions that together exceed the population or replace no member; or the actions
+        are discrete.
 
     Example:
       >>> env = rookery.make("point_room")
@@ -319,6 +321,7 @@ def pbt_emitter(
       >>> scoring = rookery.qd.learner_scoring(learner)
       >>> emitter = rookery.qd.pbt_emitter(learner, scoring, population_size=4)
     """
+    check_continuous(learner.spec, "ME-PBT")
     config, space = config or MePbtConfig(), space or learner.space
     sizes = counts(config, population_size)
     if sizes.replaced + sizes.sampled < 1:

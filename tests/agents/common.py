@@ -13,6 +13,7 @@ from rookery.types import Observation, PyTree, Transition
 SPEC = EnvSpec("test", observation_size=3, action_size=2, episode_length=10)
 PLACE = descriptor_spec("place", "final", (-1.0, -1.0), (1.0, 1.0))
 SKILLED = SPEC._replace(descriptor=PLACE, skill=SkillSpec("one-hot", 4))
+CHOOSING = SPEC._replace(discrete=True, action_size=5)
 SPHERE = SPEC._replace(skill=SkillSpec("sphere", 3))
 BATCH = 8
 
@@ -20,9 +21,13 @@ BATCH = 8
 def transitions(key: jax.Array, spec: EnvSpec = SPEC, rows: int = BATCH) -> Transition:
     """Rows of random numbers, the first two terminated; with skills in the form for an intrinsic reward."""
     keys = jax.random.split(key, 6)
+    if spec.discrete:
+        action = jax.random.randint(keys[1], (rows,), 0, spec.action_size)
+    else:
+        action = jax.random.uniform(keys[1], (rows, spec.action_size), minval=-1.0, maxval=1.0)
     batch = Transition(
         observation=Observation(jax.random.normal(keys[0], (rows, spec.observation_size))),
-        action=jax.random.uniform(keys[1], (rows, spec.action_size), minval=-1.0, maxval=1.0),
+        action=action,
         reward=jax.random.normal(keys[2], (rows,)),
         next_observation=Observation(jax.random.normal(keys[3], (rows, spec.observation_size))),
         terminated=jnp.arange(rows) < 2,

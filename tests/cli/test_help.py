@@ -107,8 +107,8 @@ def test_the_kinds_are_listed_by_subject():
     assert max(map(len, text.splitlines())) <= 80
     found = {heading: re.findall(r"(?m)^  ([a-z][a-z0-9-]*)  +\S", rows) for heading, rows in sections(text).items()}
     assert {heading: kinds for heading, kinds in found.items() if kinds} == {
-        "independent agents": ["sac", "td3", "ppo", "pqn", "es"],
-        "population based training (PBT)": ["pbt-sac", "pbt-td3", "pbt-ppo", "pbt-pqn", "pbt-es"],
+        "independent agents": ["sac", "td3", "ppo", "pqn", "dqn", "es"],
+        "population based training (PBT)": ["pbt-sac", "pbt-td3", "pbt-ppo", "pbt-pqn", "pbt-dqn", "pbt-es"],
         "quality diversity": ["map-elites", "cma-mae", "pga-me", "dcrl-me", "me-pbt-sac", "me-pbt-td3"],
         "skills": [
             f"{prefix}{name}{suffix}"

@@ -22,7 +22,8 @@ from rookery.training.config import RunConfig
 from rookery.trees import flatten_mapping
 
 NAMES = [name for name, kind in kinds().items() if kind.method.has_task]
-AGENTS = ["sac", "td3", "ppo", "pqn", "es", "ippo", *(f"{name}{of}" for name in SKILL_METHODS for of in ("", "-td3"))]
+ALONE = ["sac", "td3", "ppo", "pqn", "dqn", "es"]
+AGENTS = [*ALONE, "ippo", *(f"{name}{of}" for name in SKILL_METHODS for of in ("", "-td3"))]
 
 
 def test_every_method_trains_every_agent_that_it_can():

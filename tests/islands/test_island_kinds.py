@@ -37,9 +37,9 @@ def test_each_island_has_its_own_episodes_on_the_host(tmp_path):
     assert replay_island(run, 1).generation == 3
 
 
-@pytest.mark.parametrize("kind", ["pbt-td3", "pbt-ppo", "pbt-pqn", "pbt-ippo", "pbt-diayn", "pbt-metra"])
+@pytest.mark.parametrize("kind", ["pbt-td3", "pbt-ppo", "pbt-pqn", "pbt-dqn", "pbt-ippo", "pbt-diayn", "pbt-metra"])
 def test_islands_of_every_kind_exchange_genotypes(kind):
-    tasks = {"pbt-ippo": "MPE_simple_spread_v3", "pbt-pqn": "CartPole-v1"}
+    tasks = {"pbt-ippo": "MPE_simple_spread_v3", "pbt-pqn": "CartPole-v1", "pbt-dqn": "CartPole-v1"}
     environment = EnvironmentConfig(env=tasks.get(kind, "point_room"), devices=1)
     islands, run = IslandsConfig(islands=2), RunConfig(run_dir="absent")
     config = plan.check(configure(kind, population=4, environment=environment, islands=islands, run=run))

@@ -12,7 +12,7 @@ import pytest
 
 from rookery import normalize
 from rookery.learners.base import genotype
-from rookery.learners.off_policy import OffPolicyConfig, off_policy
+from rookery.learners.off_policy import OffPolicyConfig
 from rookery.types import Genotype
 from tests import key_trace
 from tests.learners.recording import (
@@ -293,7 +293,3 @@ def test_a_loaded_genotype_keeps_the_data_of_the_slot_with_a_new_optimiser(real:
 def test_mistakes_in_the_configuration_are_answered(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         OffPolicyConfig(**options)
-    environment = counting()
-    environment = environment._replace(spec=environment.spec._replace(discrete=True))
-    with pytest.raises(ValueError, match=r"^off-policy learning needs continuous actions, but counting has discrete"):
-        off_policy(SPY, environment)

@@ -17,6 +17,7 @@ import pytest
 
 from rookery import networks
 from rookery.agents.base import Agent
+from rookery.agents.dqn import DqnConfig, DqnHyper, dqn
 from rookery.agents.ppo import PpoConfig, PpoHyper, ppo
 from rookery.agents.pqn import PqnConfig, PqnHyper, pqn
 from rookery.agents.sac import SacConfig, SacHyper, sac
@@ -108,6 +109,12 @@ def value_of_choice(params: Any, observation: jax.Array, action: jax.Array) -> j
     return values[jnp.argmin(jnp.abs(jnp.asarray(TRIED) - action))][None] / SCALE
 
 
+def quantiles_of_choice(params: Any, observation: jax.Array, action: jax.Array) -> jax.Array:
+    """DQN's, of the nearest of `TRIED`: `[2]`."""
+    outputs = networks.mlp((1,), HIDDEN, 2 * len(TRIED)).apply(params.network, observation)
+    return outputs.reshape(-1, 2)[jnp.argmin(jnp.abs(jnp.asarray(TRIED) - action))]
+
+
 def scalars(hyper: Any) -> Any:
     return jax.tree.map(jnp.float32, hyper)
 
@@ -135,6 +142,12 @@ AGENTS = {
         scalars(PqnHyper(discount=DISCOUNT, q_lambda=0.0, learning_rate=1e-2, epsilon=0.5, reward_scaling=SCALE)),
         value_of_choice,
         partial(on_policy, config=ON_POLICY),
+        discrete=True,
+    ),
+    "dqn": Case(
+        partial(dqn, config=DqnConfig(HIDDEN, quantiles=2)),
+        scalars(DqnHyper(discount=DISCOUNT, learning_rate=2e-2, epsilon=0.5, tau=0.1)),
+        quantiles_of_choice,
         discrete=True,
     ),
 }

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import distributions, gradients, hyperparams, networks
-from rookery.agents.base import IntrinsicReward, OffPolicyAgent, UpdateLayout, check_spec
+from rookery.agents.base import IntrinsicReward, OffPolicyAgent, UpdateLayout, check_continuous
 from rookery.agents.skills import smerl
 from rookery.envs.base import EnvSpec, SkillSpec, Step
 from rookery.factories import SettingError, Within, config_from, verbatim
@@ -280,11 +280,12 @@ def check_discovery(method: str, agent: OffPolicyAgent, spec: EnvSpec, full_stat
       Number of features of a state that it reads.
 
     Raises:
-      ValueError: the agent learns on-policy; or the environment has no skills, or no descriptor to read.
+      ValueError: the agent learns on-policy; or the environment has discrete actions, no skills, or no descriptor to
+        read.
     """
     if not isinstance(agent, OffPolicyAgent):
         raise ValueError(f"{method} needs an agent that learns from stored transitions, such as rookery.sac(spec).")
-    check_spec(spec, method)
+    check_continuous(spec, method)
     if spec.skill is None:
         raise ValueError(f"{method} needs an environment with skills; wrap it: skills({spec.name}, num_skills=5).")
     if spec.descriptor is None and not full_state:
