@@ -25,6 +25,7 @@ returns.py | test_returns.py
     gae-sign | value_tp1) - value_t | value_tp1) + value_t
     gae-after-the-end | jnp.where(ended, 0.0, advantage_tp1) | advantage_tp1
     target-after-the-end | jnp.where(terminated_t, 0.0, value_tp1) | value_tp1
+    lambda-after-the-end | jnp.where(ended, value, | jnp.where(terminated, value,
 returns.py | agents/test_sac.py
     larger-twin | jnp.min(twin | jnp.max(twin
     entropy-sign | - alpha * log_prob | + alpha * log_prob
@@ -40,6 +41,13 @@ agents/ppo.py | agents/test_ppo.py agents/test_ppo_losses.py
     ppo-entropy-sign | -objective - hyper | -objective + hyper
 agents/ppo.py | agents/test_ppo.py
     memory-reset-early | jnp.concatenate([jnp.zeros_like(extras.ended[:1]), extras.ended[:-1]]) | extras.ended
+agents/discrete.py | agents/test_discrete.py
+    random-beyond-the-mask | available(jnp.zeros(action_size), action_mask) | jnp.zeros(action_size)
+agents/pqn.py | agents/test_pqn.py
+    value-beyond-the-mask | batch.next_observation.action_mask | None
+agents/dqn.py | agents/test_dqn.py
+    single-learning | if double else | if not double else
+    quantiles-mirrored | (error < 0.0) | (error > 0.0)
 agents/skills/diayn.py | agents/test_diayn.py
     diayn-sign | log_prob + math.log | log_prob - math.log
 agents/skills/metra.py | agents/test_metra.py
