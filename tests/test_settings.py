@@ -24,7 +24,7 @@ RANGES = {
     "line_sigma member noise_clip policy_noise process_id rollouts skill smerl_margin threshold_abs threshold_std "
     "warmup_steps",
     "at least 1": "actor_epochs batch_size best_count buffer_size cells checkpoint_every critic_epochs "
-    "critic_hidden_sizes critic_steps cvt_samples devices dimensions discriminator_hidden_sizes emitters "
+    "critic_hidden_sizes critic_steps cvt_samples devices dimensions directions discriminator_hidden_sizes emitters "
     "episode_length episodes epochs eval_episodes evaluate_every frame_stack frequencies fresh ga_population "
     "generations goals gradient_batch_size grid hidden_sizes islands keep memory_size migrate_every minibatches "
     "novelty_neighbours num_envs num_processes patience phi_hidden_sizes policy_delay policy_gradient_steps population "
