@@ -42,6 +42,9 @@ class DqnConfig:
     """Dueling heads: one for the value of the state, one for the advantages of the actions."""
     quantiles: Annotated[int, Within(1)] = 1
     """Quantiles of the return that are learned for each action (200 in Dabney 2018); with 1 its value."""
+    layer_norm: bool = False
+    """Normalise each hidden layer before its ReLU, which keeps values from growing without bound (Gallici 2024,
+    arXiv:2407.04811)."""
     target_period: Annotated[int, Within(1)] = 1
     """Updates from one step of the target network to the next; with tau 1 it is then a copy of the network."""
     encoder: EncoderName = "auto"
@@ -262,9 +265,9 @@ def dqn(
     config = config_from(DqnConfig, config, options)
     check_spec(spec, "DQN")
     discrete.check_discrete(spec, "DQN")
-    read = reader(spec, config.encoder, encoder)
+    read = reader(spec, config.encoder, encoder, config.layer_norm)
     outputs = (spec.action_size + config.dueling) * config.quantiles
-    single = read.network(networks.mlp((read.size,), config.hidden_sizes, outputs))
+    single = read.network(networks.mlp((read.size,), config.hidden_sizes, outputs, layer_norm=config.layer_norm))
     network = QuantileNetwork(single, config.dueling, config.quantiles)
     return OffPolicyAgent(
         init=partial(init, single),

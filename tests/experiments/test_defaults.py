@@ -114,7 +114,7 @@ def test_a_buffer_of_pixels_counts_their_bytes(monkeypatch):
     monkeypatch.setattr(parts, "available", lambda _: 2**24)
     pixels = registry.make(pixel_walk.ID)
     rows = parts._buffer_size(OffPolicyConfig(), pixels, 2, make_mesh(1))
-    assert rows == 2**24 // (6 * 2 * (2 * pixel_walk.SIZE**2 + 4 * (pixels.spec.action_size + 2)))
+    assert rows == 2**24 // (6 * 2 * (2 * pixel_walk.SIZE**2 + 4 * (1 + 2)))  # an index, the reward, the end
 
 
 def test_from_python_a_buffer_has_a_million_rows():
