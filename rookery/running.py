@@ -26,6 +26,7 @@ from rookery.experiments.spec import Built, RunSpec
 from rookery.factories import SettingError
 from rookery.islands import IslandError, run_islands
 from rookery.islands.plan import CallbacksFn
+from rookery.learners.evolution import EvolutionConfig
 from rookery.populations.base import Program
 from rookery.populations.pbt import check_rates_training
 from rookery.report import tables
@@ -118,7 +119,7 @@ def complete(spec: RunSpec, steps: float | None = None) -> tuple[RunSpec, Schedu
 
     If its generations were given as `steps` of the environment of a member, that number is shown.
     """
-    if steps is not None and spec.learner is not None:
+    if steps is not None and spec.learner is not None and not isinstance(spec.learner, EvolutionConfig):
         each = spec.learner.steps_per_generation
         show(spec.run, f"{steps:,.0f} steps: {spec.run.generations:,} x {each:,} for each member")
     schedule, name, settings = None, spec.kind.name, spec.flat
