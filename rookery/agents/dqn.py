@@ -4,8 +4,8 @@ Sources: Mnih 2015, "Human-level control through deep reinforcement learning"; d
 (arXiv:1509.06461); dueling heads, Wang 2016 (arXiv:1511.06581); quantiles (QR-DQN), Dabney 2018 (arXiv:1710.10044).
 Returns over several steps (Hessel 2018, arXiv:1710.02298) are the hyper-parameter `n_step` of the learner.
 
-Deviations: the target network follows by Polyak averages by default, and the optimiser is Adam; a dueling head has no
-hidden layers of its own.
+Deviations: by default hidden layers are normalised, and the target network follows by Polyak averages; the optimiser is
+Adam; a dueling head has no hidden layers of its own.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class DqnConfig:
     """Dueling heads: one for the value of the state, one for the advantages of the actions."""
     quantiles: Annotated[int, Within(1)] = 1
     """Quantiles of the return that are learned for each action (200 in Dabney 2018); with 1 its value."""
-    layer_norm: bool = False
+    layer_norm: bool = True
     """Normalise each hidden layer before its ReLU, which keeps values from growing without bound (Gallici 2024,
     arXiv:2407.04811)."""
     target_period: Annotated[int, Within(1)] = 1

@@ -195,7 +195,7 @@ def evolution_strategy(
       **options: fields of `EvolutionConfig`, instead of `config`.
 
     Raises:
-      ValueError: the environment has several agents or no such objective.
+      ValueError: the environment has no such objective, or runs on the host.
       TypeError: both `config` and keywords are given, or a keyword that is not a field of `EvolutionConfig`.
 
     Example:
@@ -206,6 +206,9 @@ def evolution_strategy(
     """
     config = config_from(EvolutionConfig, config, options)
     check_interface(environment)
+    if environment.host is not None:
+        name, remedy = environment.spec.name, "evolve policies there by rookery.map_elites, or train ppo"
+        raise ValueError(f"an evolution strategy needs an environment in JAX, but {name} runs on the host; {remedy}.")
     environment = guard_physics(environment)
     evaluator = evaluation.evaluator(policy.act, environment, config)
     trial = evaluator._replace(episodes=1)

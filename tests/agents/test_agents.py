@@ -108,7 +108,7 @@ AGENTS = {
     ),
     "dqn": Case(small_dqn(), {"target": "network"}, chosen={"epsilon": 0.5}, spec=CHOOSING, prepare=explored_enough),
     "dqn_of_quantiles": Case(  # what the case above does not have
-        small_dqn(double=False, dueling=True, quantiles=3, layer_norm=True, target_period=2),
+        small_dqn(double=False, dueling=True, quantiles=3, layer_norm=False, target_period=2),
         {"target": "network"},
         chosen={"epsilon": 0.5},
         spec=CHOOSING,

@@ -123,7 +123,7 @@ def errands() -> Environment:
 
 def test_a_learner_stores_available_actions_and_learns_returns_over_several_steps() -> None:
     env = errands()
-    agent = rookery.dqn(env.spec, hidden_sizes=(16,), exploration_updates=40)
+    agent = rookery.dqn(env.spec, hidden_sizes=(16,), layer_norm=False, exploration_updates=40)
     learner = rookery.off_policy(
         agent, env, num_envs=4, steps_per_generation=160, batch_size=16, buffer_size=64, warmup_steps=40,
         eval_episodes=1, start_states=2,

@@ -77,3 +77,8 @@ def test_trials_are_in_the_environment_of_the_member_and_evaluations_in_that_of_
     _, metrics = jax.jit(made.step)(member, bank, jax.random.key(2), jnp.int32(0))
     evaluation = jax.jit(made.evaluate)(rookery.genotype(member), bank, jax.random.key(3))
     np.testing.assert_allclose(metrics["train_return"] - evaluation.fitness, 3.0 * LENGTH, rtol=1e-5)
+
+
+def test_an_environment_on_the_host_is_refused():
+    with pytest.raises(ValueError, match="CartPole-v1 runs on the host"):
+        learner(rookery.make("gym:CartPole-v1"))
