@@ -45,6 +45,9 @@ class SacConfig:
     encoder: EncoderName = "auto"
     """How the networks read observations: nature or small, convolutional encoders of images (Mnih 2015; MinAtar, Young
     2019); none, as a vector; auto, by the size of the image, and none for vectors."""
+    layer_norm: bool = False
+    """Normalise each hidden layer of the critics before its ReLU (Ba 2016, arXiv:1607.06450), as RLPD does (Ball 2023,
+    arXiv:2302.02948)."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -312,7 +315,7 @@ def sac(
         policy=read.network(
             networks.mlp(sizes[:1], config.hidden_sizes, 2 * spec.action_size, output_scale=config.output_scale)
         ),
-        critic=networks.twin(read.network(networks.mlp(sizes, critic_sizes, 1))),
+        critic=networks.twin(read.network(networks.mlp(sizes, critic_sizes, 1, layer_norm=config.layer_norm))),
     )
     return OffPolicyAgent(
         init=partial(init, nets, config),

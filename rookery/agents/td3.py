@@ -44,6 +44,9 @@ class Td3Config:
     2019); none, as a vector; auto, by the size of the image, and none for vectors."""
     policy_critic: Literal["first", "smaller"] = "first"
     """Value that the policy maximises: of the first critic, as Fujimoto 2018, or the smaller one of both, as SBX."""
+    layer_norm: bool = False
+    """Normalise each hidden layer of the critics before its ReLU (Ba 2016, arXiv:1607.06450), as RLPD does (Ball 2023,
+    arXiv:2302.02948)."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -302,7 +305,7 @@ def networks_of(
     read = reader(spec, config.encoder, encoder)
     sizes = read.size, spec.action_size
     critic_sizes = config.hidden_sizes if config.critic_hidden_sizes is None else config.critic_hidden_sizes
-    value = read.network(networks.mlp(sizes, critic_sizes, 1))
+    value = read.network(networks.mlp(sizes, critic_sizes, 1, layer_norm=config.layer_norm))
     policy = networks.mlp(sizes[:1], config.hidden_sizes, spec.action_size, output_scale=config.output_scale)
     maximised = {"first": networks.first_twin, "smaller": networks.smaller_twin}[config.policy_critic]
     return Td3Networks(read.network(policy), networks.twin(value), maximised(value)), read

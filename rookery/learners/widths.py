@@ -41,14 +41,17 @@ def field(largest: float = math.inf) -> Field:
 def space(agent: Agent) -> Space | None:
     """The search space that has the hyper-parameter alone; None for an agent whose networks cannot be narrower.
 
-    These are teams, agents with an intrinsic reward, which have networks of other kinds, and agents with memory; and
-    agents that declare a hyper-parameter of this name.
+    These are teams, agents with an intrinsic reward, which have networks of other kinds, agents with memory, and agents
+    with normalised layers, whose means would contain the missing units; and agents that declare a hyper-parameter of
+    this name.
     """
     is_on_policy = isinstance(agent, OnPolicyAgent)
     others = (agent.team or agent.carry_sizes) if is_on_policy else agent.intrinsic_reward
     if others or NAME in agent.space.defaults._fields:
         return None
     shapes = jax.eval_shape(agent.init, jax.random.key(0))
+    if any("LayerNorm" in jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(shapes)):
+        return None
     widths = [layer["kernel"].shape[-1] for layers in _networks(shapes) for layer in layers[:-1]]
     if not widths:
         return None

@@ -76,13 +76,16 @@ WRAPPED_TD3 = {"agent.target_policy": "agent.policy", "agent.target_critic": "ag
 AGENTS = {
     "sac": Case(SMALL_SAC, {"target_critic": "critic"}),
     "sac_fix_alpha": Case(
-        partial(sac, config=SacConfig(hidden_sizes=(4,), fix_alpha=True)),
+        partial(sac, config=SacConfig(hidden_sizes=(4,), fix_alpha=True, layer_norm=True)),
         {"target_critic": "critic"},
         frozenset({"alpha_lr"}),
     ),
     "td3": Case(SMALL_TD3, TD3_TARGETS, chosen=TD3_CHOSEN),
     "td3_delay_3": Case(
-        partial(td3, config=Td3Config(hidden_sizes=(4,), policy_delay=3)), TD3_TARGETS, chosen=TD3_CHOSEN, updates=3
+        partial(td3, config=Td3Config(hidden_sizes=(4,), policy_delay=3, layer_norm=True)),
+        TD3_TARGETS,
+        chosen=TD3_CHOSEN,
+        updates=3,
     ),
     "diayn_sac": Case(diayn_of(SMALL_SAC), WRAPPED_SAC, spec=SKILLED),
     "smerl_td3_sphere": Case(  # all options of DIAYN that the case above does not have

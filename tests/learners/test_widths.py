@@ -143,7 +143,8 @@ def test_other_agents_do_not_offer_a_width():
     recurrent = ppo(ENV.spec, PpoConfig(hidden_sizes=SIZES, recurrent=True, minibatches=2))
     skills = rookery.skills(ENV, num_skills=2)
     diayn = rookery.diayn(sac(skills.spec, SacConfig(SIZES)), skills.spec)
-    assert [widths.space(agent) for agent in (team, recurrent, diayn)] == [None, None, None]
+    normalised = sac(ENV.spec, SacConfig(SIZES, layer_norm=True))
+    assert [widths.space(agent) for agent in (team, recurrent, diayn, normalised)] == [None] * 4
     with pytest.raises(ValueError, match="there is no hyper-parameter here named 'hidden_size'"):
         hyperparams.choose(diayn.space, hidden_size=(2, 8))
 
