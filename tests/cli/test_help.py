@@ -48,7 +48,7 @@ def sections(text: str) -> dict[str, str]:
 def test_the_options_of_a_kind_are_grouped(kind):
     text = page(kind)
     assert max(map(len, text.splitlines())) <= 80
-    assert not re.search(r"None|\[INT|default: (False|True)|--no-(?!\S*` turns)", text)
+    assert not re.search(r"None|\[INT|default: (False|True)|--no-(?!\S*`\s+turns)", text)
     found = {heading: re.findall(r"(?m)^  (--[a-z0-9.-]+)", rows) for heading, rows in sections(text).items()}
     found = {heading: flags for heading, flags in found.items() if flags}
     order = [MAIN, *dict.fromkeys(HEADINGS.values())]
