@@ -26,6 +26,7 @@ from rookery.experiments.spec import Built, RunSpec
 from rookery.factories import SettingError
 from rookery.islands import IslandError, run_islands
 from rookery.islands.plan import CallbacksFn
+from rookery.learners.base import FitnessConfig
 from rookery.learners.evolution import EvolutionConfig
 from rookery.populations.base import Program
 from rookery.populations.pbt import check_rates_training
@@ -197,7 +198,7 @@ def start_islands(
             _show_best(spec.run, run_dir)
         raise
     learner = spec.learner
-    if learner is not None and learner.fitness_from == "training":
+    if isinstance(learner, FitnessConfig) and learner.fitness_from == "training":
         _attempt(partial(_evaluate_at_end, learner.eval_episodes, spec.run, None), run_dir, "evaluation.csv")
         write_report([run_dir])
     _show_best(spec.run, run_dir)
