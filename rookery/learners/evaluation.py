@@ -140,7 +140,7 @@ def bind_learner(
     return Learner(
         **evaluation_of(evaluator),
         init=init if width is None else partial(widths.narrow_init, agent, init),
-        load_genotype=partial(load_genotype, agent),
+        load_genotype=partial(load_genotype, agent.start),
         restart=restart,
         step=step,
         trace=partial(trace, evaluator),

@@ -120,12 +120,6 @@ def restart(bindings: Bindings, member: Member, bank: Bank, key: Key, needed: Ar
     return member._replace(env_state=trees.where(needed, _begin(bindings, bank, key), member.env_state))
 
 
-def load(member: Member, genotype: Genotype) -> Member:
-    """Load a genotype into a slot, with new moments; see `learners.base.LoadGenotypeFn`."""
-    state = gradients.start(genotype.params)
-    return member._replace(state=state, hyper=genotype.hyper, normalizer=genotype.normalizer)
-
-
 def step(bindings: Bindings, member: Member, bank: Bank, key: Key, generation: Array) -> tuple[Member, Metrics]:
     """Run the trials of a generation, and move the parameters; see `learners.base.StepFn`."""
     del generation
@@ -218,7 +212,7 @@ def evolution_strategy(
     return Learner(
         **evaluation.evaluation_of(evaluator),
         init=partial(init, bindings),
-        load_genotype=load,
+        load_genotype=partial(rollout.load_genotype, gradients.start),
         restart=partial(restart, bindings),
         step=partial(step, bindings),
         trace=partial(evaluation.trace, evaluator),

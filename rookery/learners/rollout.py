@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from rookery import hyperparams, normalize, trees
 from rookery.agents import backend
-from rookery.agents.base import ActFn, Agent, KeepFn, OffPolicyAgent, OnPolicyAgent
+from rookery.agents.base import ActFn, Agent, KeepFn, OffPolicyAgent, OnPolicyAgent, StartFn
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
 from rookery.envs.check import check_interface
 from rookery.envs.wrappers import auto_reset
@@ -183,9 +183,9 @@ def mean_episode(finished: Finished) -> tuple[Array, Mapping[str, Array], Array]
     return total.ended_episodes, jax.tree.map(mean, total.ended_scores), mean(total.ended_length)
 
 
-def load_genotype(agent: Agent, member: Member[Any, HyperT], genotype: Genotype[Any, HyperT]) -> Member[Any, HyperT]:
-    """Load a genotype into a member's slot: see `learners.base.LoadGenotypeFn`."""
-    state = agent.start(genotype.params)
+def load_genotype(start: StartFn, member: Member[Any, HyperT], genotype: Genotype[Any, HyperT]) -> Member[Any, HyperT]:
+    """Load a genotype into a member's slot, whose state `start` builds: see `learners.base.LoadGenotypeFn`."""
+    state = start(genotype.params)
     return member._replace(state=state, hyper=genotype.hyper, normalizer=genotype.normalizer)
 
 

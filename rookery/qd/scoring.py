@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from rookery import distributions, hyperparams, networks, trees
+from rookery import hyperparams, networks, trees
+from rookery.agents import discrete
 from rookery.agents.encoders import EncoderName, reader
 from rookery.envs import base as envs
 from rookery.envs import registry
@@ -309,13 +310,9 @@ def _init_policy(evolved: Policy, key: Key, bank: Bank) -> Genotype[PyTree, tupl
     return Genotype(evolved.init(key), (), None)
 
 
-def _act(network: networks.Network, discrete: bool, params: PyTree, observation: Observation) -> Array:
+def _act(network: networks.Network, is_discrete: bool, params: PyTree, observation: Observation) -> Array:
     output = network.apply(params, observation)
-    if not discrete:
-        return jnp.tanh(output)
-    mask = observation.action_mask
-    allowed = output if mask is None else distributions.masked_logits(output, mask)
-    return jnp.where(jnp.isfinite(output).all(), jnp.argmax(allowed), -1).astype(jnp.int32)
+    return discrete.greedy(output, observation.action_mask) if is_discrete else jnp.tanh(output)
 
 
 def learner_scoring(
