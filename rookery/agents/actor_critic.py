@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import distributions, networks
+from rookery.agents import discrete
 from rookery.envs.base import EnvSpec
 from rookery.features import as_floats
 from rookery.types import Array, Observation, PyTree
@@ -56,7 +57,7 @@ def distribution(nets: ActorCritic, policy: Policy, outputs: Array, action_mask:
     if not nets.spec.discrete:
         log_std = distributions.bounded_log_std(policy.log_std)
         return jnp.concatenate([outputs, jnp.broadcast_to(log_std, outputs.shape)], axis=-1)
-    return outputs if action_mask is None else distributions.masked_logits(outputs, action_mask)
+    return discrete.available(outputs, action_mask)
 
 
 def log_prob_and_entropy(

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import distributions, gradients, networks, normalize, returns
-from rookery.agents import backend
+from rookery.agents import backend, discrete
 from rookery.agents.actor_critic import (
     ActorCritic,
     Memory,
@@ -220,8 +220,7 @@ def act(nets: ActorCritic, params: PpoParams, observation: Observation) -> PyTre
     before = memory_of(observation)
     memory, outputs = nets.policy.apply(params.policy.network, before.policy, observation)
     if nets.spec.discrete:
-        logits = distribution(nets, params.policy, outputs, observation.action_mask)
-        action = jnp.where(jnp.isfinite(outputs).all(), jnp.argmax(logits), -1).astype(jnp.int32)
+        action = discrete.greedy(outputs, observation.action_mask)
     else:
         bounded = outputs if nets.spec.unbounded else jnp.clip(outputs, -1.0, 1.0)
         action = jnp.where(jnp.isfinite(outputs), bounded, jnp.nan)
