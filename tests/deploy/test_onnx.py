@@ -44,7 +44,7 @@ def test_values_of_discrete_actions_act_equally_in_the_runtime(tmp_path: Path) -
     exported = export(save_run(PQN_RUN, tmp_path / "pqn_run", (1.0,), unchanged), tmp_path / "policy")
     assert exported.without_onnx is None
     assert exported.differences["policy.onnx"] == 0.0
-    shown = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    shown = np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)
     actions = run_script(exported.path, "act_onnx", shown).tolist()
     assert actions == run_script(exported.path, "act", shown).tolist()
     assert {*actions} == {0, 1}

@@ -19,6 +19,8 @@ from rookery import normalize, trees
 from rookery.agents.ppo import PpoConfig
 from rookery.agents.pqn import PqnConfig
 from rookery.agents.sac import SacConfig
+from rookery.envs import registry
+from rookery.envs.base import Environment, Step
 from rookery.envs.wrappers.skills import SkillsConfig
 from rookery.experiments import build, warm_start
 from rookery.experiments.cells import CellsConfig
@@ -49,10 +51,22 @@ LEARNER = OffPolicyConfig(
 AGENT = SacConfig(hidden_sizes=(4,))
 SAC_RUN = configure("sac", population=2, environment=ENVIRONMENT, learner=LEARNER, agent=AGENT)
 DIAYN_RUN = configure("diayn", environment=ENVIRONMENT, learner=LEARNER, agent=AGENT, skills=SkillsConfig(3))
+
+
+def two_directions(episode_length: int = 6) -> Environment:
+    """`point_room` with two discrete actions, left and right; of this library alone, so that no other has to be installed."""
+    room = registry.make("point_room", episode_length=episode_length)
+
+    def step(state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, Step]:
+        return room.step(state, jnp.array([[-1.0, 0.0], [1.0, 0.0]])[action], key)
+
+    return room._replace(step=step, spec=room.spec._replace(action_size=2, discrete=True))
+
+
 PQN_RUN = configure(
     "pqn",
     learner=OnPolicyConfig(num_envs=2, rollout_length=4, eval_episodes=1, start_states=2),
-    environment=EnvironmentConfig(env="CartPole-v1", episode_length=6, devices=1),
+    environment=EnvironmentConfig(env=f"{__name__}:two_directions", episode_length=6, devices=1),
     agent=PqnConfig(hidden_sizes=(4,), minibatches=1),
 )
 MAP_ELITES_RUN = configure(
