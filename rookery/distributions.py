@@ -96,6 +96,27 @@ def masked_logits(logits: Array, exists: Array) -> Array:
 _MASKED_LOGIT = -1e9  # finite, so that a probability of 0 times its logarithm is 0
 
 
+def by_part(logits: Array, categories: tuple[int, ...]) -> Array:
+    """Logits `[..., A]` of the parts of an action one after another as `[..., K, M]`: a categorical for each part.
+
+    Args:
+      logits: `[..., A]`.
+      categories: number of categories of each part, their sum is A; of the M = `max(categories)` logits of a part those
+        that do not exist are never drawn. (): the action is one index, and the logits are returned as they are.
+    """
+    if not categories:
+        return logits
+    ends = np.cumsum(categories)[:-1].tolist()
+    missing = [(0, 0)] * (logits.ndim - 1)
+    return jnp.stack(
+        [
+            jnp.pad(part, [*missing, (0, max(categories) - part.shape[-1])], constant_values=_MASKED_LOGIT)
+            for part in jnp.split(logits, ends, axis=-1)
+        ],
+        axis=-2,
+    )
+
+
 def categorical_log_prob(logits: Array, value: Array) -> Array:
     """Log probability of `value` `[...]` int32 under `logits` `[..., A]`; `[...]`, in nats."""
     chosen = jax.nn.one_hot(value, logits.shape[-1], dtype=bool)  # a gather has a scatter as gradient, slow on a CPU

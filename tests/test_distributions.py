@@ -107,6 +107,22 @@ def test_a_certain_choice_has_no_entropy_and_finite_numbers() -> None:
     assert float(distributions.categorical_entropy(alone)) == 0.0
 
 
+def test_the_parts_of_an_action_are_independent_categoricals() -> None:
+    shares = jnp.asarray([0.2, 0.8, 0.5, 0.3, 0.2, 1.0])
+    logits = jnp.broadcast_to(jnp.log(shares), (3, 6))  # leading axes are kept
+    parts = distributions.by_part(logits, (2, 3, 1))
+    assert parts.shape == (3, 3, 3)
+    chosen = jnp.asarray([[1, 0, 0], [0, 2, 0], [1, 1, 0]])
+    log_prob = distributions.categorical_log_prob(parts, chosen).sum(axis=-1)
+    np.testing.assert_allclose(np.exp(log_prob), [0.8 * 0.5, 0.2 * 0.2, 0.8 * 0.3], rtol=1e-5)
+    by_hand = [-sum(p * math.log(p) for p in part) for part in ((0.2, 0.8), (0.5, 0.3, 0.2), (1.0,))]
+    np.testing.assert_allclose(distributions.categorical_entropy(parts)[0], by_hand, atol=1e-6)
+    drawn = jax.random.categorical(jax.random.key(0), parts[0], shape=(4_000, 3))
+    for part, expected in zip(drawn.T, ((0.2, 0.8), (0.5, 0.3, 0.2), (1.0,)), strict=True):
+        np.testing.assert_allclose(np.bincount(part) / 4_000, expected, atol=0.03)
+    assert distributions.by_part(logits, ()) is logits
+
+
 # --- unavailable actions and dimensions
 
 

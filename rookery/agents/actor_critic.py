@@ -53,20 +53,22 @@ def memory_of(observation: Observation) -> Memory[Array]:
 
 
 def distribution(nets: ActorCritic, policy: Policy, outputs: Array, action_mask: Array | None) -> Array:
-    """Parameters of the action distribution: logits `[..., A]`, or mean and log standard deviation `[..., 2 A]`."""
+    """Parameters of the action distribution: logits `[..., A]`, of parts `[..., K, M]` (`distributions.by_part`), or
+    mean and log standard deviation `[..., 2 A]`."""
     if not nets.spec.discrete:
         log_std = distributions.bounded_log_std(policy.log_std)
         return jnp.concatenate([outputs, jnp.broadcast_to(log_std, outputs.shape)], axis=-1)
-    return discrete.available(outputs, action_mask)
+    return distributions.by_part(discrete.available(outputs, action_mask), nets.spec.categories)
 
 
 def log_prob_and_entropy(
     nets: ActorCritic, parameters: Array, action: Array, action_mask: Array | None
 ) -> tuple[Array, Array]:
-    """Log density of an action `[..., A]` (or `[...]` int32) and entropy of the distribution; `[...]` each, in nats."""
+    """Log density of an action `[..., A]` (or `[...]` or `[..., K]` int32) and entropy of the distribution; `[...]`
+    each, in nats. The parts of an action are independent, so theirs add up."""
     if nets.spec.discrete:
-        log_prob = distributions.categorical_log_prob(parameters, action)
-        return log_prob, distributions.categorical_entropy(parameters)
+        both = distributions.categorical_log_prob(parameters, action), distributions.categorical_entropy(parameters)
+        return (both[0].sum(axis=-1), both[1].sum(axis=-1)) if nets.spec.categories else both
     log_prob = distributions.normal_log_prob(parameters, action, action_mask)
     return log_prob, distributions.normal_entropy(parameters, action_mask)
 

@@ -239,9 +239,8 @@ class OffPolicyAgent(NamedTuple, Generic[ParamsT, StateT, HyperT, NoiseT]):
     """None: the updates of a block follow one another, with the state as it is."""
     settings: Settings = NO_SETTINGS
     """Its name and config, recorded in the run directory."""
-    sizes: tuple[int, int] | None = None
-    """`input_size` and `action_size` of the spec that it was built from, which its environment must have; None: not
-    checked."""
+    sizes: tuple[int, int, bool, tuple[int, ...]] | None = None
+    """`EnvSpec.sizes` of the spec that it was built from, which its environment must have; None: not checked."""
 
 
 class OnPolicyAgent(NamedTuple, Generic[ParamsT, StateT, HyperT]):
@@ -264,9 +263,8 @@ class OnPolicyAgent(NamedTuple, Generic[ParamsT, StateT, HyperT]):
     """Whether the agent normalises observations by default."""
     settings: Settings = NO_SETTINGS
     """Its name and config, recorded in the run directory."""
-    sizes: tuple[int, int] | None = None
-    """`input_size` and `action_size` of the spec that it was built from, which its environment must have; None: not
-    checked."""
+    sizes: tuple[int, int, bool, tuple[int, ...]] | None = None
+    """`EnvSpec.sizes` of the spec that it was built from, which its environment must have; None: not checked."""
 
 
 Agent = OffPolicyAgent | OnPolicyAgent

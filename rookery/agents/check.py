@@ -10,6 +10,7 @@ from typing import NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rookery import hyperparams, trees
 from rookery.agents.base import Agent, OffPolicyAgent, OnPolicyAgent, RolloutExtras
@@ -165,15 +166,16 @@ def _action_problems(
         return
     values = actions.action if recurrent else actions
     leading = (_rows(agent),) if leading is None else leading
-    shape = (*leading, *spec.agents) if spec.discrete else (*leading, *spec.agents, spec.action_size)
+    shape = (*leading, *spec.action_shape)
     kind, name_of_kind = (jnp.integer, "int32") if spec.discrete else (jnp.floating, "float32")
     if getattr(values, "shape", None) != shape or not jnp.issubdtype(values.dtype, kind):
         expected, found = shape[len(leading) :], getattr(values, "shape", ())[len(leading) :]
         yield f"{name} must return an action of {name_of_kind} {expected}, got {values.dtype} {found}."
         return
     if spec.discrete:
-        if not ((values >= 0) & (values < spec.action_size)).all():
-            yield f"{name} returns actions outside of 0 to {spec.action_size - 1}."
+        count = spec.categories or spec.action_size
+        if not ((values >= 0) & (np.asarray(values) < np.asarray(count))).all():
+            yield f"{name} returns actions that are not from 0 to below {count}."
     elif not jnp.isfinite(values).all():
         yield f"{name} returns actions that are not finite."
     elif bounded and (jnp.abs(values) > 1.0).any():

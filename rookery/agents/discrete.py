@@ -16,6 +16,11 @@ def check_discrete(spec: EnvSpec, agent: str) -> None:
     """
     if not spec.discrete:
         raise ValueError(f"{agent} needs discrete actions, but {spec.name} has continuous ones; use ppo, sac or td3.")
+    if spec.categories:
+        raise ValueError(
+            f"{agent} needs actions that are one number, but those of {spec.name} have {len(spec.categories)} parts; "
+            "use ppo."
+        )
     if spec.skill is not None or spec.recurrent:
         raise ValueError(
             f"{agent} supports no environment with skills or a memory, but {spec.name} has one; use the environment "
@@ -34,10 +39,12 @@ def of_action(values: Array, action: Array) -> Array:
     return jnp.sum(values, axis=-1, where=chosen)
 
 
-def greedy(values: Array, action_mask: Array | None) -> Array:
-    """The available action `[...]` int32 with the greatest value among `[..., A]`; -1 if a value is not finite."""
-    action = jnp.argmax(available(values, action_mask), axis=-1)
-    return jnp.where(jnp.isfinite(values).all(axis=-1), action, -1).astype(jnp.int32)
+def greedy(values: Array, action_mask: Array | None, categories: tuple[int, ...] = ()) -> Array:
+    """The available action `[...]` int32 with the greatest value among `[..., A]`, or with `categories` that of each
+    part, `[..., K]`; -1 if a value is not finite."""
+    action = jnp.argmax(distributions.by_part(available(values, action_mask), categories), axis=-1)
+    finite = jnp.isfinite(values).all(axis=-1, keepdims=bool(categories))
+    return jnp.where(finite, action, -1).astype(jnp.int32)
 
 
 def random(action_size: int, action_mask: Array | None, key: Key) -> Array:

@@ -278,6 +278,6 @@ def dqn(
         update=partial(update, network, config),
         space=SPACE,
         encoded_size=read.encoded_size,
-        sizes=(spec.input_size, spec.action_size),
+        sizes=spec.sizes,
         settings={"agent": read.described(named("dqn", config))},
     )

@@ -198,7 +198,7 @@ def start(params: PpoParams) -> PpoState:
 def explore(
     nets: ActorCritic, state: PpoState, hyper: PpoHyper, observation: Observation, key: Key
 ) -> tuple[PyTree, Array]:
-    """Draw an action from the policy, `[A]` unbounded or `[]` int32; returns it with its log density `[]`."""
+    """Draw an action from the policy, `[A]` unbounded or `[]` or `[K]` int32; returns it with its log density `[]`."""
     before, mask, policy = memory_of(observation), observation.action_mask, state.policy.params
     memory, outputs = nets.policy.apply(networks.activated(policy.network, hyper), before.policy, observation)
     parameters = distribution(nets, policy, outputs, mask)
@@ -215,12 +215,12 @@ def explore(
 
 
 def act(nets: ActorCritic, params: PpoParams, observation: Observation) -> PyTree:
-    """Return the most probable action: `[A]` within its bounds, or `[]` int32; NaN or -1 if the outputs are not
-    finite."""
+    """Return the most probable action: `[A]` within its bounds, or `[]` or `[K]` int32; NaN or -1 if the outputs are
+    not finite."""
     before = memory_of(observation)
     memory, outputs = nets.policy.apply(params.policy.network, before.policy, observation)
     if nets.spec.discrete:
-        action = discrete.greedy(outputs, observation.action_mask)
+        action = discrete.greedy(outputs, observation.action_mask, nets.spec.categories)
     else:
         bounded = outputs if nets.spec.unbounded else jnp.clip(outputs, -1.0, 1.0)
         action = jnp.where(jnp.isfinite(outputs), bounded, jnp.nan)
@@ -360,6 +360,6 @@ def ppo(
         carry_sizes=Memory(memory_size, memory_size) if config.recurrent else None,
         minibatches=passes.minibatches,
         normalize=environment_defaults(spec).normalize_observations and not has_image(spec.observation_shape),
-        sizes=(spec.input_size, spec.action_size),
+        sizes=spec.sizes,
         settings={"agent": read.described(named("ppo", config))},
     )

@@ -237,6 +237,6 @@ def pqn(
         update=backend.in_chunks(partial(update, network, config)),
         space=SPACE,
         minibatches=config.minibatches,
-        sizes=(spec.input_size, spec.action_size),
+        sizes=spec.sizes,
         settings={"agent": read.described(named("pqn", config))},
     )

@@ -327,6 +327,6 @@ def sac(
         space=hyperparams.without(SPACE, "alpha_lr") if config.fix_alpha else SPACE,
         encoded_size=read.encoded_size,
         layout=LAYOUT,
-        sizes=(spec.input_size, spec.action_size),
+        sizes=spec.sizes,
         settings={"agent": read.described(named("sac", config))},
     )

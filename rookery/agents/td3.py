@@ -351,6 +351,6 @@ def td3(
             period=config.policy_delay,
             group=_group(config.policy_delay),
         ),
-        sizes=(spec.input_size, spec.action_size),
+        sizes=spec.sizes,
         settings={"agent": read.described(named("td3", config))},
     )

@@ -42,21 +42,26 @@ def decode(about, action, xp=np):
 
     Args:
       about: the content of `policy.json`.
-      action: `[A]` in [-1, 1], or `[]` int32.
+      action: `[A]` in [-1, 1], or `[]` or `[K]` int32.
       xp: the module `numpy`, or `jax.numpy`.
 
     Raises:
       ValueError: the action is that of outputs which were not finite.
     """
-    taken, discrete = about["action"].get("environment"), about["action"]["kind"] == "discrete"
+    taken, discrete = about["action"].get("environment"), about["action"]["kind"] != "continuous"
     if taken is None:
         return action
     if xp is np and not np.all(action >= 0 if discrete else np.isfinite(action)):
         raise ValueError("the outputs of the policy are not finite.")
-    if discrete:
-        number = action + taken["low"][0]
-        return int(number) if xp is np and number.ndim == 0 else number
     shape, wide = tuple(taken["shape"]), np.float64 if xp is np else np.float32
+    if discrete:
+        parts = action.reshape((*action.shape[: action.ndim - bool(shape)], *shape))
+        number = parts + xp.asarray(taken["low"], action.dtype).reshape(shape)
+        return (
+            int(number)
+            if xp is np and number.ndim == 0
+            else number.astype(taken["type"] if shape and xp is np else action.dtype)
+        )
     low, high = (xp.asarray(taken[side], wide).reshape(shape) for side in ("low", "high"))
     share = 0.5 * (xp.clip(action.reshape(action.shape[:-1] + shape).astype(wide), -1.0, 1.0) + 1.0)
     return xp.clip((1.0 - share) * low + share * high, low, high).astype(taken["type"] if xp is np else wide)

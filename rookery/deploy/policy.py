@@ -103,6 +103,9 @@ class Policy(NamedTuple):
         kind = {"kind": "continuous", "type": "float32", "size": size, "low": -1.0, "high": 1.0}
         if spec.discrete:
             kind = {"kind": "discrete", "type": "int32", "size": size, "low": 0, "high": size - 1}
+        if spec.categories:
+            highest = [count - 1 for count in spec.categories]
+            kind = {"kind": "multi-discrete", "type": "int32", "size": len(highest), "low": 0, "high": highest}
         return {
             "inputs": self.inputs,
             "observation": {
@@ -118,10 +121,9 @@ class Policy(NamedTuple):
 
     @property
     def outputs(self) -> dict[str, tuple[int, ...]]:
-        """Shape of one row by name: `action` `[A]`, `[]` int32 if discrete; `next_memory` `[H]` if recurrent."""
-        agents = self.spec.agents
-        shapes = {"action": agents if self.spec.discrete else (*agents, self.spec.action_size)}
-        return shapes | ({"next_memory": (*agents, self.memory_size)} if self.memory_size else {})
+        """Shape of one row by name: `action` `[A]`, `[]` or `[K]` int32 if discrete; `next_memory` `[H]`."""
+        shapes = {"action": self.spec.action_shape}
+        return shapes | ({"next_memory": (*self.spec.agents, self.memory_size)} if self.memory_size else {})
 
 
 def _key(key: object) -> str | int:

@@ -9,9 +9,13 @@ agents, sizes are those of the largest agent, and the flags of an agent whose ta
 is over. The episode is over when it has ended for all agents. Every function here supports both kinds.
 """
 
+import functools
+import itertools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -79,11 +83,11 @@ class TakenAction(NamedTuple):
     type: str
     """NumPy's name of their type."""
     shape: tuple[int, ...]
-    """Their shape; `()` for discrete ones."""
+    """Their shape; `()` for one discrete number."""
     low: tuple[float, ...]
-    """Their lower bounds, which stand for -1; of discrete actions the first one."""
+    """Their lower bounds, which stand for -1; of discrete numbers the first ones."""
     high: tuple[float, ...]
-    """Their upper bounds, which stand for 1; of discrete actions the last one."""
+    """Their upper bounds, which stand for 1; of discrete numbers the last ones."""
 
 
 class EnvSpec(NamedTuple):
@@ -94,11 +98,15 @@ class EnvSpec(NamedTuple):
     observation_size: int
     """O, size of the features of an observation."""
     action_size: int
-    """Number of dimensions, each in [-1, 1] unless `unbounded`; or the number of discrete actions."""
+    """A, number of dimensions, each in [-1, 1] unless `unbounded`; or the number of discrete actions, where they have
+    parts the sum of `categories`."""
     episode_length: int
     """Steps until truncation."""
     discrete: bool = False
     """Whether actions are int32 indices."""
+    categories: tuple[int, ...] = ()
+    """Numbers of categories of the K parts of a discrete action, which is `[K]` then, as in Gymnasium's MultiDiscrete;
+    a mask `[A]` has the categories of all parts one after another. (): an action is one index."""
     descriptor: DescriptorSpec | None = None
     """None: the task has no descriptor."""
     qd_offset: float = 0.0
@@ -141,6 +149,31 @@ class EnvSpec(NamedTuple):
     def agents(self) -> tuple[int, ...]:
         """Shape of the agent axis: `(I,)` for a team, `()` for a single agent."""
         return (len(self.team.names),) if self.team else ()
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """Shape of an action: `(A,)`, for discrete ones `()` or `(K,)`; for a team with the agent axis before it."""
+        return (
+            *self.agents,
+            *((len(self.categories),) * bool(self.categories) if self.discrete else (self.action_size,)),
+        )
+
+    def allows_action(self, mask: Array) -> Array:
+        """Whether a mask `[..., A]` allows an action, for which each part needs a category; `[...]` bool."""
+        parts = self.categories or (self.action_size,)
+        ends = itertools.accumulate(parts)
+        found = [mask[..., end - size : end].any(axis=-1) for size, end in zip(parts, ends, strict=True)]
+        return functools.reduce(operator.and_, found)
+
+    @property
+    def action_type(self) -> jax.typing.DTypeLike:
+        """Type of an action: int32 or float32."""
+        return jnp.int32 if self.discrete else jnp.float32
+
+    @property
+    def sizes(self) -> tuple[int, int, bool, tuple[int, ...]]:
+        """What an agent's networks depend on: `input_size`, `action_size`, `discrete`, `categories`."""
+        return self.input_size, self.action_size, self.discrete, self.categories
 
     @property
     def input_size(self) -> int:

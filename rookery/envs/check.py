@@ -100,7 +100,7 @@ def check_interface(environment: Environment) -> None:
     # A reset, then a step: as shapes, without running them.
     state, first = _traced(spec, "reset(key)", "first_step", environment.reset, jax.random.key(0))
     _report(spec, [*_step_problems(spec, "reset", first), *_measure_problems(spec, "reset", first.measures)])
-    action = jax.ShapeDtypeStruct(*_action_type(spec))
+    action = jax.ShapeDtypeStruct(spec.action_shape, spec.action_type)
     inputs = state, action, jax.random.key(0)
     after, step = _traced(spec, "step(state, action, key)", "next_step", environment.step, *inputs)
     measures = _measure_problems(spec, "step", step.measures)
@@ -144,6 +144,11 @@ def _size_problems(spec: EnvSpec) -> Iterator[str]:
                 f"{LARGEST:,}; a Discrete space has one for each value, so give it as a few numbers instead."
             )
             return
+    if spec.categories and (not spec.discrete or min(spec.categories) < 1 or sum(spec.categories) != spec.action_size):
+        yield (
+            f"spec.categories is {spec.categories}; give the parts of a discrete action at least one category each, "
+            f"spec.discrete True and their sum as spec.action_size, which is {spec.action_size}."
+        )
     agents = spec.team.names if spec.team else ()
     for what, names, taken in (("agent of the team", agents, ()), ("measure", spec.measures or (), MEASURE_NAMES)):
         try:
@@ -180,10 +185,6 @@ def _traced(
         text = f"{call} must return (state, step), with step from rookery.envs.{builder}, got {_kind(result)}."
         _report(spec, [text])
     return result
-
-
-def _action_type(spec: EnvSpec) -> tuple[tuple[int, ...], jax.typing.DTypeLike]:
-    return (spec.agents, jnp.int32) if spec.discrete else ((*spec.agents, spec.action_size), jnp.float32)
 
 
 def _step_problems(spec: EnvSpec, where: str, step: Step) -> Iterator[str]:
@@ -243,7 +244,7 @@ def _state_problems(before: PyTree, after: PyTree) -> Iterator[str]:
 
 def _mask_problems(spec: EnvSpec, calls: Sequence[str], mask: PyTree, ended: np.ndarray) -> Iterator[str]:
     """The first mask of `[T, ..., A]` that allows no action though the agent's episode has not `ended`, `[T, ...]`."""
-    for first, *_, agent in np.argwhere(np.atleast_2d(~np.any(mask, axis=-1) & ~ended))[:1]:
+    for first, *_, agent in np.argwhere(np.atleast_2d(~spec.allows_action(mask) & ~ended))[:1]:
         where = calls[first]
         whose = f" of the agent {spec.team.names[agent]}" if spec.team else ""
         yield (
@@ -383,13 +384,14 @@ def _start_problems(environment: Environment, key: Key) -> Iterator[str]:
 
 def _inputs(spec: EnvSpec, mask: Array | None, action_key: Key, step_key: Key) -> tuple[Array, Key]:
     """Random actions, of those that the mask allows, and keys of one step of all episodes."""
-    shape, kind = _action_type(spec)
+    shape = (SEEDS, *spec.action_shape)
     keys = jax.random.split(step_key, SEEDS)
     if not spec.discrete:
-        return jax.random.uniform(action_key, (SEEDS, *shape), kind, -1.0, 1.0), keys
+        return jax.random.uniform(action_key, shape, minval=-1.0, maxval=1.0), keys
     if mask is None:
-        return jax.random.randint(action_key, (SEEDS, *shape), 0, spec.action_size), keys
-    logits = distributions.masked_logits(jnp.zeros(mask.shape), mask)
+        count = jnp.broadcast_to(jnp.asarray(spec.categories or spec.action_size), shape)
+        return jax.random.randint(action_key, shape, 0, count), keys
+    logits = distributions.by_part(distributions.masked_logits(jnp.zeros(mask.shape), mask), spec.categories)
     return jax.random.categorical(action_key, logits).astype(jnp.int32), keys
 
 

@@ -324,7 +324,7 @@ def transition_row(environment: Environment, bank: Bank, keep: KeepFn | None = N
     """A transition of zeros or start states, without a leading axis: the shapes of a row that is stored."""
     first = trees.take(bank[1], 0)
     spec, extras = environment.spec, keep(first) if keep else ()
-    action = jnp.zeros((), jnp.int32) if spec.discrete else jnp.zeros((spec.action_size,))
+    action = jnp.zeros(spec.action_shape, spec.action_type)
     return Transition(first.observation, action, jnp.zeros(()), first.observation, jnp.asarray(False), extras)
 
 
@@ -346,9 +346,14 @@ def check_sizes(agent: Agent, spec: EnvSpec) -> None:
     Raises:
       ValueError: it was built for others.
     """
-    if agent.sizes not in (None, (spec.input_size, spec.action_size)):
-        built, sizes = agent.sizes, (spec.input_size, spec.action_size)
+    if agent.sizes not in (None, spec.sizes):
+        built, found = (
+            f"{inputs} numbers of an observation and "
+            + (f"actions of {' x '.join(map(str, categories))} categories" if categories else f"{size} ")
+            + ("" if categories else "discrete actions" if is_discrete else "of a continuous action")
+            for inputs, size, is_discrete, categories in (agent.sizes, spec.sizes)
+        )
         raise ValueError(
-            f"the agent was built for {built[0]} numbers of an observation and {built[1]} of an action, but "
-            f"{spec.name} has {sizes[0]} and {sizes[1]}; build it from the spec of that environment with all wrappers."
+            f"the agent was built for {built}, but {spec.name} has {found}; build it from the spec of that environment "
+            "with all wrappers."
         )

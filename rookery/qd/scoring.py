@@ -236,7 +236,7 @@ def policy(spec: EnvSpec, config: PolicyConfig | None = None, encoder: networks.
     config = config or PolicyConfig()
     read = reader(spec, config.encoder, encoder)
     network = read.network(networks.mlp((read.size,), config.hidden_sizes, spec.action_size))
-    return Policy(network.init, partial(_act, network, spec.discrete))
+    return Policy(network.init, partial(_act, network, spec))
 
 
 def policy_scoring(
@@ -310,9 +310,9 @@ def _init_policy(evolved: Policy, key: Key, bank: Bank) -> Genotype[PyTree, tupl
     return Genotype(evolved.init(key), (), None)
 
 
-def _act(network: networks.Network, is_discrete: bool, params: PyTree, observation: Observation) -> Array:
+def _act(network: networks.Network, spec: EnvSpec, params: PyTree, observation: Observation) -> Array:
     output = network.apply(params, observation)
-    return discrete.greedy(output, observation.action_mask) if is_discrete else jnp.tanh(output)
+    return discrete.greedy(output, observation.action_mask, spec.categories) if spec.discrete else jnp.tanh(output)
 
 
 def learner_scoring(

@@ -22,7 +22,7 @@ from tests.agents.common import SKILLED, SPEC
 
 SMALL: dict[str, Any] = {"hidden_sizes": (4,)}
 DISCRETE = SPEC._replace(discrete=True)
-TEAM = DISCRETE._replace(team=Team(("a", "b"), (3, 3), (2, 2)), masked=True)
+TEAM = DISCRETE._replace(team=Team(("a", "b"), (3, 3), (5, 5)), masked=True, action_size=5, categories=(2, 3))
 DIAYN = DiaynConfig(discriminator_hidden_sizes=(4,))
 PPO = {**SMALL, "minibatches": 2}
 

@@ -16,6 +16,9 @@ def test_the_greedy_action_is_available_and_marked_where_a_value_is_not_finite()
     assert int(discrete.greedy(VALUES, MASK)) == 2
     assert discrete.greedy(jnp.stack([VALUES, VALUES.at[0].set(jnp.nan)]), MASK).tolist() == [2, -1]
     assert int(discrete.greedy(VALUES.at[1].set(jnp.inf), MASK)) == -1
+    assert discrete.greedy(VALUES, None, (1, 3)).tolist() == [0, 0]
+    assert discrete.greedy(VALUES, MASK, (1, 3)).tolist() == [0, 1]
+    assert discrete.greedy(VALUES.at[0].set(jnp.nan), MASK, (1, 3)).tolist() == [-1, -1]
 
 
 @pytest.mark.parametrize("mask", [None, MASK])

@@ -38,6 +38,8 @@ ACTIONS = {
     "box": BOX,
     "grid": gymnasium.spaces.Box(-1e30, 1e30, (2, 3), np.float32),
     "discrete": gymnasium.spaces.Discrete(3, start=2),
+    "multi-discrete": gymnasium.spaces.MultiDiscrete(np.asarray([[2, 5], [3, 2]]), start=np.asarray([[0, -1], [7, 0]])),
+    "multi-binary": gymnasium.spaces.MultiBinary((2, 3)),
 }
 
 
@@ -98,10 +100,14 @@ def test_other_observations_are_rejected(name: str, observation: Any, message: s
 def test_actions_are_those_that_the_environment_takes(name: str) -> None:
     space = ACTIONS[name]
     acted = spaces.actions(space, "an environment")
-    kind = {"kind": "discrete" if acted.discrete else "continuous", "environment": acted.taken._asdict()}
+    names = {True: "multi-discrete" if acted.categories else "discrete", False: "continuous"}
+    kind = {"kind": names[acted.discrete], "environment": acted.taken._asdict()}
     description = about(spaces.observations(BOX, "an environment"), kind)
     rng = np.random.default_rng(0)
-    batch = rng.integers(0, 3, 4, np.int32) if acted.discrete else rng.uniform(-1.5, 1.5, (4, acted.size)).astype("f4")
+    batch = rng.uniform(-1.5, 1.5, (4, acted.size)).astype("f4")
+    if acted.discrete:
+        counts = acted.categories or 3
+        batch = rng.integers(0, counts, (4, len(acted.categories)) if acted.categories else 4, np.int32)
     for action in batch:
         taken = interface.decode(description, action)
         assert space.contains(taken)

@@ -54,7 +54,7 @@ DIAYN_RUN = configure("diayn", environment=ENVIRONMENT, learner=LEARNER, agent=A
 
 
 def two_directions(episode_length: int = 6) -> Environment:
-    """`point_room` with two discrete actions, left and right; of this library alone, so that no other has to be installed."""
+    """`point_room` with two discrete actions, left and right; needs no other package."""
     room = registry.make("point_room", episode_length=episode_length)
 
     def step(state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, Step]:

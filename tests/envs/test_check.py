@@ -94,10 +94,13 @@ def test_actions_that_a_mask_forbids_are_not_tried() -> None:
 def masked(none_from: int, ends: bool = False, names: tuple[str, ...] = ()) -> Environment:
     """Steps are counted; from `none_from` on the mask of the last agent of a team, or the only one, allows nothing."""
     team = Team(names, (2,) * len(names), (3,) * len(names)) if names else None
-    spec = EnvSpec("masked", 2, 3, LENGTH, discrete=True, masked=True, team=team)
+    # Of a single agent the actions have two parts, and it is the second that the mask allows nothing of.
+    parts = () if names else (1, 2)
+    spec = EnvSpec("masked", 2, 3, LENGTH, discrete=True, categories=parts, masked=True, team=team)
 
     def observed(state: jax.Array) -> tuple[jax.Array, jax.Array]:
         allowed = jnp.broadcast_to(state[0] < none_from, (*spec.agents, 3))
+        allowed = allowed if names else allowed.at[0].set(True)
         return jnp.broadcast_to(state, (*spec.agents, 2)), allowed.at[:-1].set(True) if names else allowed
 
     def reset(key: jax.Array) -> tuple:
@@ -139,7 +142,8 @@ class TestAMaskWithoutAnAllowedAction:
         state, _ = environment.reset(jax.random.key(0))
         found = []
         for _ in range(3):
-            state, step = environment.step(state, jnp.zeros(environment.spec.agents, jnp.int32), jax.random.key(1))
+            action = jnp.zeros(environment.spec.action_shape, jnp.int32)
+            state, step = environment.step(state, action, jax.random.key(1))
             found.append((bool(step.broken), bool(step.over), float(jnp.sum(step.reward))))
         assert found == [(False, False, max(len(names), 1))] * 2 + [(True, True, 0.0)]
 
@@ -150,7 +154,8 @@ class TestAMaskWithoutAnAllowedAction:
         check_environment(environment)
         state, _ = environment.reset(jax.random.key(0))
         for _ in range(none_from):
-            state, step = environment.step(state, jnp.zeros(environment.spec.agents, jnp.int32), jax.random.key(1))
+            action = jnp.zeros(environment.spec.action_shape, jnp.int32)
+            state, step = environment.step(state, action, jax.random.key(1))
         assert (bool(step.over), bool(step.broken)) == (True, False)
 
 
@@ -166,6 +171,11 @@ def test_the_zeros_of_a_reset_may_have_double_precision(name: str) -> None:
         ("no pair", {}, r"reset\(key\) must return \(state, step\), with step from .*\.first_step, got Step"),
         ("", {"observation_size": 3}, r"reset gives observation\.features of shape \(2,\) instead of \(3,\)\. \(spec"),
         ("", {"observation_size": 0}, r"spec\.observation_size must be at least 1, got 0\.$"),
+        (
+            "",
+            {"discrete": True, "categories": (2, 2)},
+            r"spec\.categories is \(2, 2\).* spec\.action_size, which is 1\.",
+        ),
         ("", {"team": Team(("a", "a"), (2, 2), (1, 1))}, r"the agent of the team 'a' is there twice"),
         ("", {"team": Team(("a,b", "c"), (2, 2), (1, 1))}, r"the agent of the team 'a,b' needs another name"),
         ("", {"measures": {"a\nb": "text"}}, r"the measure 'a\\nb' needs another name"),

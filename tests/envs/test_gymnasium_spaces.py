@@ -245,13 +245,37 @@ def test_discrete_actions_are_counted_from_the_start_of_the_space() -> None:
 
 
 @pytest.mark.parametrize(
+    ("space", "categories", "action", "expected"),
+    [
+        (
+            MultiDiscrete(np.asarray([[2, 4], [3, 1]]), start=np.asarray([[0, 5], [-1, 9]])),
+            (2, 4, 3, 1),
+            [1, 3, 0, 0],
+            [[1, 8], [-1, 9]],
+        ),
+        (MultiBinary((2, 2)), (2, 2, 2, 2), [0, 1, 1, 0], [[0, 1], [1, 0]]),
+    ],
+)
+def test_the_parts_of_an_action_are_categories(
+    space: Any, categories: tuple[int, ...], action: list[int], expected: list[list[int]]
+) -> None:
+    read = actions(space, "env")
+    assert read.categories == categories
+    assert read.size == sum(categories)
+    decoded = read.decode(np.asarray(action, np.int32))
+    assert decoded.tolist() == expected
+    assert space.contains(decoded)
+    assert read.decode(np.zeros((3, 4), np.int32)).shape == (3, 2, 2)
+    assert read.are_valid(np.asarray([action, [-1] * 4])).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
     ("space", "message"),
     [
         (Box(-np.inf, np.inf, (2,)), r"an action of env has no bounds .*RescaleAction or ClipAction"),
         (Box(np.asarray([0.0, -1.0], np.float32), np.asarray([np.inf, 1.0], np.float32)), "has no bounds"),
         (Box(0, 5, (2,), np.int32), "the actions of env are of the space Box.*gymnasium.ActionWrapper"),
-        (MultiBinary(3), r"the actions of env are of the space MultiBinary\(3\), but agents act in a Box"),
-        (MultiDiscrete([2, 3]), "the actions of env are of the space MultiDiscrete"),
+        (MultiDiscrete(np.zeros(0, int)), "the actions of env are of the space MultiDiscrete.*, which holds no number"),
         (Dict({"a": Discrete(2)}), "the actions of env are of the space Dict"),
         (box((0,)), "the actions of env are of the space Box.*, which holds no number"),
     ],

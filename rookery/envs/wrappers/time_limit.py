@@ -73,7 +73,7 @@ def _timed_step(
     step = step._replace(truncated=truncated | (step.truncated & ~step.terminated))
     mask = step.observation.action_mask
     if mask is not None:
-        step = _broken_where(jnp.any(~jnp.any(mask, axis=-1) & ~step.ended), step)
+        step = _broken_where(jnp.any(~environment.spec.allows_action(mask) & ~step.ended), step)
     return TimeLimitState(inner, time), step
 
 

@@ -43,22 +43,25 @@ class Actions(NamedTuple):
     """How the actions of an agent become those of the environment."""
 
     size: int
-    """Number of dimensions, or of discrete actions."""
+    """Number of dimensions, or of discrete actions, of all parts together."""
     discrete: bool
     decode: Callable[[np.ndarray], Any]
-    """Action of the agent, `[..., A]` in [-1, 1] or `[...]` int32 -> action of the environment, with the same axes
-    before its own shape; discrete ones as int, or as lists of int."""
+    """Action of the agent, `[..., A]` in [-1, 1], or `[...]` or `[..., K]` int32 -> action of the environment, with the
+    same axes before its own shape; those of a Discrete space as int, or as lists of int."""
     taken: TakenAction
     """Type, shape and bounds of the environment's actions."""
+    categories: tuple[int, ...] = ()
+    """Numbers of categories of the K parts of a discrete action, as in `EnvSpec`."""
 
     def are_valid(self, actions: np.ndarray) -> np.ndarray:
         """Whether an agent's outputs were finite, `[N]`, for N actions; a discrete policy signals others by -1."""
-        return np.asarray(actions >= 0 if self.discrete else np.isfinite(actions).all(axis=1))
+        valid = actions >= 0 if self.discrete else np.isfinite(actions)
+        return np.asarray(valid.reshape(len(actions), -1).all(axis=1))
 
 
 def sizes(observed: Observations, acted: Actions, descriptor: int, measures: Iterable[str] = ()) -> Sizes:
     """The sizes of the arrays that are exchanged with the host; `descriptor` is D."""
-    action = () if acted.discrete else (acted.size,)
+    action = (len(acted.categories),) * bool(acted.categories) if acted.discrete else (acted.size,)
     return Sizes(observed.size, observed.dtype, descriptor, action, acted.discrete, tuple(measures))
 
 
@@ -73,7 +76,9 @@ def spec(
     """The spec of an environment with these spaces; `episode_length` in steps, `measures`: name -> meaning."""
     sizes, shape = (observed.size, acted.size, episode_length), observed.shape
     spec = EnvSpec(name, *sizes, acted.discrete, descriptor=descriptor, observation_shape=shape)
-    return spec._replace(measures=measures or None, given=observed.given, taken=acted.taken)
+    return spec._replace(
+        measures=measures or None, given=observed.given, taken=acted.taken, categories=acted.categories
+    )
 
 
 _PIXELS, _FLOATS = np.dtype(np.uint8), np.dtype(np.float32)
@@ -317,7 +322,8 @@ def _encode_entries(entries: dict[Any, _Part], dtype: np.dtype, observation: Any
 
 
 def actions(space: "Space", name: str, remedy: str | None = None) -> Actions:
-    """Read an action space: a Box with finite bounds, which [-1, 1] is rescaled to, or a Discrete space.
+    """Read an action space: a Box with finite bounds, which [-1, 1] is rescaled to, or a Discrete, MultiDiscrete or
+    MultiBinary space.
 
     `name` and `remedy` are parts of messages, as in `observations`.
 
@@ -330,6 +336,16 @@ def actions(space: "Space", name: str, remedy: str | None = None) -> Actions:
         count, start = int(space.n), int(space.start)
         taken = TakenAction("int64", (), (start,), (start + count - 1,))
         return Actions(count, True, partial(_decode_discrete, start), taken)
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        binary = isinstance(space, spaces.MultiBinary)
+        counts = np.full(space.shape, 2) if binary else np.asarray(space.nvec)
+        starts = np.zeros(space.shape, np.int64) if binary else np.asarray(space.start)
+        if not counts.size:
+            raise ValueError(f"the actions of {name} are of the space {space}, which holds no number.")
+        low, high = (tuple(side.reshape(-1).tolist()) for side in (starts, starts + counts - 1))
+        taken = TakenAction(np.dtype(space.dtype).name, tuple(space.shape), low, high)
+        decode = partial(_decode_parts, starts, space.dtype)
+        return Actions(int(counts.sum()), True, decode, taken, tuple(counts.reshape(-1).tolist()))
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
@@ -343,13 +359,17 @@ def actions(space: "Space", name: str, remedy: str | None = None) -> Actions:
         taken = TakenAction(np.dtype(space.dtype).name, tuple(space.shape), *bounds)
         return Actions(int(np.prod(space.shape)), False, partial(_decode_box, low, high, space.dtype), taken)
     raise ValueError(
-        f"the actions of {name} are of the space {space}, but agents act in a Box of floats or in a Discrete space; "
-        + (remedy or "use a gymnasium.ActionWrapper that offers one of them.")
+        f"the actions of {name} are of the space {space}, but agents act in a Box of floats or in a Discrete, "
+        "MultiDiscrete or MultiBinary space; " + (remedy or "use a gymnasium.ActionWrapper that offers one of them.")
     )
 
 
 def _decode_discrete(start: int, action: np.ndarray) -> int | list:
     return (action.astype(np.int64) + start).tolist()
+
+
+def _decode_parts(starts: np.ndarray, dtype: np.dtype | None, action: np.ndarray) -> np.ndarray:
+    return (action.reshape(action.shape[:-1] + starts.shape) + starts).astype(dtype)
 
 
 def _decode_box(low: np.ndarray, high: np.ndarray, dtype: np.dtype, action: np.ndarray) -> np.ndarray:

@@ -48,6 +48,7 @@ class JaxmarlEnvironment(NamedTuple):
     agents: tuple[str | int, ...]  # the suite's keys of the agents, `[I]`
     team: Team  # names and unpadded sizes of the agents
     discrete: bool  # whether actions are discrete
+    categories: tuple[int, ...]  # of the parts of a discrete action, see `EnvSpec`
     masked: bool  # whether observations have a mask of the available actions
     done_is_time_limit: bool  # whether `done` means only that the suite's time limit was reached
     existing: Array  # actions that exist for each agent, `[I, A]` bool
@@ -133,6 +134,7 @@ def _environment(name: str, suite_env: JaxmarlEnvironment, length: int) -> Envir
         action_size=action_size,
         episode_length=length,
         discrete=suite_env.discrete,
+        categories=suite_env.categories,
         team=suite_env.team,
         masked=suite_env.masked,
     )
@@ -165,8 +167,11 @@ def _with_properties(env: Any, reports_available: bool, done_is_time_limit: bool
         agents = tuple(env.agents)
         spaces = [env.action_space(agent) for agent in agents]
         starts = jax.eval_shape(partial(_first_observations, env, agents), jax.random.key(0))
-    discrete = hasattr(spaces[0], "n")
-    action_sizes = tuple(int(space.n if discrete else space.shape[0]) for space in spaces)
+    categories, *others = {tuple(np.asarray(getattr(space, "num_categories", ())).tolist()) for space in spaces}
+    if others:
+        raise ValueError(f"the agents of {env.name} have actions of different parts; give all the same categories.")
+    discrete = hasattr(spaces[0], "n") or bool(categories)
+    action_sizes = tuple(sum(categories) or int(space.n if discrete else space.shape[0]) for space in spaces)
     team = Team(
         names=tuple(agent if isinstance(agent, str) else f"agent_{agent}" for agent in agents),
         observation_sizes=tuple(sum(leaf.size for leaf in jax.tree.leaves(start)) for start in starts),
@@ -184,6 +189,7 @@ def _with_properties(env: Any, reports_available: bool, done_is_time_limit: bool
         agents=agents,
         team=team,
         discrete=discrete,
+        categories=categories,
         masked=reports_available or len(set(action_sizes)) > 1,
         done_is_time_limit=done_is_time_limit,
         existing=jnp.asarray(existing),
