@@ -41,7 +41,7 @@ class Stepping:
         )
         self._seeds: Iterator[int] = itertools.cycle(range(START_STATES))
         self._slots, self._episodes = np.full(count, FRESH), np.array([next(self._seeds) for _ in range(count)])
-        pool.begin((START_STATES,), np.arange(START_STATES))
+        pool.reset((START_STATES,), np.arange(START_STATES))
 
     def __call__(self) -> None:
         for actions in self._actions:

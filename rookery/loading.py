@@ -13,7 +13,7 @@ from rookery.deploy import render as rendering
 from rookery.deploy import tournament as tournaments
 from rookery.deploy.episodes import add_episodes
 from rookery.deploy.export import Exported, export
-from rookery.deploy.policy import Cell, acting, choose
+from rookery.deploy.policy import Cell, acting, select
 from rookery.distributed import mesh, programs
 from rookery.experiments import build, config_io, repertoire_io, warm_start, warm_start_settings
 from rookery.experiments.kinds import check_effects, kind_of, with_steps
@@ -105,7 +105,7 @@ class LoadedRun:
 
         The checkpoint is "last", "best" (by the run's `best_by`), or a generation.
         """
-        return choose(self._origin(checkpoint)).genotype
+        return select(self._origin(checkpoint)).genotype
 
     def repertoire(self) -> Repertoire:
         """The repertoire in the newest complete checkpoint."""
@@ -134,7 +134,7 @@ class LoadedRun:
           team without `agent` from `[I, O]` to `[I, A]`. A recurrent policy also takes and returns its memory, which is
           0 in the first step of an episode.
         """
-        return acting(choose(self._origin(checkpoint), cell, member, skill), agent)
+        return acting(select(self._origin(checkpoint), cell, member, skill), agent)
 
     def evaluate(self, episodes: int = 100, seed: int = 0, checkpoint: str | int = "last") -> dict[str, np.ndarray]:
         """Evaluate every member, or every elite, in fresh episodes; see `rookery.deploy.evaluate.evaluate`."""

@@ -38,12 +38,12 @@ def take(tree: PyTree, indices: Array | int) -> PyTree:
 def where(condition: Array, if_true: PyTree, if_false: PyTree) -> PyTree:
     """Select whole rows: `condition` is `[]` or `[N]` bool and is broadcast over each leaf's trailing axes."""
 
-    def choose(a: Array, b: Array) -> Array:
+    def select(a: Array, b: Array) -> Array:
         a, b = jnp.asarray(a), jnp.asarray(b)
         rank = max(a.ndim, b.ndim)
         return jnp.where(condition.reshape(condition.shape + (1,) * (rank - condition.ndim)), a, b)
 
-    return jax.tree.map(choose, if_true, if_false)
+    return jax.tree.map(select, if_true, if_false)
 
 
 def scatter(tree: PyTree, indices: Array, rows: PyTree) -> PyTree:

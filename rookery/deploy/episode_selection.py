@@ -29,7 +29,7 @@ class Selection(NamedTuple):
     """`[N]`: `cell`, `skill` or `member`; `label`; `fitness` and `descriptor` as stored, or None."""
 
 
-def choose(origin: RestoredRun, spec: EnvSpec, count: int | None) -> Selection:
+def select(origin: RestoredRun, spec: EnvSpec, count: int | None) -> Selection:
     """Select the policies of a run whose episodes are recorded.
 
     From a repertoire: the best elite, then repeatedly the elite whose cell is farthest from the cells already chosen.

@@ -89,7 +89,7 @@ def record_episodes(
 ) -> Episodes:
     """Roll out deterministic episodes of a run's policies, all from one start state.
 
-    `episode_selection.choose` selects the policies. In an environment whose suite renders it, only the best policy is
+    `episode_selection.select` selects the policies. In an environment whose suite renders it, only the best policy is
     recorded, as a film.
 
     Args:
@@ -113,7 +113,7 @@ def record_episodes(
     origin = warm_start.restore_run(run_dir, checkpoint, program)
     evaluator = evaluator_of(origin)
     picture, spec = render.picture_of(evaluator.environment), evaluator.environment.spec
-    selection = episode_selection.choose(origin, spec, 1 if picture.film else count)
+    selection = episode_selection.select(origin, spec, 1 if picture.film else count)
     header, arrays = play_all(evaluator.act, evaluator.environment, selection, seed, most_frames)
     return Episodes({"format": FORMAT, "generation": origin.generation, **header}, arrays)
 

@@ -94,7 +94,7 @@ def export(
       >>> exported = rookery.export("runs/pbt-sac", to="hopper")
     """
     path = _check_target(open_existing(run_dir).path / FOLDER if to is None else user_path(to))
-    policy = policies.choose(warm_start.restore_run(run_dir, checkpoint, program), cell, member, skill)
+    policy = policies.select(warm_start.restore_run(run_dir, checkpoint, program), cell, member, skill)
     with computing_in("float32"):  # JAX's own precision on a GPU is lower
         reference = reference_episode(policy, jax.random.key(0))
         _check_finite(policy, reference)

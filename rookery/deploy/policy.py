@@ -131,7 +131,7 @@ def _key(key: object) -> str | int:
     return next(getattr(key, name) for name in ("key", "idx", "name") if hasattr(key, name))
 
 
-def choose(
+def select(
     origin: RestoredRun, cell: Cell | None = None, member: int | None = None, skill: int | None = None
 ) -> Policy:
     """Select a policy of a run.

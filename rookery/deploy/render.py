@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery.agents.base import ActFn
-from rookery.deploy.policy import Cell, choose, elite_text
+from rookery.deploy.policy import Cell, elite_text, select
 from rookery.envs.base import Environment, EnvSpec, EnvState
 from rookery.envs.rendering.scene import Picture, Scene, Scenery
 from rookery.experiments import warm_start
@@ -91,7 +91,7 @@ def render(
         cannot be rendered, or the run has no such member, cell, skill or checkpoint.
       CheckpointError: the run has no complete checkpoint.
     """
-    policy = choose(warm_start.restore_run(run_dir, checkpoint, program), cell, member, skill)
+    policy = select(warm_start.restore_run(run_dir, checkpoint, program), cell, member, skill)
     environment, spec = policy.evaluator.environment, policy.spec
     picture = picture_of(environment)
     if picture.bodies is not None:

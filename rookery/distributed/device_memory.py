@@ -61,7 +61,7 @@ class Gauge:
         self._held = 0
         self._meaning = "by this process, compilation included"
 
-    def begin(self, held: int) -> None:
+    def watch(self, held: int) -> None:
         """Exclude the memory that compilation used, where the system allows a reset of the process's peak (`VmHWM`).
 
         `held` are the bytes of this process's arrays that exist already and count as used.

@@ -107,7 +107,7 @@ class Search:
         described = {"lower": lower, "upper": upper, "descriptor": descriptor, "method": method}
         arguments = _plain({**described, "batch_size": batch_size, **settings})
         bindings, self._bounds = _described(**arguments)
-        self._begin(bindings, _run_config({**run, "seed": seed, "run_dir": run_dir}), arguments)
+        self._build(bindings, _run_config({**run, "seed": seed, "run_dir": run_dir}), arguments)
 
     @classmethod
     def of(cls, scoring: Scoring, centroids: ArrayLike | Archive, emitter: Emitter | None = None, **run: Any) -> Self:
@@ -125,7 +125,7 @@ class Search:
         """
         search = cls.__new__(cls)
         search._bounds = None
-        search._begin(_bound(scoring, centroids, emitter), _run_config(run), {})
+        search._build(_bound(scoring, centroids, emitter), _run_config(run), {})
         return search
 
     @classmethod
@@ -161,10 +161,10 @@ class Search:
         search = cls.__new__(cls)
         built = _described(**arguments) if scoring is None else (_bound(scoring, centroids, emitter), None)
         bindings, search._bounds = built
-        search._begin(bindings, _run_config({**run, "run_dir": run_dir}, resume=True), arguments, resume=True)
+        search._build(bindings, _run_config({**run, "run_dir": run_dir}, resume=True), arguments, resume=True)
         return search
 
-    def _begin(self, bindings: MapElitesBindings, config: RunConfig, arguments: Record, resume: bool = False) -> None:
+    def _build(self, bindings: MapElitesBindings, config: RunConfig, arguments: Record, resume: bool = False) -> None:
         self._program, over = map_elites(bindings.scoring, bindings.archive, bindings.emitter), mesh.make_mesh(1)
         self._size, self._dimensions = bindings.emitter.batch_size, bindings.scoring.descriptor.size
         self._config, self._generation, self._saved, self._is_empty = config, 0, 0, True
@@ -210,7 +210,7 @@ class Search:
             state, self._generation = start.state, start.generation
             folder.reconfigure(record_of_resumed(folder.config, program, config, record))
         log = stack.enter_context(RunLog(folder, self._generation))
-        journal.begin(self._generation, over, Meter(program, over, template).read)
+        journal.started(self._generation, over, Meter(program, over, template).read)
         self._writers, self._saved = RunWriters(journal, checkpoints, log, folder), self._generation
         return state
 

@@ -38,7 +38,7 @@ class Resources(NamedTuple):
     gpus: float
 
 
-class Task(NamedTuple):
+class IslandTask(NamedTuple):
     """What an actor needs to know of its island."""
 
     number: int
@@ -55,7 +55,7 @@ class Task(NamedTuple):
 class Actor:
     """An island in a process of its own; two threads, so that `stop` reaches it while it runs."""
 
-    def __init__(self, task: Task):
+    def __init__(self, task: IslandTask):
         self._task, self._requests = task, Requests()
 
     def run(self) -> Outcome:
@@ -125,7 +125,7 @@ def run_actors(
         )
         numbers = range(spec.method.islands.islands)
         configs = {number: json.dumps(to_record(_on_node(spec, number, reserved))) for number in numbers}
-        tasks = [Task(number, configs[number], owner, known, command, callbacks) for number in numbers]
+        tasks = [IslandTask(number, configs[number], owner, known, command, callbacks) for number in numbers]
         actors: dict[int, Any] = {task.number: remote.remote(task) for task in tasks}
         running = {actor.run.remote(): number for number, actor in actors.items()}
         outcomes = []
@@ -225,7 +225,7 @@ def _on_node(spec: RunSpec, number: int, reserved: Resources) -> RunSpec:
     return as_recorded(spec, number, max(count for count in range(1, cores + 1) if size % count == 0))
 
 
-def _check_node(task: Task, run_dir: str) -> None:
+def _check_node(task: IslandTask, run_dir: str) -> None:
     """Raise a ValueError if the versions or the run directory of this node differ from those of the process that starts
     the islands."""
     found = versions((*PACKAGES, "ray"))

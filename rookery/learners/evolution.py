@@ -105,10 +105,10 @@ def init(bindings: Bindings, key: Key, hyper: EsHyper, bank: Bank) -> Member[gra
     if not bindings.config.normalize_observations:
         return Member(state, hyper, None, (), ())
     statistics = normalize.init(bindings.environment.spec.observation_size)
-    return Member(state, hyper, statistics, _begin(bindings, bank, begin_key), ())
+    return Member(state, hyper, statistics, _start_episodes(bindings, bank, begin_key), ())
 
 
-def _begin(bindings: Bindings, bank: Bank, key: Key) -> Actors:
+def _start_episodes(bindings: Bindings, bank: Bank, key: Key) -> Actors:
     env_batch = rollout.start_environments(bindings.environment, bank, key, NUM_ENVS)
     return start_actors(env_batch, bindings.environment.spec)
 
@@ -117,7 +117,7 @@ def restart(bindings: Bindings, member: Member, bank: Bank, key: Key, needed: Ar
     """Reset the environments where `needed`."""
     if member.normalizer is None:
         return member
-    return member._replace(env_state=trees.where(needed, _begin(bindings, bank, key), member.env_state))
+    return member._replace(env_state=trees.where(needed, _start_episodes(bindings, bank, key), member.env_state))
 
 
 def step(bindings: Bindings, member: Member, bank: Bank, key: Key, generation: Array) -> tuple[Member, Metrics]:

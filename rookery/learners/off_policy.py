@@ -128,12 +128,12 @@ def init(bindings: OffPolicyBindings, key: Key, hyper: HyperT, bank: Bank) -> Me
         state=bindings.agent.start(bindings.agent.init(agent_key)),
         hyper=hyper,
         normalizer=normalize.init(spec.observation_size) if bindings.config.normalize_observations else None,
-        env_state=begin(bindings, bank, begin_key),
+        env_state=start_episodes(bindings, bank, begin_key),
         buffer=bindings.buffer.init(row),
     )
 
 
-def begin(bindings: OffPolicyBindings, bank: Bank, key: Key) -> rollout.EnvBatchState:
+def start_episodes(bindings: OffPolicyBindings, bank: Bank, key: Key) -> rollout.EnvBatchState:
     """Start episodes from the bank; the key is consumed."""
     env_batch = rollout.start_environments(bindings.environment, bank, key, bindings.config.num_envs)
     return rollout.with_sums(env_batch, bindings.environment.spec, bank, bindings.config.trained_objective)
@@ -141,7 +141,7 @@ def begin(bindings: OffPolicyBindings, bank: Bank, key: Key) -> rollout.EnvBatch
 
 def restart(bindings: OffPolicyBindings, member: Member, bank: Bank, key: Key, needed: Array) -> Member:
     """Reset the environments and empty the buffer where `needed`, without rewriting stored rows."""
-    fresh = begin(bindings, bank, key)
+    fresh = start_episodes(bindings, bank, key)
     return member._replace(
         env_state=trees.where(needed, fresh, member.env_state), buffer=buffers.clear(member.buffer, needed)
     )

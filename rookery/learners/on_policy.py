@@ -102,7 +102,7 @@ class Actors(NamedTuple):
     """`[E]`, discounted sum of the rewards of the current episode."""
 
 
-def begin(bindings: OnPolicyBindings, bank: Bank, key: Key) -> Actors:
+def start_episodes(bindings: OnPolicyBindings, bank: Bank, key: Key) -> Actors:
     """Start episodes from the bank; the key is consumed."""
     config, environment = bindings.config, bindings.environment
     env_batch = rollout.start_environments(environment, bank, key, config.num_envs)
@@ -126,7 +126,7 @@ def init(bindings: OnPolicyBindings, key: Key, hyper: HyperT, bank: Bank) -> Mem
         state=bindings.agent.start(bindings.agent.init(agent_key)),
         hyper=hyper,
         normalizer=_statistics(bindings) if _normalizes(bindings) else None,
-        env_state=begin(bindings, bank, begin_key),
+        env_state=start_episodes(bindings, bank, begin_key),
         buffer=(),
     )
 
@@ -148,7 +148,7 @@ def _statistics(bindings: OnPolicyBindings) -> normalize.RunningStatistics:
 
 def restart(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, needed: Array) -> Member:
     """Reset the environments where `needed`."""
-    return member._replace(env_state=trees.where(needed, begin(bindings, bank, key), member.env_state))
+    return member._replace(env_state=trees.where(needed, start_episodes(bindings, bank, key), member.env_state))
 
 
 def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, count: Array) -> tuple[Member, tuple]:

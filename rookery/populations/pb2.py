@@ -393,7 +393,7 @@ def _add_proposals(
     acquisitions = jnp.concatenate([acquire(searched), acquire(uniform)])
     was_searched = jnp.arange(len(candidates)) < len(searched)
 
-    def choose(number: Array, proposed: Proposed) -> Proposed:
+    def propose(number: Array, proposed: Proposed) -> Proposed:
         places, taken, pending = proposed
         member = children[number]
         distance = jnp.max(jnp.abs(candidates[:, None] - places[None, :, 1:]), axis=-1)
@@ -408,7 +408,7 @@ def _add_proposals(
         rows = jax.tree.map(lambda all_rows, row: all_rows.at[slot].set(row), pending, Data(chosen, mean(chosen)))
         return Proposed(places.at[member].set(place), taken.at[member].set(True), rows)
 
-    return jax.lax.fori_loop(index * group, jnp.minimum((index + 1) * group, count), choose, proposed)
+    return jax.lax.fori_loop(index * group, jnp.minimum((index + 1) * group, count), propose, proposed)
 
 
 def _search(acquire: Callable, key: Key, size: int) -> tuple[Array, Array]:

@@ -64,12 +64,17 @@ def repertoire_of(state: ProgramState) -> Repertoire:
       >>> rookery.qd.repertoire_of(result.state).fitnesses.shape
       (64,)
     """
-    return Repertoire(state.cells, *state.shared[1:])
+    return Repertoire(genotypes=state.cells, **{name: getattr(state.shared, name) for name in _REPLICATED})
 
 
 def with_repertoire(state: ProgramState, repertoire: Repertoire) -> ProgramState:
     """Replace the repertoire of a state by another one with the same cells."""
-    return state._replace(cells=repertoire.genotypes, shared=MapElitesShared(state.shared.emitter, *repertoire[1:]))
+    shared = state.shared._replace(**{name: getattr(repertoire, name) for name in _REPLICATED})
+    return state._replace(cells=repertoire.genotypes, shared=shared)
+
+
+_REPLICATED = tuple(name for name in Repertoire._fields if name != "genotypes")
+"""The fields of a repertoire that are replicated on every device."""
 
 
 def create(bindings: MapElitesBindings, keys: Key, bank: Bank) -> ProgramState:
@@ -78,7 +83,8 @@ def create(bindings: MapElitesBindings, keys: Key, bank: Bank) -> ProgramState:
     state = bindings.emitter.init(keys[0], bank)
     repertoire = archives.empty(bindings.archive, genotype, bindings.scoring.qd_offset)
     repertoire = repertoire._replace(extras=_no_extras(bindings, genotype, keys[0], bank))
-    return ProgramState(state.members, MapElitesShared(state.shared, *repertoire[1:]), repertoire.genotypes)
+    shared = MapElitesShared(state.shared, **{name: getattr(repertoire, name) for name in _REPLICATED})
+    return ProgramState(state.members, shared, repertoire.genotypes)
 
 
 def _no_extras(bindings: MapElitesBindings, genotype: PyTree, key: Key, bank: Bank) -> dict[str, Array]:

@@ -37,7 +37,7 @@ class Journal:
     """Appends the events of a run to `journal.jsonl`, each at once; a resumed run never removes lines.
 
     As a context manager it records warnings about checkpoints and memory, and at exit the reason for the end. Nothing
-    is written before `begin`; a killed run has no `ended` event.
+    is written before `started`; a killed run has no `ended` event.
 
     Args:
       folder: the run directory, whose lock the caller holds; None writes nothing.
@@ -59,7 +59,7 @@ class Journal:
         """The path of the run directory; None if nothing is written."""
         return self._folder.path if self._folder else None
 
-    def begin(
+    def started(
         self,
         first: int,
         over: Mesh,

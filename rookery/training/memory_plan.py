@@ -186,7 +186,7 @@ class Meter:
         self._planned = plan(program, over, template)
         self._gauge = Gauge(over)
 
-    def begin(self, stages: Stages, state: ProgramState) -> None:
+    def watch(self, stages: Stages, state: ProgramState) -> None:
         """Start measuring once the first state is ready, so that memory used by compilation is not counted.
 
         Args:
@@ -195,7 +195,7 @@ class Meter:
         """
         self._planned = self._planned._replace(working=working_memory(stages, self._planned.held))
         jax.block_until_ready(state)
-        self._gauge.begin(
+        self._gauge.watch(
             sum(shard.data.nbytes for leaf in jax.tree.leaves(state) for shard in leaf.addressable_shards)
         )
 

@@ -66,7 +66,7 @@ def test_members_replaced_after_the_evaluation_are_excluded(sac_run: Path) -> No
     origin = warm_start.restore_run(sac_run)
     replaced = origin.state.shared._replace(parents=jnp.asarray([0, 0]))
     spec = evaluator_of(origin).environment.spec
-    selection = episode_selection.choose(origin._replace(state=origin.state._replace(shared=replaced)), spec, None)
+    selection = episode_selection.select(origin._replace(state=origin.state._replace(shared=replaced)), spec, None)
     assert [each["member"] for each in selection.descriptions] == [0]
 
 
@@ -193,7 +193,7 @@ def test_one_episode_of_the_best_team(tmp_path: Path) -> None:
 def test_the_best_agents_of_all_roles_form_a_team(tmp_path: Path) -> None:
     # Members are predator and prey of the first slot, then of the second.
     origin = warm_start.restore_run(save_run(ROLES_RUN, tmp_path / "roles", (1.0, 4.0, 2.0, 3.0), unchanged))
-    selection = episode_selection.choose(origin, evaluator_of(origin).environment.spec, 12)
+    selection = episode_selection.select(origin, evaluator_of(origin).environment.spec, 12)
     assert selection.descriptions == [
         {"member": None, "label": "the best of each role", "fitness": None, "descriptor": None}
     ]
@@ -346,4 +346,4 @@ def test_an_empty_repertoire_is_rejected(map_elites_run: Path) -> None:
     state = origin.state
     empty = jax.tree.map(lambda leaf: jnp.full_like(leaf, -jnp.inf) if leaf.dtype == jnp.float32 else leaf, state)
     with pytest.raises(ValueError, match=r"^the repertoire of .* is empty; continue that run until it has an elite\.$"):
-        episode_selection.choose(origin._replace(state=empty), spec, 12)
+        episode_selection.select(origin._replace(state=empty), spec, 12)

@@ -52,14 +52,14 @@ def origin(map_elites_run: Path) -> warm_start.RestoredRun:
     [(None, 2), ("best", 2), ("3", 3), (0, 0), ("0.2,0.1", 3), ((0.3, -0.9), 2), ("-1,-1", 0)],
 )
 def test_a_cell_is_chosen_by_best_index_or_descriptor(origin: warm_start.RestoredRun, cell: Any, expected: int) -> None:
-    policy = policies.choose(origin, cell)
+    policy = policies.select(origin, cell)
     assert (policy.cell, policy.member) == (expected, None)
     assert policy.fitness == [1.0, None, 3.0, 2.0][expected]
     assert policy.descriptor == pytest.approx([(-0.9, -0.9), (0.0, 0.0), (0.25, -0.5), (0.1, 0.2)][expected])
 
 
 def test_an_elite_is_rendered(map_elites_run: Path, origin: warm_start.RestoredRun) -> None:
-    policy = policies.choose(origin, 3)
+    policy = policies.select(origin, 3)
     states, rewards = render.play(
         policy.evaluator.act, policy.evaluator.environment, policy.genotype, jax.random.key(1)
     )
@@ -92,15 +92,15 @@ def test_more_episodes_than_an_array_can_have_are_refused(map_elites_run):
 )
 def test_invalid_choices_are_rejected(origin: warm_start.RestoredRun, chosen: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        policies.choose(origin, **chosen)
+        policies.select(origin, **chosen)
 
 
 def test_a_population_has_no_cells(tmp_path: Path) -> None:
     origin = warm_start.restore_run(save_run(SAC_RUN, tmp_path / "sac_run", (1.0, 2.0), unchanged))
     with pytest.raises(ValueError, match=r"sac_run has no repertoire, and so no cells; leave cell out"):
-        policies.choose(origin, cell="best")
+        policies.select(origin, cell="best")
     with pytest.raises(ValueError, match=r"^member must be in 0\.\.1, got 2\.$"):
-        policies.choose(origin, member=2)
+        policies.select(origin, member=2)
 
 
 def test_an_exported_elite_acts_as_in_the_repertoire(map_elites_run: Path, tmp_path: Path) -> None:
@@ -171,9 +171,9 @@ def test_an_exported_recurrent_team_acts_as_in_the_run(tmp_path: Path) -> None:
 
 def test_the_best_agents_of_all_roles_are_a_team_in_which_each_acts_as_alone(tmp_path: Path) -> None:
     origin = warm_start.restore_run(save_run(ROLES_RUN, tmp_path / "roles", (1.0, 4.0, 3.0, np.nan), unchanged))
-    policy = policies.choose(origin)
+    policy = policies.select(origin)
     assert (policy.member, policy.fitness) == (None, (3.0, 4.0))
-    assert policies.choose(origin, member=1).fitness == (3.0, None)
+    assert policies.select(origin, member=1).fitness == (3.0, None)
     assert policy.spec.team is not None
     names, inputs = policy.spec.team.names, policy.inputs
     rows = {name: jax.random.normal(jax.random.key(0), shape) for name, shape in inputs.items()}
@@ -189,4 +189,4 @@ def test_the_best_agents_of_all_roles_are_a_team_in_which_each_acts_as_alone(tmp
 
 def test_a_single_agent_is_no_team(origin: warm_start.RestoredRun) -> None:
     with pytest.raises(ValueError, match="has one agent in an environment; leave agent out"):
-        policies.acting(policies.choose(origin), 0)
+        policies.acting(policies.select(origin), 0)

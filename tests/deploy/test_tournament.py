@@ -160,7 +160,7 @@ def test_the_best_member_is_the_one_with_the_highest_rating(run: Path) -> None:
         jax.tree.leaves(best.params), jax.tree.leaves(genotype(read.state.members).params), strict=True
     ):
         np.testing.assert_array_equal(chosen, np.stack([every[1, 0], every[0, 1]]))
-    assert policy.choose(read).fitness == (2.0, 1.0)  # of these members, not the highest
+    assert policy.select(read).fitness == (2.0, 1.0)  # of these members, not the highest
     found = lineage(run, separate_roles=True)
     assert found.best_member == 1
     np.testing.assert_array_equal(found.rating, [RATING])

@@ -199,7 +199,7 @@ def starts(environment: Environment, seeds: Sequence[int]) -> tuple[HostState, S
     """The starts of episodes with these seeds, `[n, ...]`."""
     assert environment.host is not None
     sizes, rows = environment.host.sizes, np.asarray(seeds, np.int32)
-    features, descriptors = environment.host.begin((len(rows),), rows)
+    features, descriptors = environment.host.reset((len(rows),), rows)
     action = jnp.zeros((len(rows), *sizes.action), jnp.int32 if sizes.discrete else jnp.float32)
     state = HostState(jnp.full(len(rows), FRESH, jnp.int32), jnp.asarray(rows), action)
     step = first_step(jnp.asarray(features), jnp.asarray(descriptors))

@@ -58,7 +58,7 @@ class Player:
         self.pool, self.seeds = env.host, np.asarray(seeds)
         self.slots, self.steps = np.full(len(seeds), FRESH), np.zeros(len(seeds), int)
         self.actions = np.stack([actions_of(env, 400, seed) for seed in seeds])
-        self.found: list[list[tuple]] = [[(features,)] for features in self.pool.begin((len(seeds),), self.seeds)[0]]
+        self.found: list[list[tuple]] = [[(features,)] for features in self.pool.reset((len(seeds),), self.seeds)[0]]
 
     def step(self, rows: list[int]) -> None:
         actions = self.actions[rows, self.steps[rows]]
@@ -236,7 +236,7 @@ def test_a_missing_package_is_an_error(monkeypatch: pytest.MonkeyPatch):
 def test_a_task_that_cannot_be_created_sets_the_failure():
     env = registry.make("envpool:Hopper-v4", xml_file="none.xml")
     assert env.host is not None
-    env.host.begin((1,), np.asarray([0]))
+    env.host.reset((1,), np.asarray([0]))
     env.host.close()
     assert env.host.failure is not None
     assert "none.xml" in env.host.failure.text

@@ -16,7 +16,7 @@ import pytest
 from rookery.cli import app
 from rookery.distributed.signals import Requests
 from rookery.islands import plan, ray_engine, run_islands
-from rookery.islands.ray_engine import Resources, Task, _check_node, _share
+from rookery.islands.ray_engine import IslandTask, Resources, _check_node, _share
 from rookery.storage.csv_log import read_csv
 from rookery.storage.island_files import islands_of, read_exchanges
 from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing
@@ -157,7 +157,7 @@ def test_a_ray_that_cannot_be_reached_is_one_sentence(address, error, remedy, tm
 def test_a_node_with_other_versions_or_another_folder(tmp_path):
     found = versions((*ray_engine.PACKAGES, "ray"))
     (tmp_path / ".owner.json").write_text("this run")
-    task = Task(2, "", "this run", found, None, tuple)
+    task = IslandTask(2, "", "this run", found, None, tuple)
     _check_node(task, str(tmp_path))
     for name in ("python", "ray", "rookery", "jax"):
         message = f"island 2 is on a node with {name} .*, but the run was started with 0.1;"

@@ -155,7 +155,7 @@ def test_an_incomplete_line_is_ignored(folder):
     folder.journal_file.write_text('{"event": "compiled", "seconds": 1.5}\n{"event": "ended", "why": "fini')
     assert read_journal(folder) == [{"event": "compiled", "seconds": 1.5}]
     with Journal(folder) as journal:
-        journal.begin(4, mesh.make_mesh(1), USAGE)
+        journal.started(4, mesh.make_mesh(1), USAGE)
         journal.reached = 6
     assert journal_of(folder) == [("compiled", "compiled"), ("began", 4), ("ended", "finished")]
     assert read_journal(folder)[-1]["generation"] == 6
@@ -168,7 +168,7 @@ def test_the_error_of_the_run_takes_precedence_over_one_of_the_journal(folder):
 
     def record(error: Exception | None) -> None:
         with Journal(folder) as journal:
-            journal.begin(0, mesh.make_mesh(1), unreadable)
+            journal.started(0, mesh.make_mesh(1), unreadable)
             if error is not None:
                 raise error
 

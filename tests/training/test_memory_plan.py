@@ -265,7 +265,7 @@ class TestMemory:
         over = accelerators(*counters)
         assert (device_memory.device_limit(over), device_memory.available(over)) == (800, 800)
         gauge = device_memory.Gauge(over)
-        gauge.begin(held=50)
+        gauge.watch(held=50)
         assert gauge.read() == device_memory.Used(300, "on one device")
         assert device_memory.available(accelerators(counters[0], None)) is None
         assert device_memory.available(accelerators({})) is None
@@ -288,7 +288,7 @@ class TestMemory:
     def test_growth_is_measured_from_the_memory_that_includes_the_state(self):
         gauge = device_memory.Gauge(mesh.make_mesh(2))
         use_memory(320_000_000).close()  # as if used by compilation
-        gauge.begin(held=7_000_000)
+        gauge.watch(held=7_000_000)
         with use_memory(80_000_000):
             used = gauge.read()
         assert used is not None
@@ -301,12 +301,12 @@ class TestMemory:
         gauge = device_memory.Gauge(mesh.make_mesh(1))
         with monkeypatch.context() as patched:
             patched.setattr(device_memory, "resident", {"VmRSS": 50_000_000, "VmHWM": 42_000_000}.get)
-            gauge.begin(held=7_000_000)
+            gauge.watch(held=7_000_000)
             assert getattr(gauge.read(), "size", None) == 7_000_000
         monkeypatch.setattr(device_memory, "_RESET", tmp_path / "absent" / "clear_refs")
         gauge = device_memory.Gauge(mesh.make_mesh(1))
         use_memory(320_000_000).close()
-        gauge.begin(held=7_000_000)
+        gauge.watch(held=7_000_000)
         assert getattr(gauge.read(), "meaning", None) == "by this process, compilation included"
         monkeypatch.setattr(device_memory, "_STATUS", tmp_path / "absent")
         assert device_memory.Gauge(mesh.make_mesh(1)).read() is None

@@ -104,7 +104,7 @@ def replace_nonfinite(rows: StepRows) -> dict[int, str]:
 class Runner(Protocol):
     """The environment objects of one worker; all methods are called by the same thread."""
 
-    def begin(self, seeds: Sequence[int]) -> StepRows:
+    def reset(self, seeds: Sequence[int]) -> StepRows:
         """The first features and descriptors of episodes with these seeds, which are not kept."""
         ...
 
@@ -155,7 +155,7 @@ class Host(Protocol):
     failure: Event | None  # the first failure, after which the run stops
     warnings: list[Event]  # other events that were not shown to the user yet, each text once
 
-    def begin(self, shape: tuple[int, ...], seeds: ArrayLike) -> Rows:
+    def reset(self, shape: tuple[int, ...], seeds: ArrayLike) -> Rows:
         """Seeds `[n]` -> features `[n, O]`, descriptors `[n, D]`."""
         ...
 

@@ -32,7 +32,7 @@ def reset(host: Host, key: Key) -> tuple[HostState, Step]:
     seed = jax.random.randint(key, (), 0, np.iinfo(np.int32).max)
     sizes = host.sizes
     results = [_row(sizes.dtype, sizes.features), _row(jnp.float32, sizes.descriptor)]
-    features, descriptor = _mapped(_Target(host.begin, results, send_copy), seed)
+    features, descriptor = _mapped(_Target(host.reset, results, send_copy), seed)
     action = jnp.zeros(sizes.action, jnp.int32 if sizes.discrete else jnp.float32)
     zeros = dict.fromkeys(sizes.measures, jnp.zeros(())) or None
     return HostState(jnp.asarray(FRESH, jnp.int32), seed, action), base.first_step(features, descriptor, measures=zeros)

@@ -96,7 +96,7 @@ class HostPool:
         if any(self._workers):
             return ""
         seeds, kind = np.zeros(1, np.int32), np.int32 if self.sizes.discrete else np.float32
-        self.begin((1,), seeds)
+        self.reset((1,), seeds)
         if self.failure is None:
             slots, *_ = self.step((1,), seeds + FRESH, seeds, np.zeros((1, *self.sizes.action), kind))
             self.keep(self._of_slot.keys() - {int(slots[0])})
@@ -105,7 +105,7 @@ class HostPool:
         self._warned.clear()
         return f"it {failure.text}." if failure else ""
 
-    def begin(self, shape: tuple[int, ...], seeds: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    def reset(self, shape: tuple[int, ...], seeds: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """The first features and descriptors of episodes; see `Host`."""
         seeds = np.asarray(seeds)
         features = np.zeros((len(seeds), self.sizes.features), self.sizes.dtype)
@@ -115,7 +115,7 @@ class HostPool:
             for number, rows in enumerate(np.array_split(np.arange(len(seeds)), len(self._workers))):
                 if len(rows):
                     worker = self._worker(number)
-                    tasks.append((rows, number, worker, worker.submit("begin", seeds[rows].tolist())))
+                    tasks.append((rows, number, worker, worker.submit("reset", seeds[rows].tolist())))
         for rows, number, worker, future in tasks:
             found = self._first_rows(number, worker, future, seeds[rows].tolist())
             features[rows], descriptors[rows] = found.features, found.descriptors
@@ -243,8 +243,8 @@ class HostPool:
         # Without the lock, since other devices step their environments meanwhile.
         for number, worker in workers.items():
             own, (rows, resets) = list(parts[number]), zip(*parts[number].values(), strict=True)
-            begin = worker.call if self.steps_here(len(slots)) else worker.submit
-            task = _Task(number, worker, own, begin("step", own, resets, actions[list(rows)]))
+            send = worker.call if self.steps_here(len(slots)) else worker.submit
+            task = _Task(number, worker, own, send("step", own, resets, actions[list(rows)]))
             with self._lock:
                 self._pending.update({slot: (task, place) for place, slot in enumerate(own)})
         return slots
@@ -289,7 +289,7 @@ class HostPool:
                 reached = worker.progress()
 
     def _first_rows(self, number: int, worker: Worker, future: Future, seeds: list[int]) -> StepRows:
-        """The results of `begin`; a worker that was lost is started again and repeats it."""
+        """The results of `reset`; a worker that was lost is started again and repeats it."""
         while True:
             try:
                 return self._wait(worker, future, len(seeds))
@@ -299,7 +299,7 @@ class HostPool:
                     return empty_rows(self.sizes, len(seeds))._replace(events={0: cause})
             with self._lock:
                 worker = self._worker(number)
-            future = worker.submit("begin", seeds)
+            future = worker.submit("reset", seeds)
 
     def _results(self, task: _Task) -> StepRows:
         """The results of a task; if it failed as a whole, all its episodes end as broken."""

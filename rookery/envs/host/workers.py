@@ -125,9 +125,9 @@ class ProcessRunner:
         self._connection.send(start)
         self._receive(_START_SECONDS)
 
-    def begin(self, seeds: Sequence[int]) -> StepRows:
-        """See `Runner.begin`."""
-        return self._call("begin", seeds)
+    def reset(self, seeds: Sequence[int]) -> StepRows:
+        """See `Runner.reset`."""
+        return self._call("reset", seeds)
 
     def step(self, slots: Sequence[int], seeds: Sequence[int], actions: np.ndarray) -> StepRows:
         """See `Runner.step`."""

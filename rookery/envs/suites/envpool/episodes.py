@@ -73,8 +73,8 @@ class Episodes:
         self._starts: dict[int, _Fresh] = {}
         """Seed -> its environment, for the latest start states; the first episode of each takes it."""
 
-    def begin(self, seeds: Sequence[int]) -> StepRows:
-        """See `Runner.begin`."""
+    def reset(self, seeds: Sequence[int]) -> StepRows:
+        """See `Runner.reset`."""
         wanted = dict.fromkeys(seeds)
         self._starts = {seed: fresh for seed, fresh in self._starts.items() if seed in wanted}
         missing = [seed for seed in wanted if seed not in self._starts]

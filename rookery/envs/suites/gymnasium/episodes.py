@@ -58,8 +58,8 @@ class Episodes:
         self._idle: list[Env] = []
         self.progress = (0, -1)
 
-    def begin(self, seeds: Sequence[int]) -> StepRows:
-        """See `Runner.begin`."""
+    def reset(self, seeds: Sequence[int]) -> StepRows:
+        """See `Runner.reset`."""
         rows, events, starts = empty_rows(self._task.sizes, len(seeds)), {}, {}
         for row, seed in enumerate(seeds):
             self._count(-1)
