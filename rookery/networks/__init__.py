@@ -1,0 +1,41 @@
+"""Neural networks as pairs of pure functions. Only modules of this package import flax."""
+
+from rookery.networks.base import ApplyFn, Core, InitFn, Network, RecurrentApplyFn, input_vector
+from rookery.networks.dense import ACTIVATIONS, Mlp, activated, mlp
+from rookery.networks.encoders import Encoded, EncodeFn, Encoder, NetworkT, with_encoder
+from rookery.networks.parameters import freeze_inputs
+from rookery.networks.precision import Precision, call_in, computing_in, hidden_product
+from rookery.networks.recurrent import RecurrentMlp, core, orthogonal
+from rookery.networks.twins import Stacked, first_twin, separate_twins, smaller_twin, stack_twins, twin
+
+__all__ = [
+    "ACTIVATIONS",
+    "ApplyFn",
+    "Core",
+    "EncodeFn",
+    "Encoded",
+    "Encoder",
+    "InitFn",
+    "Mlp",
+    "Network",
+    "NetworkT",
+    "Precision",
+    "RecurrentApplyFn",
+    "RecurrentMlp",
+    "Stacked",
+    "activated",
+    "call_in",
+    "computing_in",
+    "core",
+    "first_twin",
+    "freeze_inputs",
+    "hidden_product",
+    "input_vector",
+    "mlp",
+    "orthogonal",
+    "separate_twins",
+    "smaller_twin",
+    "stack_twins",
+    "twin",
+    "with_encoder",
+]
