@@ -13,6 +13,7 @@ OFF_POLICY = f"--population 2 {TINY} --steps-per-generation 8 --batch-size 8 --b
 ON_POLICY = f"--population 2 {TINY} --rollout-length 4 --minibatches 2 --evaluate-every 1"
 GENERATIONS = {
     "pbt-sac": f"--env point_maze {OFF_POLICY}",
+    "sac": f"--env point_maze --network simba --critic-hidden-sizes 8 8 {OFF_POLICY}",
     "pbt-td3": f"--env point_maze {OFF_POLICY}",
     "me-pbt-td3": f"--env point_trap --ga-population 2 --grid 4 4 {OFF_POLICY}",
     "diayn": f"--env point_room --updates-per-step 0.5 {OFF_POLICY}",

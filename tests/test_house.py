@@ -34,7 +34,7 @@ GROUPS += [
 ]
 RANK = {name: rank for rank, group in enumerate(GROUPS) for name in group}
 ONLY_IN = {
-    "flax": {f"networks/{name}.py" for name in ("dense", "recurrent")},
+    "flax": {f"networks/{name}.py" for name in ("dense", "recurrent", "residual", "weights")},
     "orbax": {"storage/checkpoint.py", "distributed/sync.py"},
     "cyclopts": {"cli/app.py", "cli/commands.py", "cli/options.py", "cli/parser.py"},
     "filelock": {"storage/run_dir.py"},

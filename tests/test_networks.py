@@ -1,6 +1,8 @@
-"""Networks: a multi-layer perceptron by hand, its first weights, and twins that differ."""
+"""Networks: a multi-layer perceptron by hand, its first weights, twins that differ, and SimBa by its equations."""
 
+import re
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -100,6 +102,88 @@ def test_freezing_changes_only_networks() -> None:
     assert frozen["params"] is tree["params"]
     assert [dense(single)[0][0].shape for single in frozen["pair"]] == [(2, 2), (2, 2)]
     assert dense(pair[0])[0][0].shape == (3, 2)  # the caller's tree is unchanged
+
+
+def normalised(params: dict, values: np.ndarray) -> np.ndarray:
+    """Layer normalisation (Ba 2016, Eq. 4)."""
+    centred = values - values.mean(axis=-1, keepdims=True)
+    deviation = np.sqrt(np.mean(centred**2, axis=-1, keepdims=True) + 1e-6)
+    return centred / deviation * params["scale"] + params["bias"]
+
+
+def linear(params: dict, values: np.ndarray) -> np.ndarray:
+    return values @ params["kernel"] + params["bias"]
+
+
+def test_simba_equals_the_equations_of_its_paper() -> None:
+    network = networks.simba([3, 2], [4, 4], 2)
+    shapes = jax.eval_shape(network.init, jax.random.key(0))
+    leaves, structure = jax.tree.flatten(shapes)
+    random = np.random.default_rng(0)
+    params = jax.tree.unflatten(structure, [random.normal(size=leaf.shape).astype(np.float32) for leaf in leaves])
+    one, two = random.normal(size=(5, 3)).astype(np.float32), random.normal(size=(5, 2)).astype(np.float32)
+
+    layers = jax.tree.map(partial(np.asarray, dtype=np.float64), params["params"])
+    hidden = linear(layers["Dense_0"], np.concatenate([one, two], axis=1))
+    for block in (layers["ResidualBlock_0"], layers["ResidualBlock_1"]):
+        wide = np.maximum(linear(block["Dense_0"], normalised(block["LayerNorm_0"], hidden)), 0.0)
+        assert wide.shape == (5, 16)
+        hidden = hidden + linear(block["Dense_1"], wide)
+    expected = linear(layers["Dense_1"], normalised(layers["LayerNorm_0"], hidden))
+    np.testing.assert_allclose(jax.jit(network.apply)(params, one, two), expected, rtol=2e-4, atol=2e-4)
+
+
+def test_simba_has_the_parameters_of_its_paper() -> None:
+    # Embedding, blocks of a normalisation and two layers, a normalisation and the last layer.
+    def parameters(inputs: int, width: int, blocks: int, outputs: int) -> int:
+        block = 2 * width + (width * 4 * width + 4 * width) + (4 * width * width + width)
+        return (inputs + 1) * width + blocks * block + 2 * width + (width + 1) * outputs
+
+    for network, expected in (
+        (networks.simba([17], [128], 12), parameters(17, 128, 1, 12)),
+        (networks.simba([17, 6], [512, 512], 1), parameters(23, 512, 2, 1)),
+    ):
+        params = jax.eval_shape(network.init, jax.random.key(0))
+        assert sum(leaf.size for leaf in jax.tree.leaves(params)) == expected
+
+
+def test_the_first_weights_of_simba_are_orthogonal_and_those_of_its_blocks_hes() -> None:
+    network = networks.simba([3], [64, 64], 2, output_scale=0.25)
+    layers = jax.tree.map(np.asarray, jax.jit(network.init)(jax.random.key(0))["params"])
+    first, last = layers["Dense_0"]["kernel"], layers["Dense_1"]["kernel"]
+    np.testing.assert_allclose(first @ first.T, np.eye(3), atol=1e-5)
+    np.testing.assert_allclose(last.T @ last, 0.25 * np.eye(2), atol=1e-5)
+    blocks = [layers["ResidualBlock_0"], layers["ResidualBlock_1"]]
+    for block in blocks:
+        for name, inputs in (("Dense_0", 64), ("Dense_1", 256)):
+            assert block[name]["kernel"].std() == pytest.approx(np.sqrt(2.0 / inputs), rel=0.03)
+    assert (blocks[0]["Dense_0"]["kernel"] != blocks[1]["Dense_0"]["kernel"]).all()
+    for path, leaf in jax.tree.leaves_with_path(layers):
+        if path[-1].key != "kernel":
+            assert (leaf == (path[-1].key == "scale")).all()
+
+
+def test_simbas_deviations_are_squashed_and_its_means_are_not() -> None:
+    outputs = jnp.asarray([[-5.0, 7.0, -100.0, 100.0], [0.5, 0.0, 0.0, 0.5]])
+    plain = networks.Network(lambda _: (), lambda _, inputs: inputs)
+    found = networks.NETWORKS["simba"].gaussian(plain).apply((), outputs)
+    expected = [[-5.0, 7.0, -10.0, 2.0], [0.5, 0.0, -4.0, -4.0 + 6.0 * np.tanh(0.5)]]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_frozen_inputs_of_simba_join_the_bias_of_its_first_layer() -> None:
+    network, smaller = networks.simba([4], [4], 2), networks.simba([2], [4], 2)
+    params, values = jax.jit(network.init)(jax.random.key(0)), jnp.asarray([0.5, -2.0])
+    seen = jax.random.normal(jax.random.key(1), (3, 2))
+    whole = jnp.concatenate([seen[:, :1], jnp.broadcast_to(values, (3, 2)), seen[:, 1:]], axis=1)
+    frozen = networks.freeze_inputs(params, 1, values)
+    np.testing.assert_allclose(smaller.apply(frozen, seen), network.apply(params, whole), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("widths", [(), (4, 8), (0,)])
+def test_simba_needs_equal_widths(widths: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=rf"equal, got \(2,\), {re.escape(str(widths))}, 1\.$"):
+        networks.simba([2], widths, 1)
 
 
 @pytest.mark.parametrize(

@@ -237,6 +237,8 @@ class OffPolicyAgent(NamedTuple, Generic[ParamsT, StateT, HyperT, NoiseT]):
     """Size of the encoder's output; None if the networks read the features as they are."""
     layout: UpdateLayout[StateT] | None = None
     """None: the updates of a block follow one another, with the state as it is."""
+    normalize: bool = False
+    """Whether the agent normalises observations by default."""
     settings: Settings = NO_SETTINGS
     """Its name and config, recorded in the run directory."""
     sizes: tuple[int, int, bool, tuple[int, ...]] | None = None

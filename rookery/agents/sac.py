@@ -29,16 +29,18 @@ class SacConfig:
       ValueError: a temperature or a scale that is not positive, or a layer size below 1.
     """
 
-    hidden_sizes: Annotated[tuple[int, ...], Within(1)] = (256, 256)
-    """Widths of the hidden layers of the policy and of each critic."""
+    hidden_sizes: Annotated[tuple[int, ...] | None, Within(1)] = None
+    """Widths of the hidden layers of the policy and of each critic, by default 256 256; of simba the width of each
+    block, by default 128."""
     critic_hidden_sizes: Annotated[tuple[int, ...] | None, Within(1)] = None
-    """Widths of the hidden layers of each critic; by default those of the policy."""
-    alpha_init: Annotated[float, POSITIVE] = 1.0
-    """Initial temperature of the entropy bonus (in units of reward per nat)."""
+    """Widths of the hidden layers of each critic; by default those of the policy, and of simba 512 512."""
+    alpha_init: Annotated[float | None, POSITIVE] = None
+    """Initial temperature of the entropy bonus (in units of reward per nat); by default 1, with simba 0.01."""
     fix_alpha: bool = False
     """Keep the temperature at its initial value instead of learning it."""
-    target_entropy_scale: float = 1.0
-    """Scale of the learned temperature's target entropy, which is -scale x action size (nats)."""
+    target_entropy_scale: float | None = None
+    """Scale of the learned temperature's target entropy, which is -scale x action size (nats); by default 1, with simba
+    0.5."""
     output_scale: Annotated[float, POSITIVE] = 1.0
     """Initial variance scale of the policy's last layer: a small value, such as 0.01, starts the policy near the middle
     of the action range."""
@@ -48,6 +50,10 @@ class SacConfig:
     layer_norm: bool = False
     """Normalise each hidden layer of the critics before its ReLU (Ba 2016, arXiv:1607.06450), as RLPD does (Ball 2023,
     arXiv:2302.02948)."""
+    network: networks.NetworkName = "mlp"
+    """Kind of all networks: mlp, dense layers; simba, residual blocks with layer normalisation (Lee 2024,
+    arXiv:2410.09754), which has other defaults: observations are normalised, learning rates are 1e-4, and weight_decay
+    is 0.01."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -182,7 +188,7 @@ def alpha_loss(log_alpha: Array, mean_log_prob: Array, target_entropy: float) ->
 
 
 def init(nets: SacNetworks, config: SacConfig, key: Key) -> SacParams:
-    """Initialise the networks; the temperature starts at `config.alpha_init`."""
+    """Initialise the networks; the temperature starts at `config.alpha_init`, which `sac` fills in."""
     policy_key, critic_key = jax.random.split(key)
     log_alpha = jnp.log(jnp.asarray(config.alpha_init, jnp.float32))
     return SacParams(nets.policy.init(policy_key), nets.critic.init(critic_key), log_alpha)
@@ -257,6 +263,7 @@ def update(
 
     loss = partial(policy_loss, nets=nets, state=state, observation=batch.observation, noise=noise.action)
     (actor_loss, log_prob), policy_gradient = jax.value_and_grad(loss, has_aux=True)(state.policy.params)
+    assert config.target_entropy_scale is not None  # `sac` fills it in
     target_entropy = -config.target_entropy_scale * batch.action.shape[-1]
     temperature_loss, alpha_gradient = jax.value_and_grad(alpha_loss)(state.log_alpha.params, log_prob, target_entropy)
 
@@ -306,17 +313,12 @@ def sac(
       0.99
     """
     encoder, options = apart(encoder, options)
-    config = config_from(SacConfig, config, options)
+    config = networks.filled(config_from(SacConfig, config, options))
     check_continuous(spec, "SAC")
-    read = reader(spec, config.encoder, encoder)
-    sizes = read.size, spec.action_size
-    critic_sizes = config.hidden_sizes if config.critic_hidden_sizes is None else config.critic_hidden_sizes
-    nets = SacNetworks(
-        policy=read.network(
-            networks.mlp(sizes[:1], config.hidden_sizes, 2 * spec.action_size, output_scale=config.output_scale)
-        ),
-        critic=networks.twin(read.network(networks.mlp(sizes, critic_sizes, 1, layer_norm=config.layer_norm))),
-    )
+    read, kind = reader(spec, config.encoder, encoder), networks.NETWORKS[config.network]
+    policy, value = networks.policy_and_value(config, (read.size, spec.action_size), 2 * spec.action_size)
+    nets = SacNetworks(read.network(kind.gaussian(policy)), networks.twin(read.network(value)))
+    space = networks.space_of(SPACE, config)
     return OffPolicyAgent(
         init=partial(init, nets, config),
         start=start,
@@ -324,9 +326,10 @@ def sac(
         act=partial(act, nets),
         noise=partial(draw_noise, spec.action_size),
         update=partial(update, nets, config),
-        space=hyperparams.without(SPACE, "alpha_lr") if config.fix_alpha else SPACE,
+        space=hyperparams.without(space, "alpha_lr") if config.fix_alpha else space,
         encoded_size=read.encoded_size,
         layout=LAYOUT,
         sizes=spec.sizes,
+        normalize=kind.normalize,
         settings={"agent": read.described(named("sac", config))},
     )

@@ -30,10 +30,11 @@ class Td3Config:
       ValueError: a delay or a layer size below 1, or a scale that is not positive.
     """
 
-    hidden_sizes: Annotated[tuple[int, ...], Within(1)] = (256, 256)
-    """Widths of the hidden layers of the policy and of each critic."""
+    hidden_sizes: Annotated[tuple[int, ...] | None, Within(1)] = None
+    """Widths of the hidden layers of the policy and of each critic, by default 256 256; of simba the width of each
+    block, by default 128."""
     critic_hidden_sizes: Annotated[tuple[int, ...] | None, Within(1)] = None
-    """Widths of the hidden layers of each critic; by default those of the policy."""
+    """Widths of the hidden layers of each critic; by default those of the policy, and of simba 512 512."""
     policy_delay: Annotated[int, Within(1)] = 2
     """Updates of the critics per update of the policy and of all targets."""
     output_scale: Annotated[float, POSITIVE] = 1.0
@@ -47,6 +48,10 @@ class Td3Config:
     layer_norm: bool = False
     """Normalise each hidden layer of the critics before its ReLU (Ba 2016, arXiv:1607.06450), as RLPD does (Ball 2023,
     arXiv:2302.02948)."""
+    network: networks.NetworkName = "mlp"
+    """Kind of all networks: mlp, dense layers; simba, residual blocks with layer normalisation (Lee 2024,
+    arXiv:2410.09754), which has other defaults: observations are normalised, learning rates are 1e-4, and weight_decay
+    is 0.01."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -300,13 +305,11 @@ _LONGEST_GROUP = 4
 def networks_of(
     spec: EnvSpec, config: Td3Config, encoder: networks.Encoder | None = None
 ) -> tuple[Td3Networks, Reader]:
-    """The networks of TD3, and how they read observations; see `td3`."""
+    """The networks of TD3, whose config is filled in, and how they read observations; see `td3`."""
     check_continuous(spec, "TD3")
     read = reader(spec, config.encoder, encoder)
-    sizes = read.size, spec.action_size
-    critic_sizes = config.hidden_sizes if config.critic_hidden_sizes is None else config.critic_hidden_sizes
-    value = read.network(networks.mlp(sizes, critic_sizes, 1, layer_norm=config.layer_norm))
-    policy = networks.mlp(sizes[:1], config.hidden_sizes, spec.action_size, output_scale=config.output_scale)
+    policy, value = networks.policy_and_value(config, (read.size, spec.action_size), spec.action_size)
+    value = read.network(value)
     maximised = {"first": networks.first_twin, "smaller": networks.smaller_twin}[config.policy_critic]
     return Td3Networks(read.network(policy), networks.twin(value), maximised(value)), read
 
@@ -334,7 +337,7 @@ def td3(
       >>> agent = rookery.td3(env.spec, hidden_sizes=(64, 64))
     """
     encoder, options = apart(encoder, options)
-    config = config_from(Td3Config, config, options)
+    config = networks.filled(config_from(Td3Config, config, options))
     nets, read = networks_of(spec, config, encoder)
     return OffPolicyAgent(
         init=partial(init, nets),
@@ -343,7 +346,7 @@ def td3(
         act=partial(act, nets),
         noise=partial(draw_noise, spec.action_size),
         update=partial(update, nets, config),
-        space=SPACE,
+        space=networks.space_of(SPACE, config),
         encoded_size=read.encoded_size,
         layout=UpdateLayout(
             pack=partial(_change_critics, networks.stack_twins),
@@ -352,5 +355,6 @@ def td3(
             group=_group(config.policy_delay),
         ),
         sizes=spec.sizes,
+        normalize=networks.NETWORKS[config.network].normalize,
         settings={"agent": read.described(named("td3", config))},
     )

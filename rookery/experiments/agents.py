@@ -229,7 +229,7 @@ AGENTS: dict[str, AgentRow] = {
             config=DqnConfig,
             make=dqn,
             space=DQN_SPACE,
-            learner=OffPolicyConfig(),
+            learner=OffPolicyConfig(normalize_observations=False),
             explore_over=_explore_over,
             discrete=True,
             defaults={"run": LONG_RUN, "pbt": SELECT_BY_STEPS, "environment": EnvironmentConfig(env="CartPole-v1")},

@@ -48,11 +48,13 @@ def run_record(spec: RunSpec, space: Space | None = None, program: Program | Non
     The search space is recorded in full, so that later versions may change the defaults; of a program that a user's
     function builds, the program's own settings.
     """
+    spec = spec.with_network()
     record = to_record(with_space(spec, space))
     if not spec.kind.method.has_task:
         settings = program_record(program) if program else {}
         return {**record, **settings, "environment": settings.get("environment", {}) | record["environment"]}
-    usual, chosen = (flatten_mapping(to_record(run) | {"space": {}}) for run in (spec.kind.default(), spec))
+    default = spec.kind.default().with_network()
+    usual, chosen = (flatten_mapping(to_record(run) | {"space": {}}) for run in (default, spec))
     differs = {name: usual.get(name) for name, value in chosen.items() if value != usual.get(name)}
     return {**record, DEFAULTS: differs}
 

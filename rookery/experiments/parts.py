@@ -125,6 +125,7 @@ def _space(learner: Learner, chosen: Mapping[str, Any], replayed: Sequence[str])
 def _off_policy(
     spec: RunSpec, environment: Environment, mesh: Mesh, populations: int
 ) -> tuple[RunSpec, OffPolicyAgent]:
+    spec = spec.with_network()
     row, learner = row_of(spec), spec.learner
     assert isinstance(learner, OffPolicyConfig)
     updates = learner.updates * max(spec.run.generations * learner.iterations - learner.warmup_iterations, 0)
@@ -133,7 +134,8 @@ def _off_policy(
     agent = row.wrapper.agent(agent, environment.spec, spec.wrapper)
     members = populations * spec.method.population // mesh.devices.size
     rows = learner.buffer_size or _buffer_size(learner, environment, members, mesh)
-    return _with_learner(spec, buffer_size=rows), agent
+    normalizes = agent.normalize if learner.normalize_observations is None else learner.normalize_observations
+    return _with_learner(spec, buffer_size=rows, normalize_observations=normalizes), agent
 
 
 def _with_learner(spec: RunSpec, **changes: object) -> RunSpec:

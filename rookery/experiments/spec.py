@@ -8,6 +8,7 @@ from typing import Any, Generic, NamedTuple, Self
 
 from typing_extensions import TypeVar
 
+from rookery import networks
 from rookery.distributed.mesh import Mesh
 from rookery.experiments.agents import AgentRow, Unwrapped
 from rookery.experiments.config import EnvironmentConfig, Rule
@@ -166,6 +167,16 @@ class RunSpec(Generic[MethodT]):
         for name, value in settings.items():  # what is left
             raise TypeError(f"{name} must be of type {type(self.flat[name]).__name__}, got {value!r}.")
         return replaced
+
+    def with_network(self) -> Self:
+        """The run with the settings filled in that the network of its agent brings, if the agent has a choice of
+        networks and they are None."""
+        name, learner = getattr(self.agent, "network", None), self.learner
+        if name is None or not isinstance(learner, OffPolicyConfig):
+            return self
+        if learner.normalize_observations is None:
+            learner = dataclasses.replace(learner, normalize_observations=networks.NETWORKS[name].normalize)
+        return dataclasses.replace(self, agent=networks.filled(self.agent), learner=learner)
 
     def with_run(self, **fields: object) -> Self:
         """The run with other values of fields of `RunConfig`."""

@@ -58,8 +58,9 @@ class OffPolicyConfig(FitnessConfig):
     warmup_steps: Annotated[int, Within(0)] = 1_000
     """Environment steps of each member with uniformly random actions and no updates, at the start of the run: 1,000 in
     Fujimoto 2018 (10,000 for HalfCheetah and Ant) and in the code of Haarnoja 2018."""
-    normalize_observations: bool = False
-    """Normalise observations by their running mean and variance, clipped to +-10."""
+    normalize_observations: bool | None = None
+    """Normalise observations by their running mean and variance, clipped to +-10; by default only with networks that
+    need it, such as simba."""
 
     def __post_init__(self) -> None:
         """Check the settings that do not depend on an environment."""
@@ -379,6 +380,8 @@ def off_policy(
     if not isinstance(agent, OffPolicyAgent):
         raise ValueError("this agent learns on-policy, from its latest rollout; use on_policy instead.")
     rollout.check_sizes(agent, spec)
+    if config.normalize_observations is None:
+        config = dataclasses.replace(config, normalize_observations=agent.normalize)
     if agent.intrinsic_reward and config.fitness_from == "training":
         problem = "has no effect on an agent with a reward of its own, whose fitness needs evaluations"
         raise SettingError("fitness_from", config.fitness_from, problem, "leave it out")

@@ -12,7 +12,8 @@ from rookery.networks.base import Network, input_vector
 from rookery.networks.encoders import Encoded
 from rookery.networks.parameters import is_network
 from rookery.networks.precision import product
-from rookery.types import Array, Key, Observation, PyTree
+from rookery.networks.weights import initialize
+from rookery.types import Array, Observation, PyTree
 
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "tanh": nn.tanh,
@@ -76,11 +77,6 @@ def mlp(
     output_init = nn.initializers.variance_scaling(output_scale, "fan_in", "uniform")
     module = Mlp(tuple(hidden_sizes), output_size, output_init, layer_norm=layer_norm)
     return Network(partial(initialize, module, tuple(input_sizes)), partial(forward, module))
-
-
-def initialize(module: nn.Module, input_sizes: tuple[int, ...], key: Key) -> PyTree:
-    """Initialise a module; the key is consumed."""
-    return module.init(key, *(jnp.zeros((size,)) for size in input_sizes))
 
 
 def forward(module: nn.Module, params: PyTree, *inputs: Array | Observation) -> Array:

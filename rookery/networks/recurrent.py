@@ -6,13 +6,11 @@ from functools import partial
 from typing import Any
 
 import flax.linen as nn
-import jax
-import jax.numpy as jnp
-import numpy as np
 
 from rookery.networks.base import Core, input_vector
-from rookery.networks.dense import ACTIVATIONS, Mlp, forward, initialize, layer
-from rookery.types import Array, Key, Observation, PyTree
+from rookery.networks.dense import ACTIVATIONS, Mlp, forward, layer
+from rookery.networks.weights import ZEROS, initialize_at_once, orthogonal
+from rookery.types import Array, Observation, PyTree
 
 
 class RecurrentMlp(nn.Module):
@@ -27,12 +25,9 @@ class RecurrentMlp(nn.Module):
         """`[..., H], [..., O] -> [..., H], [..., output_size]`."""
         hidden = observation
         for size in self.hidden_sizes:
-            hidden = nn.tanh(layer(size, _ZEROS)(hidden))
-        memory, hidden = nn.GRUCell(self.memory_size, kernel_init=_ZEROS, recurrent_kernel_init=_ZEROS)(memory, hidden)
-        return memory, layer(self.output_size, _ZEROS, is_last=True)(hidden)
-
-
-_ZEROS = nn.initializers.zeros  # placeholders: `_init_orthogonal` draws the weights
+            hidden = nn.tanh(layer(size, ZEROS)(hidden))
+        memory, hidden = nn.GRUCell(self.memory_size, kernel_init=ZEROS, recurrent_kernel_init=ZEROS)(memory, hidden)
+        return memory, layer(self.output_size, ZEROS, is_last=True)(hidden)
 
 
 def core(
@@ -66,49 +61,16 @@ def core(
     gains |= {f"Dense_{len(hidden_sizes)}": output_gain}
     if memory_size:
         module: nn.Module = RecurrentMlp(tuple(hidden_sizes), memory_size, output_size)
-        init = partial(_init_orthogonal, module, (memory_size, input_size), gains)
-        return Core(init, partial(_apply_with_memory, module), memory_size)
-    module = Mlp(tuple(hidden_sizes), output_size, _ZEROS, _ZEROS, ACTIVATIONS[activation])
-    return Core(partial(_init_orthogonal, module, (input_size,), gains), partial(_apply_without_memory, module), 0)
+    else:
+        module = Mlp(tuple(hidden_sizes), output_size, ZEROS, ZEROS, ACTIVATIONS[activation])
+    sizes = (memory_size, input_size) if memory_size else (input_size,)
+    apply = _apply_with_memory if memory_size else _apply_without_memory
+    init = partial(initialize_at_once, module, sizes, partial(_orthogonal, gains))
+    return Core(init, partial(apply, module), memory_size)
 
 
-def _init_orthogonal(module: nn.Module, input_sizes: tuple[int, ...], gains: dict[str, float], key: Key) -> PyTree:
-    """Initialise a module with orthogonal kernels and zero biases.
-
-    One normal draw supplies the numbers of all kernels: every separate draw would add as much compile time as training
-    a layer does.
-    """
-    shapes = jax.eval_shape(partial(initialize, module, input_sizes), key)
-    paths, structure = jax.tree.flatten_with_path(shapes)
-    sizes = [leaf.size if leaf.ndim == 2 else 0 for _, leaf in paths]
-    numbers = jnp.split(jax.random.normal(key, (sum(sizes),)), np.cumsum(sizes)[:-1])
-    leaves = [
-        gains.get(path[1].key, 1.0) * orthogonal(kernel_numbers.reshape(leaf.shape))
-        if leaf.ndim == 2
-        else jnp.zeros(leaf.shape, leaf.dtype)
-        for (path, leaf), kernel_numbers in zip(paths, numbers, strict=True)
-    ]
-    return jax.tree.unflatten(structure, leaves)
-
-
-def orthogonal(numbers: Array) -> Array:
-    """Return a matrix `[M, N]` with orthonormal columns (rows if M < N), uniformly distributed for normal `numbers`.
-
-    Uses Gram-Schmidt with every column orthogonalised twice, which suffices for rounding errors (Giraud 2005). LAPACK's
-    factorisation is avoided because it occasionally hangs where CPU cores are used as devices.
-    """
-    if numbers.shape[0] < numbers.shape[1]:
-        return orthogonal(numbers.T).T
-
-    product = partial(jnp.matmul, precision="highest")
-
-    def add_column(basis: Array, column: tuple[Array, Array]) -> tuple[Array, None]:
-        index, vector = column
-        for _ in range(2):
-            vector = vector - product(basis, product(basis.T, vector))
-        return basis.at[:, index].set(vector / jnp.linalg.norm(vector)), None
-
-    return jax.lax.scan(add_column, jnp.zeros_like(numbers), (jnp.arange(numbers.shape[1]), numbers.T))[0]
+def _orthogonal(gains: dict[str, float], path: tuple, numbers: Array) -> Array:
+    return gains.get(path[1].key, 1.0) * orthogonal(numbers)
 
 
 def _apply_with_memory(

@@ -47,6 +47,7 @@ _ABSENT = {
     _PRECISION: ("auto", "float32", "tf32"),
     _FITNESS_FROM: ("evaluation",),
     "environment.frame_stack": (1,),
+    "agent.network": ("mlp",),
     "islands.islands": (1,),
     "islands.migrate_every": (10,),
     "islands.migrate_fraction": (0.25,),

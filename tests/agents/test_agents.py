@@ -80,6 +80,10 @@ AGENTS = {
         {"target_critic": "critic"},
         frozenset({"alpha_lr"}),
     ),
+    "sac_simba": Case(
+        partial(sac, config=SacConfig(hidden_sizes=(4,), critic_hidden_sizes=(4, 4), network="simba")),
+        {"target_critic": "critic"},
+    ),
     "td3": Case(SMALL_TD3, TD3_TARGETS, chosen=TD3_CHOSEN),
     "td3_delay_3": Case(
         partial(td3, config=Td3Config(hidden_sizes=(4,), policy_delay=3, layer_norm=True)),

@@ -262,4 +262,4 @@ def test_the_default_search_space() -> None:
     assert dict(agent.space.domains) == {"discount": OneMinusLog(0.9, 0.999), **rates, **noises}
     assert agent.space.defaults == Td3Hyper(0.99, 3e-4, 3e-4, 0.1, 0.2, 0.5, 1.0, 0.005)
     assert set(agent.space.fields) == set(Td3Hyper._fields)
-    assert Td3Config() == Td3Config(hidden_sizes=(256, 256), policy_delay=2)
+    assert networks.filled(Td3Config()) == Td3Config(hidden_sizes=(256, 256), policy_delay=2)

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,8 +38,8 @@ def of_td3(delay: int, updates: int) -> Learner:
     return off_policy(agent, MAZE, config_with(updates))
 
 
-def of_sac(updates: int) -> Learner:
-    return off_policy(sac(MAZE.spec, SacConfig(hidden_sizes=HIDDEN)), MAZE, config_with(updates))
+def of_sac(updates: int, **config: Any) -> Learner:
+    return off_policy(sac(MAZE.spec, SacConfig(hidden_sizes=HIDDEN, **config)), MAZE, config_with(updates))
 
 
 def of_diayn() -> Learner:
@@ -54,6 +55,7 @@ def of_diayn() -> Learner:
 # `test_grouped_updates` has other numbers of updates, also those that do not divide into periods.
 LEARNERS = {
     "sac": partial(of_sac, 4),
+    "sac with simba": partial(of_sac, 4, network="simba", critic_hidden_sizes=HIDDEN),
     "diayn of td3": of_diayn,
 }
 

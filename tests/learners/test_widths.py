@@ -144,7 +144,8 @@ def test_other_agents_do_not_offer_a_width():
     skills = rookery.skills(ENV, num_skills=2)
     diayn = rookery.diayn(sac(skills.spec, SacConfig(SIZES)), skills.spec)
     normalised = sac(ENV.spec, SacConfig(SIZES, layer_norm=True))
-    assert [widths.space(agent) for agent in (team, recurrent, diayn, normalised)] == [None] * 4
+    simba = sac(ENV.spec, network="simba", hidden_sizes=(8,), critic_hidden_sizes=(8,))
+    assert [widths.space(agent) for agent in (team, recurrent, diayn, normalised, simba)] == [None] * 5
     with pytest.raises(ValueError, match="there is no hyper-parameter here named 'hidden_size'"):
         hyperparams.choose(diayn.space, hidden_size=(2, 8))
 

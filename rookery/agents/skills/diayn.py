@@ -340,6 +340,7 @@ def diayn(
         ),
         encoded_size=agent.encoded_size,
         layout=agent.layout and layout_around(agent.layout),
+        normalize=agent.normalize,
         sizes=agent.sizes,
         settings={**agent.settings, "diayn": vars(config)},
     )

@@ -382,6 +382,7 @@ def _build(
         ),
         encoded_size=agent.encoded_size,
         layout=agent.layout and layout_around(agent.layout),
+        normalize=agent.normalize,
         sizes=agent.sizes,
         settings={**agent.settings, method.lower(): vars(config)},
     )
