@@ -139,7 +139,7 @@ METRIC_NAMES = (
     *(*KEY_COLUMNS, *ROW_NAMES, "fitness", "diverged", "rating", "smoothed_fitness", "smoothed_rating", "reward"),
     *("episode_length", "coverage", "qd_score", "normalized_qd_score", "max_fitness", "below_offset", "added"),
     *("improved", "rejected", "outside", "evaluation_steps", "revived", ROUND, "exploit_interval"),
-    *("broken_", "hyper/", "descriptor/", "best_fitness/", "member/", "members/", RETURN, AGENT_RETURN),
+    *("broken_", "hyper/", "descriptor/", "best_fitness/", "league_", "member/", "members/", RETURN, AGENT_RETURN),
     *(MEASURE, BEST, TRAIN_RETURN, f"{TRAIN_RETURN}/", "train_episodes", "train_episode_length"),
 )
 """Metrics that a population method computes for any agent and any emitter, and beginnings of such names."""

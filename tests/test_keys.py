@@ -15,6 +15,7 @@ from rookery.experiments import build
 from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.kinds import configure
+from rookery.experiments.methods.roles import OpponentsConfig
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.populations.base import Program
 from rookery.populations.pbt import pbt
@@ -102,6 +103,9 @@ PROGRAMS = {
     "PBT of teams that share": lambda: built("pbt-ippo", learner=PREDATOR, parameters="shared"),
     "PBT of roles": lambda: built("pbt-ippo", member="agent"),
     "PBT of roles, rated": lambda: built("pbt-ippo", member="agent", select_by="rating"),
+    "PBT of roles with a league": lambda: built(
+        "pbt-ippo", member="agent", league=OpponentsConfig(2, 1.0, 1, opponents="league")
+    ),
     "PBT of teams, rated": lambda: built("pbt-ippo", select_by="rating"),
     "MAP-Elites": lambda: built("map-elites"),
     "CMA-MAE": lambda: built("cma-mae", cma_mae=CmaMaeConfig(emitters=2, covariance="diagonal")),

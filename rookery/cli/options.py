@@ -38,6 +38,7 @@ HEADINGS = {
     "dcrl_me": "population method",
     "cells": "population method",
     "islands": "islands",
+    "league": "population method",
     "variation": "population method",
     "": "population method",
     "agent": "agent",

@@ -43,6 +43,29 @@ class Member(NamedTuple, Generic[StateT, HyperT]):
     """Environment states and observations, `[E, ...]`."""
     buffer: PyTree
     """The transitions that the member learns from."""
+    opponents: PyTree = ()
+    """Of a team in training, `Opponents`; () where it acts alone in all its environments."""
+
+
+class Opponents(NamedTuple):
+    """Policies of other members, which act in some of a team's E environments: with each of its I agents in m of them.
+
+    There one agent of the team learns, and the policies act for all others.
+    """
+
+    policies: Genotype
+    """`[I, I, ...]`: row i acts where agent i learns; its own policy of agent i is not used."""
+    environments: Array
+    """`[I, m]` int32, distinct: the environments in which each agent learns."""
+    active: Array
+    """`[]` bool: if False, the whole team acts and learns there too."""
+
+    def learns(self, num_envs: int) -> Array:
+        """`[E, I]` bool: the agents of the team that act and learn in each environment."""
+        roles, each = self.environments.shape
+        own = jnp.eye(roles, dtype=bool) | ~self.active
+        everywhere = jnp.ones((num_envs, roles), bool)
+        return everywhere.at[self.environments.reshape(-1)].set(jnp.repeat(own, each, axis=0))
 
 
 def without_data(tree: PyTree) -> PyTree:
@@ -247,6 +270,8 @@ class Learner(NamedTuple, Generic[StateT, HyperT]):
     """The policy, environment and settings that `evaluate` uses; None if it runs no episodes of an environment."""
     team: str = ""
     """How the agents of a team share parameters, see `agents.base.OnPolicyAgent`."""
+    num_envs: int = 0
+    """E, the environments of a team in which `Member.opponents` can act; 0 for a learner without them."""
     untrained_generations: int = 0
     """Initial generations of a run without any update, after which selection would be meaningless."""
     rate_training: RateTrainingFn | None = None

@@ -30,11 +30,12 @@ from rookery.factories import (
     verbatim,
 )
 from rookery.learners import evaluation, rollout
-from rookery.learners.base import Bank, FitnessConfig, Learner, Member, check_evaluation
+from rookery.learners.base import Bank, FitnessConfig, Learner, Member, Opponents, check_evaluation
 from rookery.learners.iterations import training
 from rookery.types import (
     Array,
     Evaluation,
+    Genotype,
     HyperT,
     Key,
     Metrics,
@@ -165,7 +166,8 @@ def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, co
     keys = jax.random.split(act_key, bindings.config.rollout_length)
     explore = partial(_explore, bindings, member)
     discount, actors = member.hyper.discount, member.env_state
-    actors, rows, finished = collect(explore, bindings.environment, bank, discount, actors, keys)
+    learns = member.opponents.learns(bindings.config.num_envs) if member.opponents else None
+    actors, rows, finished = collect(explore, bindings.environment, bank, discount, actors, keys, learns)
     # Learn, normalised as the policy acted.
     batch = rows._replace(
         observation=rollout.normalize_features(member.normalizer, rows.observation),
@@ -207,8 +209,26 @@ def rate_training(bindings: OnPolicyBindings, role: int | None, log: tuple) -> E
 
 def _explore(bindings: OnPolicyBindings, member: Member, observation: Observation, keys: Key) -> tuple[PyTree, Array]:
     """Actions and log densities for all environments, with one batched forward pass of each network."""
+    opponents: Opponents | tuple[()] = member.opponents
+    if not isinstance(opponents, Opponents):
+        return _explore_as(bindings.agent, member, observation, keys)
+    pairs, places = jax.vmap(jax.random.split)(keys), opponents.environments.reshape(-1)
+    own = _explore_as(bindings.agent, member, observation, pairs[:, 0])
+
+    def act(policy: Genotype, environments: Array) -> tuple[PyTree, Array]:
+        one = member._replace(state=bindings.agent.start(policy.params), hyper=policy.hyper)
+        one = one._replace(normalizer=policy.normalizer)
+        return _explore_as(bindings.agent, one, trees.take(observation, environments), pairs[environments, 1])
+
+    theirs = jax.vmap(act)(opponents.policies, opponents.environments)  # [I, m, I, ...]
+    theirs = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), theirs)
+    chosen = trees.where(opponents.learns(len(keys))[places], trees.take(own, places), theirs)
+    return trees.scatter(own, places, chosen)
+
+
+def _explore_as(agent: OnPolicyAgent, member: Member, observation: Observation, keys: Key) -> tuple[PyTree, Array]:
     observation = rollout.normalize_features(member.normalizer, observation)
-    explore = jax.vmap(bindings.agent.explore, in_axes=(None, None, 0, 0))
+    explore = jax.vmap(agent.explore, in_axes=(None, None, 0, 0))
     return explore(member.state, member.hyper, observation, keys)
 
 
@@ -217,7 +237,13 @@ ExploreBatchFn = Callable[[Observation, Key], tuple[PyTree, Array]]
 
 
 def collect(
-    explore: ExploreBatchFn, environment: envs.Environment, bank: Bank, discount: Scalar, actors: Actors, keys: Array
+    explore: ExploreBatchFn,
+    environment: envs.Environment,
+    bank: Bank,
+    discount: Scalar,
+    actors: Actors,
+    keys: Array,
+    learns: Array | None = None,
 ) -> tuple[Actors, Transition, rollout.Finished | None]:
     """Collect one rollout, with automatic resets.
 
@@ -228,13 +254,18 @@ def collect(
       discount: `[]`, or `[I]` for a team, discount of `RolloutExtras.accumulated`.
       actors: the environments.
       keys: `[T]`, one for each step; consumed.
+      learns: `[E, I]` bool, the agents of a team that learn from each environment: the steps of others do not count,
+        and episodes in which not all learn give no training returns; None: all.
 
     Returns:
       The environments after the rollout; the transitions `[T, E, ...]` with extras `RolloutExtras`, where the reward of
       a broken step is the worst value of the rollout (`returns.worst_value`); and the episodes that ended.
     """
     draws = jax.vmap(partial(_draw, bank, actors.env_batch.num_envs))(keys)
-    actors, (rows, finished) = jax.lax.scan(partial(_act, explore, environment, bank, discount), actors, draws)
+    whole = None if learns is None else learns.all(axis=1)
+    actors, (rows, finished) = jax.lax.scan(partial(_act, explore, environment, bank, discount, whole), actors, draws)
+    if learns is not None:
+        rows = rows._replace(extras=rows.extras._replace(counts=rows.extras.counts & learns[None]))
     broken = rows.extras.broken
     known = rows.reward, rows.terminated, rows.extras.counts & ~broken
     flat = (leaf.reshape(-1, *environment.spec.agents) for leaf in known)
@@ -255,15 +286,19 @@ def _act(
     environment: envs.Environment,
     bank: Bank,
     discount: Scalar,
+    whole: Array | None,
     actors: Actors,
     draws: tuple[Array, auto_reset.Draws],
 ) -> tuple[Actors, tuple[Transition, rollout.Finished | None]]:
-    """Step every environment once."""
+    """Step every environment once; where `whole` `[E]` is False, no training returns are computed."""
     action, log_prob = explore(actors.env_batch.observation, draws[0])
     clipped = action if environment.spec.unbounded else _clip_action(action)
     stepped = jax.vmap(partial(auto_reset.step, environment, bank))(actors.env_batch.state, clipped, draws[1])
     env_batch, rows, steps = rollout.record(actors.env_batch, action, stepped)
-    sums, finished = rollout.count_episodes(env_batch.sums, steps, actors.counts if environment.spec.team else None)
+    sums = env_batch.sums
+    if sums is not None and whole is not None:
+        sums = sums._replace(whole=sums.whole & whole)
+    sums, finished = rollout.count_episodes(sums, steps, actors.counts if environment.spec.team else None)
     accumulated = steps.reward + jnp.broadcast_to(discount, steps.reward.shape) * actors.accumulated
     ended = steps.ended | ~actors.counts
     broken = jnp.broadcast_to(steps.broken.reshape(-1, *[1] * len(environment.spec.agents)), ended.shape)
@@ -337,6 +372,7 @@ def on_policy(
         steps_per_generation=config.steps_per_generation,
     )._replace(
         team=agent.team,
+        num_envs=config.num_envs if agent.team == "independent" else 0,
         rate_training=partial(rate_training, bindings, role) if config.fitness_from == "training" else None,
         settings={**environment.settings, **agent.settings, "learner": named("on_policy", config)},
     )

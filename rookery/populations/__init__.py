@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from rookery.populations.base import Program
-from rookery.populations.config import PbtConfig
+from rookery.populations.config import LeagueConfig, PbtConfig
 from rookery.populations.independent import seeds
 from rookery.populations.pbt import pbt
 from rookery.populations.ratings import rating_of
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rookery.experiments.tuner import Tuner
 
 __all__ = [
+    "LeagueConfig",
     "PbtConfig",
     "Program",
     "Tuner",

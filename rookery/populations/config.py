@@ -78,6 +78,30 @@ class PbtConfig:
         return self.perturb == "pb2" or self.is_automatic
 
 
+@dataclass(frozen=True)
+class LeagueConfig:
+    """A pool of earlier members of each role, which act as opponents in a share of the training environments.
+
+    Raises:
+      ValueError: a value outside its range.
+    """
+
+    league_size: Annotated[int, Within(1)] = 8
+    """K, number of entries of the pool; each has one earlier member of every role."""
+    league_share: Annotated[float, FRACTION] = 0.25
+    """Share of the environments in which one agent of a team learns against an entry, divided evenly among the roles;
+    in the others a team learns together. 0: entries are rated, but not played."""
+    league_every: Annotated[int, Within(1)] = 5
+    """Generations between two entries; then all entries are rated against the current members."""
+    league_power: Annotated[float, Within(0)] = 2.0
+    """Exponent k of the weight (1 - p)^k with which an entry is drawn, where p is how often current members do better
+    against it than against current opponents (prioritised fictitious self-play); 0: all entries alike."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        check_fields(self)
+
+
 class Timing(NamedTuple):
     """The generations in which a population selects."""
 

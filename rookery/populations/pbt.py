@@ -57,6 +57,8 @@ class PbtShared(NamedTuple):
     """`[P]` bool, members in whose slots no training episode has ended yet, where these give the fitness; else None."""
     rounds: Rounds | None = None
     """The rounds of an automatic interval; None without one."""
+    league: PyTree = None
+    """The earlier members that act as opponents, a `role_pbt.League`; None without a league."""
 
 
 PbtState = ProgramState[Member[StateT, HyperT], PbtShared]
@@ -70,6 +72,8 @@ class WorkOfMember(NamedTuple):
     evaluate_key: Key
     log: PyTree
     """The training log of the member, see `Training`."""
+    opponents: PyTree = ()
+    """`Member.opponents` of this generation."""
 
 
 def create(bindings: PbtBindings, keys: Key, bank: Bank) -> PbtState:

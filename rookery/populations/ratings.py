@@ -123,12 +123,17 @@ def rate(placement: Placement, learner: Learner, members: Member, opponents: int
       `[I, P]`; NaN for a member whose learned state is not finite, or that has no finite return.
     """
     draw_key, evaluate_key = jax.random.split(key)
-    is_finite = placement.map(_finite_roles, ((members.state, members.normalizer),), ())  # [P, I]
-    slots = placement.everywhere(_draw, draw_key, is_finite)[:opponents]
-    policies = genotype(members)
-    drawn = placement.take(played(policies), slots)
-    returns = cross_play(placement, learner, policies, drawn, bank, evaluate_key)
+    drawn, is_finite = draw_opponents(placement, members, opponents, draw_key)
+    returns = cross_play(placement, learner, genotype(members), drawn, bank, evaluate_key)
     return placement.everywhere(_rate_finite, returns, is_finite)
+
+
+def draw_opponents(placement: Placement, members: Member, count: int, key: Key) -> tuple[PyTree, Array]:
+    """The opponents of `rate`, parameters and observation statistics `[R, I, ...]`, and whether what each member has
+    learned is finite, `[P, I]`; the key is consumed."""
+    is_finite = placement.map(_finite_roles, ((members.state, members.normalizer),), ())
+    slots = placement.everywhere(_draw, key, is_finite)[:count]
+    return placement.take(played(genotype(members)), slots), is_finite
 
 
 def _finite_roles(learned: PyTree) -> Array:

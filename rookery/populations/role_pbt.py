@@ -4,6 +4,13 @@ In each generation the members of all roles are matched at random into teams, wh
 selection takes place within each role, by the return of that role or by ratings (`ratings`). The member of role i in
 slot p is row `[p, i]` of the members' arrays; environment states belong to the teams' slots. In the tables of a run it
 is member `p I + i`.
+
+With a league, a pool of earlier members, one agent of a team at a time learns against an entry of the pool in a share
+of the environments. The entries are drawn by prioritised fictitious self-play (PFSP; Vinyals 2019, "Grandmaster level
+in StarCraft II using multi-agent reinforcement learning", Nature 575:350, Methods): with a probability proportional to
+(1 - p)^k, where p is the probability that the learner wins against the entry.
+Deviation: returns of different roles have no winner. A win of the learner is a higher return against the entry than
+against an opponent of the current population (`beaten`), and p is estimated over all members of the role.
 """
 
 from functools import partial
@@ -11,15 +18,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rookery import hyperparams, trees
 from rookery.factories import SettingError
 from rookery.hyperparams import Space
-from rookery.learners.base import Bank, Learner, Member
+from rookery.learners.base import Bank, Learner, Member, Opponents, genotype
 from rookery.learners.rollout import PREFIX
-from rookery.populations import base, pb2, ratings, rebuild
+from rookery.populations import base, pb2, ratings, rebuild, selection
 from rookery.populations.base import Program, ProgramState
-from rookery.populations.config import PbtConfig
+from rookery.populations.config import LeagueConfig, PbtConfig
 from rookery.populations.pbt import (
     PbtBindings,
     PbtShared,
@@ -45,7 +53,7 @@ from rookery.populations.pbt import advance as pbt_advance
 from rookery.populations.pbt import evaluate_member as pbt_evaluate_member
 from rookery.populations.sharding import ONE_DEVICE, MoveFn, Placement, move_here
 from rookery.populations.stages import Work
-from rookery.types import Array, Evaluation, HyperT, Key, Metrics, PyTree, StateT
+from rookery.types import Array, Evaluation, Genotype, HyperT, Key, Metrics, PyTree, StateT
 
 
 class RolePbtBindings(NamedTuple):
@@ -55,11 +63,25 @@ class RolePbtBindings(NamedTuple):
     """The arguments of the PBT program of each role."""
     names: tuple[str, ...]
     """`[I]`, the names of the roles."""
+    league: LeagueConfig | None = None
+    """The pool of earlier members; None: all opponents are of the current population."""
 
     @property
     def role_count(self) -> int:
         """I, the number of roles."""
         return len(self.names)
+
+
+class League(NamedTuple):
+    """The pool of earlier members: each of its K entries has a member of every role, the best when it entered."""
+
+    policies: Genotype
+    """`[K, I, ...]`."""
+    entered: Array
+    """`[K]` int32, the generations that were finished when the entry entered; 0 while it is empty."""
+    beaten: Array
+    """`[I, K]`, the estimated probability p, in (0, 1), that a current member of role i has a higher return against the
+    entry than against a current opponent; 1 while it is empty."""
 
 
 def create(bindings: RolePbtBindings, keys: Key, bank: Bank) -> ProgramState:
@@ -75,7 +97,16 @@ def create(bindings: RolePbtBindings, keys: Key, bank: Bank) -> ProgramState:
     history = pb2.empty(space, size) if bindings.role.config.perturb == "pb2" else ()
     history = trees.stack([history] * bindings.role_count)
     parents = jnp.arange(size * bindings.role_count, dtype=jnp.int32)
-    return ProgramState(members, PbtShared(jnp.zeros((), jnp.int32), parents, recent, history, unproven))
+    league = None if bindings.league is None else _empty_league(bindings, genotype(members))
+    shared = PbtShared(jnp.zeros((), jnp.int32), parents, recent, history, unproven, league=league)
+    return ProgramState(members, shared)
+
+
+def _empty_league(bindings: RolePbtBindings, policies: Genotype) -> League:
+    assert bindings.league is not None
+    size = bindings.league.league_size
+    none = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape[1:]), leaf.dtype), policies)
+    return League(none, jnp.zeros(size, jnp.int32), jnp.ones((bindings.role_count, size)))
 
 
 def match(key: Key, size: int, count: int) -> Array:
@@ -108,11 +139,61 @@ def _swap_axes(tree: PyTree) -> PyTree:
 
 def begin(bindings: RolePbtBindings, state: ProgramState, bank: Bank, keys: Key) -> tuple[ProgramState, Work]:
     """Match the members of all roles into teams; they stay in the slots of their teams until `finish`."""
-    one_role, size = bindings.role, bindings.role.population_size
-    places = match(keys[0], size, bindings.role_count)
+    one_role, size, opponents = bindings.role, bindings.role.population_size, ()
+    match_key = keys[0]
+    if bindings.league is not None:
+        match_key, deal_key = jax.random.split(match_key)
+        opponents = deal(bindings, bindings.league, state.shared.league, deal_key)
+    places = match(match_key, size, bindings.role_count)
     teams = permute_roles(state.members, places, one_role.placement.move)
-    work = prepare(one_role, teams, bank, keys[1], keys[2:])
-    return state._replace(members=teams), work._replace(shared=(*work.shared, places))
+    work = prepare(one_role, teams._replace(opponents=opponents), bank, keys[1], keys[2:])
+    members = work.members._replace(opponents=opponents)
+    return state._replace(members=teams), work._replace(members=members, shared=(*work.shared, places))
+
+
+def environments_of(learner: Learner, config: LeagueConfig) -> np.ndarray:
+    """The environments `[I, m]` int32 in which each role learns against the league, spread over all E.
+
+    Raises:
+      ValueError: the share gives no environment to each role, or leaves none whose episodes give the fitness.
+    """
+    assert learner.spec.team is not None
+    roles, share = len(learner.spec.team.names), config.league_share
+    each = min(round(share * learner.num_envs / roles), learner.num_envs // roles)
+    if share > 0 and each == 0:
+        problem = f"must give each of the {roles} roles an environment of the {learner.num_envs}"
+        raise SettingError("league_share", share, problem, "raise it, give more {num_envs}, or 0")
+    if learner.rate_training is not None and roles * each == learner.num_envs:
+        problem = "must leave environments whose training episodes give the fitness"
+        raise SettingError("league_share", share, problem, "lower it, or give {fitness_from} evaluation")
+    dealt = np.arange(roles * each) * learner.num_envs // max(roles * each, 1)
+    return dealt.reshape(each, roles).T.astype(np.int32)
+
+
+def chances(league: League, power: float) -> Array:
+    """The weight with which each role's learners draw each entry, `[I, K]`: (1 - p)^power, and 0 of an empty one."""
+    return jnp.where(league.entered > 0, (1.0 - league.beaten) ** power, 0.0)
+
+
+def deal(bindings: RolePbtBindings, config: LeagueConfig, league: League, key: Key) -> Opponents | tuple[()]:
+    """Draw an entry of the league for each role of each team, with leaves `[P, ...]`; the key is consumed.
+
+    While the league is empty, the teams act alone.
+    """
+    environments = environments_of(bindings.role.learner, config)
+    if not environments.size:
+        return ()
+    shape = bindings.role.population_size, bindings.role_count
+    draw = partial(jax.random.categorical, axis=-1, shape=shape)
+    rows = bindings.role.placement.everywhere(
+        lambda key, league: draw(key, jnp.log(chances(league, config.league_power))).astype(jnp.int32), key, league
+    )
+    dealt = partial(_dealt, jnp.asarray(environments))
+    return bindings.role.placement.map(dealt, (rows,), (league,))
+
+
+def _dealt(environments: Array, rows: Array, league: League) -> Opponents:
+    return Opponents(trees.take(league.policies, rows), environments, (league.entered > 0).any())
 
 
 def advance(
@@ -120,7 +201,9 @@ def advance(
 ) -> tuple[ProgramState, Work]:
     """Train every team for some iterations of the generation."""
     *shared, places = work.shared
-    state, work = pbt_advance(bindings.role, state, work._replace(shared=tuple(shared)), first, last)
+    playing = state._replace(members=state.members._replace(opponents=work.members.opponents))
+    state, work = pbt_advance(bindings.role, playing, work._replace(shared=tuple(shared)), first, last)
+    state = state._replace(members=state.members._replace(opponents=()))
     return state, work._replace(shared=(*work.shared, places))
 
 
@@ -138,8 +221,8 @@ def finish(bindings: RolePbtBindings, state: ProgramState, work: Work) -> tuple[
 
     Returns:
       The state of the next generation, and metrics of this one: `fitness`, `parent`, `diverged`, hyper-parameters and,
-      with selection by rating, `rating` are `[P I]`, per member of a role; all others are `[P]`, per team of this
-      generation.
+      with selection by rating, `rating` are `[P I]`, per member of a role; those of `league_metrics` are `[]`; all
+      others are `[P]`, per team of this generation.
     """
     one_role, size = bindings.role, bindings.role.population_size
     bank, (exploit_key, restart_key), places = work.shared
@@ -166,8 +249,15 @@ def finish(bindings: RolePbtBindings, state: ProgramState, work: Work) -> tuple[
         fitness = ratings.rate(*rated, bank, rating_key).T
         metrics["rating"] = fitness.reshape(-1)
 
+    if bindings.league is not None:
+        exploit_key, league_key = jax.random.split(exploit_key)
     # Exploit within each role, then clear what does not belong to a copy.
+    trained = members
     shared, members, parents, means = _exploit(bindings, shared, members, fitness, is_known, exploit_key)
+    if bindings.league is not None:
+        scores = proven(shared, means.T)
+        league = renew(bindings, bindings.league, shared, (trained, scores), bank, league_key)
+        shared, metrics = shared._replace(league=league), metrics | league_metrics(bindings.names, league)
     if one_role.config.smooth > 1:
         metrics[smoothed(one_role)] = means.reshape(-1)
     if one_role.config.exploit != "none":
@@ -179,6 +269,93 @@ def finish(bindings: RolePbtBindings, state: ProgramState, work: Work) -> tuple[
     parents = (parents * bindings.role_count + jnp.arange(bindings.role_count)[None]).astype(jnp.int32).reshape(-1)
     shared = shared._replace(generation=shared.generation + 1, parents=parents, unproven=unproven)
     return ProgramState(members, shared), metrics
+
+
+def renew(
+    bindings: RolePbtBindings,
+    config: LeagueConfig,
+    shared: PbtShared,
+    trained: tuple[Member, Array],
+    bank: Bank,
+    key: Key,
+) -> League:
+    """The league after a generation: every `league_every` generations the best members enter, and all are rated.
+
+    Args:
+      bindings: the static arguments of the program.
+      config: of the league.
+      shared: the state with the league before.
+      trained: the members `[P, I, ...]` before selection, and the values `[I, P]` that they are selected by.
+      bank: start states of the generation.
+      key: consumed.
+    """
+    members, scores = trained
+    placement, count = bindings.role.placement, min(bindings.role.population_size, config.league_size)
+
+    def change() -> League:
+        draw_key, play_key = jax.random.split(key)
+        best = jnp.argmax(selection.comparable(scores), axis=1)
+        of_slots = placement.take(genotype(members), best)  # [I, I, ...]: all roles of the slots of the best
+        entry = jax.tree.map(lambda leaf: jnp.moveaxis(jnp.diagonal(leaf), -1, 0), of_slots)
+        known = jnp.isfinite(scores).any(axis=1).all()
+        league = placement.everywhere(enter, shared.league, entry, shared.generation + 1, known)
+        current, _ = ratings.draw_opponents(placement, members, count, draw_key)
+        both = jax.tree.map(lambda *rows: jnp.concatenate(rows), ratings.played(league.policies), current)
+        found = ratings.cross_play(placement, bindings.role.learner, genotype(members), both, bank, play_key)
+        rate = partial(beaten, entries=config.league_size)
+        share = placement.everywhere(rate, found)
+        return league._replace(beaten=jnp.where(league.entered > 0, share, 1.0))
+
+    is_due = (shared.generation + 1) % config.league_every == 0
+    return jax.lax.cond(is_due, change, lambda: shared.league)
+
+
+def enter(league: League, entry: Genotype, generation: Array, known: Array) -> League:
+    """Put an entry into the league, in place of the one that current members beat most often in the mean over roles.
+
+    The oldest of several such entries is replaced; empty ones, with p = 1, come first. Not simply the oldest: an entry
+    that is beaten always teaches nothing and is hardly drawn, however new, while an old one that beats current members
+    is what they have forgotten.
+
+    Args:
+      league: before.
+      entry: `[I, ...]`, the best member of each role.
+      generation: `[]` int32, the generations that are finished.
+      known: `[]` bool: every role has a member with a finite value; if False, nothing changes.
+    """
+    easy = jnp.mean(league.beaten, axis=0)
+    place = jnp.argmin(jnp.where(easy == jnp.max(easy), league.entered, jnp.iinfo(jnp.int32).max))
+    put = jax.tree.map(lambda rows, row: rows.at[place].set(row), league.policies, entry)
+    changed = league._replace(policies=put, entered=league.entered.at[place].set(generation))
+    return trees.where(known, changed, league)
+
+
+def beaten(returns: Array, entries: int) -> Array:
+    """How often members beat each entry of the league.
+
+    Args:
+      returns: `[I, K + R, P]`, of role i's member p against the K entries and against R current opponents.
+      entries: K.
+
+    Returns:
+      `[I, K]`, (w + 1/2) / (n + 1) for w wins in n comparisons: each return against the entry is compared with the same
+      member's return against each current opponent; an equal one counts 1/2, one that is not finite is left out. The
+      half win and the half loss keep p within (0, 1), as in `ratings.rating_of`.
+    """
+    entry, current = returns[:, :entries, None], returns[:, None, entries:]  # [I, K, 1, P], [I, 1, R, P]
+    known = jnp.isfinite(entry) & jnp.isfinite(current)
+    halves = jnp.where(known, 2 * (entry > current).astype(jnp.int32) + (entry == current).astype(jnp.int32), 0)
+    wins, count = 0.5 * jnp.sum(halves, axis=(2, 3)).astype(jnp.float32), jnp.sum(known, axis=(2, 3))
+    return (wins + 0.5) / (count.astype(jnp.float32) + 1.0)
+
+
+def league_metrics(names: tuple[str, ...], league: League) -> Metrics:
+    """`league_entered/<k>`, and `league_rating/<role>/<k>`, the rating of entry k as an opponent of each role's members
+    among current opponents: 400 log10((1 - p) / p), 0 for one as hard as they are; NaN where an entry is empty."""
+    ratings_of = 400.0 * (jnp.log10(1.0 - league.beaten) - jnp.log10(league.beaten))
+    shown = jnp.where(league.entered > 0, jnp.stack([league.entered.astype(jnp.float32), *ratings_of]), jnp.nan)
+    labels = "league_entered", *(f"league_rating/{name}" for name in names)
+    return {f"{label}/{k}": shown[i, k] for i, label in enumerate(labels) for k in range(shown.shape[1])}
 
 
 def _best(fitness: Array) -> Array:
@@ -236,6 +413,7 @@ def pbt_roles(
     config: PbtConfig | None = None,
     placement: Placement = ONE_DEVICE,
     rating_opponents: int | None = None,
+    league: LeagueConfig | None = None,
     **options: Any,
 ) -> Program[PbtState[StateT, HyperT]]:
     """Population Based Training of each role of a team.
@@ -249,6 +427,8 @@ def pbt_roles(
       placement: the placement of the teams; `rookery.distributed.placement` shards them over devices.
       rating_opponents: if the agents compete: select by ratings, from the returns against this number of members of the
         other roles (1 to P); None to select by fitness.
+      league: if the agents compete: the pool of earlier members that they also learn against; None: all opponents are
+        members of the current population.
       **options: fields of `PbtConfig`, instead of `config`.
 
     Returns:
@@ -256,7 +436,7 @@ def pbt_roles(
 
     Raises:
       ValueError: the learner's agents are not independent, parameters of the environment are in the space, an invalid
-        configuration, or members that cannot be rated.
+        configuration, or members that cannot be rated or play in a league.
       TypeError: both `config` and keywords are given, or a keyword that is not a field of `PbtConfig`.
 
     Example:
@@ -277,10 +457,15 @@ def pbt_roles(
         problem = "belongs to the environment of a whole team, but each role has separate hyper-parameters"
         raise SettingError(chosen[0], None, problem, "leave it out, or evolve whole teams by {member} team")
     assert learner.spec.team is not None
-    bindings = RolePbtBindings(role, learner.spec.team.names)
+    settings = {**settings_of("pbt_roles", role), "member": "agent"}
+    if league is not None:
+        ratings.check_roles(learner, "train without a league")
+        environments_of(learner, league)
+        settings["league"] = vars(league)
+    bindings = RolePbtBindings(role, learner.spec.team.names, league)
     program = as_program(role, *(partial(stage, bindings) for stage in (create, begin, advance, finish)))
-    program = program._replace(settings={**settings_of("pbt_roles", role), "member": "agent"})
+    program = program._replace(settings=settings)
     again = (space, population_size, role.config)
     return rebuild.with_recipe(
-        program, lambda learner, place: pbt_roles(learner, *again, place, rating_opponents), placement
+        program, lambda learner, place: pbt_roles(learner, *again, place, rating_opponents, league), placement
     )

@@ -30,7 +30,7 @@ from rookery.hyperparams import choose
 from rookery.learners.base import EvaluationConfig, Learner
 from rookery.populations import pb2
 from rookery.populations.base import Program
-from rookery.populations.config import PbtConfig
+from rookery.populations.config import LeagueConfig, PbtConfig
 from rookery.populations.pbt import pbt
 from rookery.populations.role_pbt import pbt_roles
 from rookery.qd.archives import annealed, dominated_novelty
@@ -54,7 +54,8 @@ OTHER_STRATEGIES = PbtConfig(exploit="multi-frequency", frequencies=(1, 2), pert
 
 
 def run_roles(count: int) -> str:
-    """Two generations of two roles with separate populations, with ratings: a digest of the state and the metrics."""
+    """Three generations of two roles with separate populations, with ratings and a league that begins to play in the
+    second: a digest of the state and the metrics."""
     mesh = make_mesh(count)
     program = pbt_roles(
         tiny.team(capture_radius=0.3),
@@ -63,10 +64,11 @@ def run_roles(count: int) -> str:
         PbtConfig(best_count=1, replace_count=2),
         layout.placement(mesh, True),
         rating_opponents=2,
+        league=LeagueConfig(league_size=3, league_share=0.5, league_every=1),
     )
     compiled = programs.compile_program(program, mesh)
     state, metrics = compiled.init(jax.random.key(0)), {}
-    for generation in range(2):
+    for generation in range(3):
         state, metrics = compiled.step(state, jax.random.fold_in(jax.random.key(1), generation))
     return digest([np.asarray(leaf) for leaf in jax.tree.leaves((state, metrics))])
 

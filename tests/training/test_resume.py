@@ -36,6 +36,7 @@ ME_PBT = (
 TEAMS = (
     "--env pursuit_discrete --episode-length 10 --population 2 --member agent --recurrent --memory-size 4 "
     "--option capture_radius=0.3 --normalize-observations --replace-count 1 --best-count 1 --best-by return/prey "
+    "--opponents league --league-size 2 --league-share .5 --league-every 2 "
     "--generations 12 --evaluate-every 2 --num-envs 4 --rollout-length 8 --minibatches 2 --hidden-sizes 8 "
     "--eval-episodes 2 --checkpoint-every 1 --keep 2"
 ).split()
@@ -175,6 +176,10 @@ def test_me_pbt_and_team_runs_continue_after_a_kill(kind, flags, tmp_path):
         assert len(set(cells["generation"].tolist())) > 2, "the test needs several tables of cells"
     else:
         assert (lineage["parent"] != lineage["member"]).any(), "the test needs replaced members"
+        entered = read_csv(uninterrupted / "metrics.csv")["league_entered/1"]
+        assert len(np.unique(entered[np.isfinite(entered)])) > 1, (
+            "the test needs a league in which entries are replaced"
+        )
     process = start("train", kind, *flags, "--run-dir", str(run))
     await_generation(process, run, 2)
     await_saving(process, run)

@@ -1,11 +1,12 @@
 """Population Based Training of teams, whole or with a separate population for each role."""
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from rookery.distributed import layout
 from rookery.distributed.mesh import Mesh
+from rookery.experiments.config import Rule
 from rookery.experiments.methods import pbt as methods_pbt
 from rookery.experiments.parts import learner_of, mesh_of
 from rookery.experiments.spec import Built, RunSpec
@@ -13,9 +14,19 @@ from rookery.factories import SettingError, Within, verbatim
 from rookery.learners.base import Learner
 from rookery.learners.evaluation import measures_episodes
 from rookery.learners.on_policy import OnPolicyConfig
+from rookery.populations.config import LeagueConfig
 from rookery.populations.pbt import pbt
 from rookery.populations.role_pbt import pbt_roles
 from rookery.storage.lineage import Schedule
+
+
+@dataclass(frozen=True)
+class OpponentsConfig(LeagueConfig):
+    """The opponents of the members of each role."""
+
+    opponents: Literal["current", "league"] = "current"
+    """With member agent. current: the members of the other roles; league: in a share of the environments earlier
+    members of the other roles, which were the best of their generation."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,7 @@ class Settings(methods_pbt.Settings):
     rating_opponents: Annotated[int | None, Within(1)] = None
     """select-by rating: number of members of the other roles that each member plays (1 to P), with eval_episodes each;
     by default 4, or P if that is less."""
+    league: OpponentsConfig = field(default_factory=OpponentsConfig)
 
 
 def build(spec: RunSpec[Settings], _: Schedule | None, over: Mesh | None, populations: int) -> Built:
@@ -39,9 +51,10 @@ def build(spec: RunSpec[Settings], _: Schedule | None, over: Mesh | None, popula
     mesh = mesh_of(spec.environment, over, population=spec.method.population)
     spec, learner, space = learner_of(spec, mesh, None, populations)
     settings = _selection(spec, learner)
-    method = pbt_roles if settings.member == "agent" else pbt
     placement = layout.placement(mesh, spec.environment.exact)
-    program = method(learner, space, settings.population, settings.pbt, placement, settings.rating_opponents)
+    common = learner, space, settings.population, settings.pbt, placement, settings.rating_opponents
+    league = settings.league if settings.league.opponents == "league" else None
+    program = pbt_roles(*common, league) if settings.member == "agent" else pbt(*common)
     return Built(program, mesh, space, learner, dataclasses.replace(spec, method=settings))
 
 
@@ -50,13 +63,16 @@ def _selection(spec: RunSpec[Settings], learner: Learner) -> Settings:
 
     Raises:
       ValueError: the fitness of a team or of an agent is defined more than once, or nothing can rank members; a number
-        of opponents is given without ratings; or a rating chooses the best checkpoint.
+        of opponents is given without ratings; a rating chooses the best checkpoint; or whole teams have a league.
     """
     settings, fitness = spec.method, spec.learner.fitness if isinstance(spec.learner, OnPolicyConfig) else None
     blind = _cannot_rank(settings, fitness, learner)
     if settings.select_by == "auto":
         rated = blind and spec.wrapper.parameters == "independent"
         settings = dataclasses.replace(settings, select_by="rating" if rated else "fitness")
+    if settings.league.opponents == "league" and settings.member == "team":
+        problem = "needs a separate population for each role"
+        raise SettingError("opponents", "league", problem, "give {member} agent")
     if settings.select_by == "rating":
         return _with_opponents(settings, fitness, spec.run.best_by)
     if settings.rating_opponents is not None:
@@ -104,9 +120,16 @@ def describe(spec: RunSpec[Settings]) -> str:
     return f"population {spec.method.population} of {members}, {spec.wrapper.parameters} parameters"
 
 
+_LEAGUE = Rule(
+    "league",
+    tuple(one.name for one in dataclasses.fields(LeagueConfig)),
+    lambda league: league.opponents == "league",
+    "with {opponents} league",
+)
 METHOD = methods_pbt.METHOD._replace(
     settings=Settings(),
     build=build,
     describe=describe,
     trains=lambda row: row.wrapper.is_team,
+    rules=(*methods_pbt.METHOD.rules, _LEAGUE),
 )

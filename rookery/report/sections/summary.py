@@ -19,6 +19,7 @@ from rookery.report.formatting import (
     number,
     objective,
     part,
+    signed,
     steps_text,
 )
 from rookery.report.page_json import JsonObject
@@ -70,7 +71,8 @@ def head(record: RunRecord) -> JsonObject:
         "settings_title": _settings_title(config),
         "space": space(config, record.lineage.hyper if record.has_members else {}),
         "facts": facts(config, record.folder.versions, journal, metrics, len(seeds))
-        + evaluated(config, record.evaluation),
+        + evaluated(config, record.evaluation)
+        + league(metrics),
         "events": [_event(event) for event in journal],
         "wrongs": problems(metrics, [*journal, *({"event": "warned", "message": loss} for loss in record.losses)]),
         "compiled": compile_seconds(journal),
@@ -255,6 +257,22 @@ def evaluated(config: Settings, episodes: Table) -> list[list[str]]:
         count = f"each of {count}"
     text = f"{chosen or RETURN} {number(found.value)} in {count} ({which})"
     return [["best member", text]]
+
+
+def league(metrics: Table) -> list[list[str]]:
+    """The ratings of the earlier members that are opponents, for the members of each role, the hardest first, with the
+    generation in which each entered; [] without a league, or while it is empty."""
+    of_roles: dict[str, list[tuple[float, float]]] = {}
+    for name in (name for name in metrics if name.startswith("league_rating/")):
+        role, entry = name.removeprefix("league_rating/").rsplit("/", 1)
+        rating, entered = metrics[name][-1], metrics[f"league_entered/{entry}"][-1]
+        if np.isfinite(rating):
+            of_roles.setdefault(role, []).append((rating, entered))
+    texts = {
+        role: ", ".join(f"{signed(rating)} (generation {entered:.0f})" for rating, entered in sorted(of, reverse=True))
+        for role, of in of_roles.items()
+    }
+    return [[f"ratings of earlier opponents of {role}", text] for role, text in texts.items()]
 
 
 def seconds(metrics: Table) -> np.ndarray:

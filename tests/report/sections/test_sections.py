@@ -140,6 +140,18 @@ class TestPopulation:
         assert numbers(chased, "best", "fitness") == [[0, 1], [[9, -9], [-5, 5]]]
         assert list(chasers["hyper"]) == []
 
+    def test_the_page_has_the_ratings_of_a_league(self, tmp_path):
+        empty = {
+            "league_entered/0": (NAN, 4.0, 4.0),
+            "league_entered/1": (NAN, 2.0, 2.0),
+            "league_entered/2": (NAN,) * 3,
+        }
+        rated = {"league_rating/prey/0": (NAN, 9.0, -30.0), "league_rating/prey/1": (NAN, 8.0, 120.4)}
+        metrics = METRICS | empty | rated | {"league_rating/prey/2": (NAN,) * 3}
+        facts = dict(page_data(write(tmp_path, metrics=metrics, members=MEMBERS))["facts"])
+        text = facts["ratings of earlier opponents of prey"]
+        assert re.fullmatch(r"\+120 \(generation 2\), .30 \(generation 4\)", text)
+
 
 def area(corners):
     x, y = corners.T
