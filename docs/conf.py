@@ -2,11 +2,16 @@
 
 import importlib.metadata
 import os
+import sys
 from typing import Any
 
 from docutils import nodes
+from docutils.utils.math import latex2mathml
 from sphinx import addnodes
 from sphinx.application import Sphinx
+
+sys.path.insert(0, os.path.dirname(__file__))
+import facts  # beside this file
 
 project = "Rookery"
 copyright = "The Rookery maintainers"
@@ -23,7 +28,7 @@ extensions = [
 
 # Pages are Markdown that reads well on GitHub too: headings have the anchors that GitHub gives them.
 myst_heading_anchors = 4
-myst_enable_extensions = ["attrs_block"]
+myst_enable_extensions = ["attrs_block", "dollarmath"]
 
 # The reference is generated from the docstrings, in which single backticks mark code.
 default_role = "literal"
@@ -37,6 +42,7 @@ autosummary_generate = False
 napoleon_numpy_docstring = False
 toc_object_entries_show_parents = "hide"
 
+html_math_renderer = "mathml"  # browsers draw it without a script, so that the site loads nothing from elsewhere
 html_theme = "pydata_sphinx_theme"
 html_title = "Rookery"
 html_static_path = ["_static"]
@@ -72,7 +78,22 @@ def keep_whole(*arguments: Any) -> None:
         lines[:0] = ["..", ""]
 
 
+def add_facts(_: Sphinx, page: str, source: list[str]) -> None:
+    """Complete the pages of agents and methods, see `facts`."""
+    source[0] = facts.written(page, source[0])
+
+
+def draw_formula(writer: Any, node: nodes.Element) -> None:
+    """Write a formula as MathML."""
+    is_block = isinstance(node, nodes.math_block)
+    formula = latex2mathml.tex2mathml(node.astext(), as_block=is_block)
+    writer.body.append(f'<div class="formula">{formula}</div>' if is_block else formula)
+    raise nodes.SkipNode
+
+
 def setup(app: Sphinx) -> None:
     """Connect `offer_files`, before Sphinx collects the files that it copies, and `keep_whole`, before Napoleon."""
+    app.add_html_math_renderer("mathml", (draw_formula, None), (draw_formula, None))
+    app.connect("source-read", add_facts)
     app.connect("doctree-read", offer_files, priority=400)
     app.connect("autodoc-process-docstring", keep_whole, priority=400)
