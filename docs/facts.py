@@ -70,7 +70,7 @@ def options(kind: Kind, parts: list[str]) -> Iterator[Option]:
     known = {*row.space.fields, *(row.space.optional.fields if row.space.optional else ())} if row else set()
     for option in options_of_kind(kind):
         inside = option.path[0] if len(option.path) > 1 else "method"
-        of_wrapped = inside == "space" and row and row.wrapper.has_skills and option.path[-1] in known
+        of_wrapped = inside == "space" and row and row.wrapper.has_skills and known.intersection(option.path)
         if inside in parts and not of_wrapped:
             yield option
 

@@ -84,7 +84,7 @@ def worst_value(reward_t: Array, terminated_t: Array, counts_t: Array, discount:
     A step that breaks the physics has no reward. An agent must neither seek such steps nor depend on what its critic
     expects there, so it learns them as terminations with this reward. A reward of 0 would be sought where rewards are
     negative. Without these steps the critic is right about no state before them, and they are sought where it expects
-    too much (`docs/design.md` has the measurements).
+    too much (`benchmarks/notes/design.md` has the measurements).
 
     Args:
       reward_t: `[T, ...]`.

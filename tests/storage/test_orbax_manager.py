@@ -1,4 +1,5 @@
-"""The properties of orbax's `CheckpointManager` for which it is not used; `docs/design.md` gives the reasons.
+"""The properties of orbax's `CheckpointManager` for which it is not used; the notes of the design
+(`benchmarks/notes/design.md`) give the reasons.
 
 A test that fails after an update of orbax means that a reason no longer holds.
 """
