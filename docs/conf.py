@@ -50,7 +50,7 @@ html_css_files = ["site.css"]
 highlight_language = "none"  # indented text is output
 html_show_sourcelink = False
 html_copy_source = False
-html_sidebars = {page: [] for page in ("index", "getting_started", "migrating")}  # no pages below them
+html_sidebars = {page: [] for page in ("index", "gallery", "getting_started", "migrating")}  # no pages below them
 html_theme_options = {
     "navbar_align": "left",
     "header_links_before_dropdown": 7,

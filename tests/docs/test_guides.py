@@ -14,7 +14,8 @@ from tests.docs.guide_code import Page
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 FACTS = [page for folder in ("agents", "methods") for page in sorted((DOCS / folder).glob("*.md"))]
-PAGES = [DOCS / "getting_started.md", DOCS / "concepts.md", *sorted((DOCS / "guides").glob("*.md")), *FACTS]
+FIRST = [DOCS / f"{name}.md" for name in ("index", "gallery", "getting_started", "concepts")]
+PAGES = [*FIRST, *sorted((DOCS / "guides").glob("*.md")), *FACTS]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
