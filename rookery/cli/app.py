@@ -89,6 +89,8 @@ class Resume(commands.OfRun):
     """Run directory."""
     generations: Annotated[int | None, Within(1)] = None
     """Total number of generations after which the run ends; by default the number that the run was configured with."""
+    steps: Annotated[float | None, Within(1)] = None
+    """Total environment steps of each member, another way to say how many generations; rounded up to whole ones."""
     devices: Annotated[int | None, Within(1)] = None
     """Number of devices to shard the population over (it must divide the population); by default the setting that the
     run was configured with."""
@@ -415,6 +417,9 @@ def resume(command: Resume, group: ProcessGroup) -> None:
     changed: dict[str, Any] = {"quiet": command.quiet, "live": command.live}
     if command.generations is not None:
         changed["generations"] = command.generations
+    if command.steps is not None:
+        recorded = from_record(sources.opened(command.run).config)
+        changed["generations"] = with_steps(recorded.with_run(**changed), recorded, command.steps).run.generations
     if islands.resume(command.run, command.islands, command.devices, command.processes, command.tracking, **changed):
         return
     record = sources.opened(command.run).config

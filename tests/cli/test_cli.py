@@ -110,7 +110,7 @@ def test_a_schedule_is_replayed_by_one_new_agent(rookery_command, tmp_path):
         assert replayed.hyper[name][:, 0].tolist() == values.tolist()
 
     (tmp_path / "original_run").rename(tmp_path / "moved")  # the replay's own folder is complete
-    code, _, err = rookery_command("resume", "runs/replay-td3-point_goal-7", "--generations", "4")
+    code, _, err = rookery_command("resume", "runs/replay-td3-point_goal-7", "--steps", "61")  # 3.05 generations
     assert (code, err) == (0, "")
     longer = rookery.experiments.lineage("runs/replay-td3-point_goal-7")
     assert longer.hyper["policy_lr"][3, 0] == schedule.values["policy_lr"][-1]
@@ -145,6 +145,8 @@ def test_train_and_evaluate_a_repertoire(rookery_command, tmp_path):
     coverage = [line for line in out.splitlines() if "coverage" in line]
     stored, corrected = re.findall(r"\d+\.?\d*", coverage[0])[:2]
     assert stored == corrected, "the arm is deterministic"
+    code, _, err = rookery_command("resume", str(run), "--steps", "100")
+    assert (code, "--steps is for kinds whose members train a known number of steps" in err) == (2, True)
     assert rookery_command("resume", str(run), "--generations", "4", "--quiet") == (0, "", "")
     assert len(read_csv(run / "metrics.csv")["generation"]) == 4
     overwriting = ("--generations", "2", "--overwrite", "--quiet")
