@@ -184,6 +184,29 @@ def test_an_agent_without_an_available_action_breaks_the_episode() -> None:
     assert (steps.broken.tolist()[1:3], steps.ended[2].tolist()) == ([False, True], [True, True])
 
 
+def test_actions_of_several_parts_reach_the_agents() -> None:
+    """The five actions of a task as one of 2 x 3: the sum of both parts, at most 3."""
+    from jaxmarl.environments.spaces import MultiDiscrete
+
+    simple, taken = jaxmarl_object("MPE_simple_v3"), []
+    step = simple.step_env
+
+    def step_env(key: Any, state: Any, actions: dict[str, Any]) -> Any:
+        taken.append({agent: action.shape for agent, action in actions.items()})
+        return step(key, state, {agent: action.sum() for agent, action in actions.items()})
+
+    simple.action_space = lambda _: MultiDiscrete([2, 3])
+    simple.step_env = step_env
+    env = from_jaxmarl(simple)
+    assert (env.spec.categories, env.spec.action_size, env.spec.action_shape) == ((2, 3), 5, (1, 2))
+    check_environment(env)
+    assert taken[0] == {"agent_0": (2,)}
+    simple.agents = ["agent_0", "agent_1"]
+    simple.action_space = lambda agent: MultiDiscrete([2, 3] if agent == "agent_0" else [3, 2])
+    with pytest.raises(ValueError, match="have actions of different parts; give all the same categories"):
+        from_jaxmarl(simple)
+
+
 def test_an_object_without_a_time_limit_needs_one() -> None:
     cartpole = load_gymnax("CartPole-v1").env
     with pytest.raises(ValueError, match="CartPole-v1 has no time limit of its own; give episode_length"):
