@@ -102,15 +102,27 @@ def worst_value(reward_t: Array, terminated_t: Array, counts_t: Array, discount:
 
 
 def soft_value(twin_value: Array, log_prob: Array, alpha: Array) -> Array:
-    """Soft value of a state (Haarnoja 2018, arXiv:1812.05905, Eq. 3), using the smaller of the twin critics.
+    """Soft value of a state (Haarnoja 2018, arXiv:1812.05905, Eq. 3), using the smallest of the critics.
 
     Args:
-      twin_value: `[..., 2]`, the critics' values of an action drawn from the policy.
+      twin_value: `[..., N]`, the critics' values of an action drawn from the policy.
       log_prob: `[...]`, log density of that action.
       alpha: `[]`, temperature.
 
     Returns:
       `[...]`.
     """
-    chex.assert_shape(twin_value, (*log_prob.shape, 2))
+    chex.assert_shape(twin_value, (*log_prob.shape, None))
     return jnp.min(twin_value, axis=-1) - alpha * log_prob
+
+
+def of_random_pair(value: Array, numbers: Array | None) -> Array:
+    """The values `[B, 2]` of two critics of N, the same two for all rows (Chen 2021, "REDQ", arXiv:2101.05982,
+    Algorithm 1, with M = 2).
+
+    Args:
+      value: `[B, N]`, the critics' values.
+      numbers: `[B, N]`, independent noise; the two critics with the greatest numbers in the first row are chosen. None
+        if there are two critics: the values are returned unchanged.
+    """
+    return value if numbers is None else jnp.take(value, jax.lax.top_k(numbers[0], 2)[1], axis=-1)

@@ -30,7 +30,7 @@ RANGES = {
     "novelty_neighbours num_envs num_processes patience phi_hidden_sizes policy_delay policy_gradient_steps population "
     "quantiles rating_opponents replace_count rollout_length round_patience smooth start_states steps "
     "steps_per_generation target_period",
-    "at least 2": "num_skills",
+    "at least 2": "critics num_skills",
     "in (0, 1)": "variation_share",
     "in (0, 1e+06]": "connect_timeout",
     "in [1, 1000000]": "resamples",

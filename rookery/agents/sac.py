@@ -50,6 +50,9 @@ class SacConfig:
     layer_norm: bool = False
     """Normalise each hidden layer of the critics before its ReLU (Ba 2016, arXiv:1607.06450), as RLPD does (Ball 2023,
     arXiv:2302.02948)."""
+    critics: Annotated[int, Within(2)] = 2
+    """Number of critics. With more than 2, targets are the smaller value of a random two, and the policy maximises the
+    mean of all (REDQ, Chen 2021, arXiv:2101.05982)."""
     network: networks.NetworkName = "mlp"
     """Kind of all networks: mlp, dense layers; simba, residual blocks with layer normalisation (Lee 2024,
     arXiv:2410.09754), which has other defaults: observations are normalised, learning rates are 1e-4, and weight_decay
@@ -92,7 +95,7 @@ class SacParams(NamedTuple):
 
     policy: PyTree
     critic: PyTree
-    """Parameters of the twin critics."""
+    """Parameters of the critics."""
     log_alpha: Array
     """`[]`, log temperature."""
 
@@ -118,6 +121,8 @@ class SacNoise(NamedTuple):
     """`[B, A]`."""
     action: Array
     """`[B, A]`."""
+    critics: Array | None = None
+    """`[B, N]`, see `returns.of_random_pair`; None with two critics."""
 
 
 class SacNetworks(NamedTuple):
@@ -126,13 +131,19 @@ class SacNetworks(NamedTuple):
     policy: networks.Network
     """Observation -> mean and log standard deviation, `[..., 2 A]`."""
     critic: networks.Network
-    """Observation, action -> two values, `[..., 2]`."""
+    """Observation, action -> the values of the critics, `[..., N]`."""
 
 
 def critic_loss(
-    critic_params: PyTree, nets: SacNetworks, state: SacState, hyper: SacHyper, batch: Transition, noise: Array
+    critic_params: PyTree,
+    nets: SacNetworks,
+    state: SacState,
+    hyper: SacHyper,
+    batch: Transition,
+    noise: Array,
+    numbers: Array | None = None,
 ) -> tuple[Array, Metrics]:
-    """Soft Bellman residual of both critics (Haarnoja 2018, Eq. 5 and 6).
+    """Soft Bellman residual of all critics (Haarnoja 2018, Eq. 5 and 6).
 
     Args:
       critic_params: parameters of the critics being learned; target critics and policy are taken from `state`.
@@ -141,14 +152,16 @@ def critic_loss(
       hyper: the member's hyper-parameters.
       batch: `Transition` of `[B, ...]`; bootstraps where `terminated` is False, so also at a truncation.
       noise: `[B, A]`, standard normal, for the next actions.
+      numbers: `[B, N]`, which choose the critics in the target, see `returns.of_random_pair`.
 
     Returns:
-      Scalar `[]` in squared units of scaled reward (half the mean square, summed over the twins), and metrics.
+      Scalar `[]` in squared units of scaled reward (half the mean square, summed over the critics), and metrics.
     Deviation: none.
     """
     next_outputs = nets.policy.apply(state.policy.params, batch.next_observation)
     next_action, next_log_prob = distributions.tanh_normal_sample(next_outputs, noise)
     next_twin = nets.critic.apply(state.target_critic, batch.next_observation, next_action)
+    next_twin = returns.of_random_pair(next_twin, numbers)
     next_value = returns.soft_value(next_twin, next_log_prob, jnp.exp(state.log_alpha.params))
     target = returns.td_target(batch.reward * hyper.reward_scaling, batch.terminated, hyper.discount, next_value)
     twin = nets.critic.apply(critic_params, batch.observation, batch.action)
@@ -171,10 +184,11 @@ def policy_loss(
 
     Returns:
       Scalar `[]` in units of scaled reward, and the actions' mean log density `[]` in nats.
-    Deviation: uses the smaller of the two critics, as in the authors' code.
+    Deviation: uses the smaller of the two critics, as in the authors' code; of more, the mean (Chen 2021).
     """
     action, log_prob = distributions.tanh_normal_sample(nets.policy.apply(policy_params, observation), noise)
     twin = nets.critic.apply(state.critic.params, observation, action)
+    twin = twin if twin.shape[-1] == 2 else jnp.mean(twin, axis=-1, keepdims=True)
     loss = -jnp.mean(returns.soft_value(twin, log_prob, jnp.exp(state.log_alpha.params)))
     return loss, jnp.mean(log_prob)
 
@@ -224,9 +238,14 @@ def act(nets: SacNetworks, params: SacParams, observation: Observation) -> Array
     return distributions.tanh_normal_mode(nets.policy.apply(params.policy, observation))
 
 
-def draw_noise(action_size: int, key: Key, batch_size: int) -> SacNoise:
-    """Draw noise for the next actions in the critics' targets and for the actions in the policy's loss."""
-    return SacNoise(*jax.random.normal(key, (2, batch_size, action_size)))
+def draw_noise(action_size: int, key: Key, batch_size: int, critics: int = 2) -> SacNoise:
+    """Draw noise for the next actions in the critics' targets, for the actions in the policy's loss and, of more than 2
+    critics, for those in the target."""
+    if critics == 2:
+        return SacNoise(*jax.random.normal(key, (2, batch_size, action_size)))
+    actions_key, critics_key = jax.random.split(key)
+    next_action, action = jax.random.normal(actions_key, (2, batch_size, action_size))
+    return SacNoise(next_action, action, jax.random.uniform(critics_key, (batch_size, critics)))
 
 
 def update(
@@ -257,6 +276,7 @@ def update(
     chex.assert_rank([batch.action, batch.reward], [2, 1])
     # Critics, then the policy against the new critics, then the temperature.
     loss = partial(critic_loss, nets=nets, state=state, hyper=hyper, batch=batch, noise=noise.next_action)
+    loss = partial(loss, numbers=noise.critics)
     critic_gradient, metrics = jax.grad(loss, has_aux=True)(state.critic.params)
     adam = partial(gradients.adam, hyper=hyper)
     state = state._replace(critic=adam(state.critic, critic_gradient, hyper.critic_lr))
@@ -317,14 +337,14 @@ def sac(
     check_continuous(spec, "SAC")
     read, kind = reader(spec, config.encoder, encoder), networks.NETWORKS[config.network]
     policy, value = networks.policy_and_value(config, (read.size, spec.action_size), 2 * spec.action_size)
-    nets = SacNetworks(read.network(kind.gaussian(policy)), networks.twin(read.network(value)))
+    nets = SacNetworks(read.network(kind.gaussian(policy)), networks.twin(read.network(value), config.critics))
     space = networks.space_of(SPACE, config)
     return OffPolicyAgent(
         init=partial(init, nets, config),
         start=start,
         explore=partial(explore, nets),
         act=partial(act, nets),
-        noise=partial(draw_noise, spec.action_size),
+        noise=partial(draw_noise, spec.action_size, critics=config.critics),
         update=partial(update, nets, config),
         space=hyperparams.without(space, "alpha_lr") if config.fix_alpha else space,
         encoded_size=read.encoded_size,

@@ -43,11 +43,15 @@ class Td3Config:
     encoder: EncoderName = "auto"
     """How the networks read observations: nature or small, convolutional encoders of images (Mnih 2015; MinAtar, Young
     2019); none, as a vector; auto, by the size of the image, and none for vectors."""
-    policy_critic: Literal["first", "smaller"] = "first"
-    """Value that the policy maximises: of the first critic, as Fujimoto 2018, or the smaller one of both, as SBX."""
+    policy_critic: Literal["first", "smaller", "mean"] = "first"
+    """Value that the policy maximises: of the first critic, as Fujimoto 2018, the smallest of all, as SBX, or their
+    mean, as REDQ."""
     layer_norm: bool = False
     """Normalise each hidden layer of the critics before its ReLU (Ba 2016, arXiv:1607.06450), as RLPD does (Ball 2023,
     arXiv:2302.02948)."""
+    critics: Annotated[int, Within(2)] = 2
+    """Number of critics. With more than 2, targets are the smaller value of a random two (REDQ, Chen 2021,
+    arXiv:2101.05982); there the policy maximises the mean."""
     network: networks.NetworkName = "mlp"
     """Kind of all networks: mlp, dense layers; simba, residual blocks with layer normalisation (Lee 2024,
     arXiv:2410.09754), which has other defaults: observations are normalised, learning rates are 1e-4, and weight_decay
@@ -95,7 +99,7 @@ class Td3Params(NamedTuple):
 
     policy: PyTree
     critic: PyTree
-    """Parameters of the twin critics."""
+    """Parameters of the critics."""
 
 
 class Td3State(NamedTuple):
@@ -118,7 +122,7 @@ class Td3Networks(NamedTuple):
     policy: networks.Network
     """Observation -> action before the tanh, `[..., A]`."""
     critic: networks.Network
-    """Observation, action -> two values, `[..., 2]`."""
+    """Observation, action -> the values of the critics, `[..., N]`."""
     policy_value: networks.ApplyFn
     """Parameters of the critics, observation, action -> the value that the policy maximises, `[..., 1]`."""
 
@@ -145,7 +149,7 @@ def smoothed_action(
 def critic_loss(
     critic_params: PyTree, nets: Td3Networks, state: Td3State, hyper: Td3Hyper, batch: Transition, noise: Array
 ) -> tuple[Array, Metrics]:
-    """Bellman residual of both critics against the smaller target (Fujimoto 2018, Algorithm 1).
+    """Bellman residual of all critics against the smaller target of two (Fujimoto 2018, Algorithm 1).
 
     Args:
       critic_params: parameters of the critics being learned; the targets are taken from `state`.
@@ -153,14 +157,18 @@ def critic_loss(
       state: the member's state.
       hyper: the member's hyper-parameters.
       batch: `Transition` of `[B, ...]`; bootstraps where `terminated` is False, so also at a truncation.
-      noise: `[B, A]`, standard normal, for the target policy's actions.
+      noise: the result of `draw_noise`.
 
     Returns:
-      Scalar `[]` in squared units of scaled reward (the mean square, summed over the twins), and metrics.
+      Scalar `[]` in squared units of scaled reward (the mean square, summed over the critics), and metrics.
     Deviation: none.
     """
+    actions, numbers = batch.action.shape[-1], None
+    if noise.shape[-1] > actions:
+        noise, numbers = jnp.split(noise, [actions], axis=-1)
     next_action = smoothed_action(nets, state.target_policy, hyper, batch.next_observation, noise)
     next_twin = nets.critic.apply(state.target_critic, batch.next_observation, next_action)
+    next_twin = returns.of_random_pair(next_twin, numbers)
     reward = batch.reward * hyper.reward_scaling
     target = returns.td_target(reward, batch.terminated, hyper.discount, jnp.min(next_twin, axis=-1))
     twin = nets.critic.apply(critic_params, batch.observation, batch.action)
@@ -213,9 +221,10 @@ def act(nets: Td3Networks, params: Td3Params, observation: Observation) -> Array
     return _action(nets, params.policy, observation)
 
 
-def draw_noise(action_size: int, key: Key, batch_size: int) -> Array:
-    """Draw standard normal noise for the target policy's actions, `[B, A]`."""
-    return jax.random.normal(key, (batch_size, action_size))
+def draw_noise(size: int, key: Key, batch_size: int) -> Array:
+    """Draw standard normal noise `[B, A]` for the target policy's actions; of N critics, more than 2, `[B, A + N]`,
+    whose last numbers choose those in the target, see `returns.of_random_pair`."""
+    return jax.random.normal(key, (batch_size, size))
 
 
 def update(
@@ -235,7 +244,7 @@ def update(
       state: the state before the update.
       hyper: the member's hyper-parameters.
       batch: `Transition` of `[B, ...]`.
-      noise: `[B, A]`, standard normal.
+      noise: the result of `draw_noise`.
       step: `[]` or an int, never batched, so that updates without a policy step skip its computation, unless the
         delay is a hyper-parameter of the member.
 
@@ -310,8 +319,9 @@ def networks_of(
     read = reader(spec, config.encoder, encoder)
     policy, value = networks.policy_and_value(config, (read.size, spec.action_size), spec.action_size)
     value = read.network(value)
-    maximised = {"first": networks.first_twin, "smaller": networks.smaller_twin}[config.policy_critic]
-    return Td3Networks(read.network(policy), networks.twin(value), maximised(value)), read
+    maximised = {"first": networks.first_twin, "smaller": networks.smaller_twin, "mean": networks.mean_twin}
+    critics = networks.twin(value, config.critics)
+    return Td3Networks(read.network(policy), critics, maximised[config.policy_critic](value)), read
 
 
 def td3(
@@ -344,7 +354,7 @@ def td3(
         start=start,
         explore=partial(explore, nets),
         act=partial(act, nets),
-        noise=partial(draw_noise, spec.action_size),
+        noise=partial(draw_noise, spec.action_size + (config.critics if config.critics > 2 else 0)),
         update=partial(update, nets, config),
         space=networks.space_of(SPACE, config),
         encoded_size=read.encoded_size,

@@ -8,7 +8,7 @@ from rookery.networks.precision import Precision, call_in, computing_in, hidden_
 from rookery.networks.recurrent import RecurrentMlp, core
 from rookery.networks.residual import ResidualMlp, simba
 from rookery.networks.table import NETWORKS, NetworkName, filled, policy_and_value, space_of
-from rookery.networks.twins import Stacked, first_twin, separate_twins, smaller_twin, stack_twins, twin
+from rookery.networks.twins import Stacked, first_twin, mean_twin, separate_twins, smaller_twin, stack_twins, twin
 from rookery.networks.weights import orthogonal
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "freeze_inputs",
     "hidden_product",
     "input_vector",
+    "mean_twin",
     "mlp",
     "orthogonal",
     "policy_and_value",

@@ -48,6 +48,7 @@ _ABSENT = {
     _FITNESS_FROM: ("evaluation",),
     "environment.frame_stack": (1,),
     "agent.network": ("mlp",),
+    "agent.critics": (2,),
     "islands.islands": (1,),
     "islands.migrate_every": (10,),
     "islands.migrate_fraction": (0.25,),

@@ -76,7 +76,7 @@ WRAPPED_TD3 = {"agent.target_policy": "agent.policy", "agent.target_critic": "ag
 AGENTS = {
     "sac": Case(SMALL_SAC, {"target_critic": "critic"}),
     "sac_fix_alpha": Case(
-        partial(sac, config=SacConfig(hidden_sizes=(4,), fix_alpha=True, layer_norm=True)),
+        partial(sac, config=SacConfig(hidden_sizes=(4,), fix_alpha=True, layer_norm=True, critics=3)),
         {"target_critic": "critic"},
         frozenset({"alpha_lr"}),
     ),
@@ -86,7 +86,7 @@ AGENTS = {
     ),
     "td3": Case(SMALL_TD3, TD3_TARGETS, chosen=TD3_CHOSEN),
     "td3_delay_3": Case(
-        partial(td3, config=Td3Config(hidden_sizes=(4,), policy_delay=3, layer_norm=True)),
+        partial(td3, config=Td3Config((4,), policy_delay=3, policy_critic="mean", layer_norm=True, critics=3)),
         TD3_TARGETS,
         chosen=TD3_CHOSEN,
         updates=3,

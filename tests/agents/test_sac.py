@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery import hyperparams, networks
+from rookery import hyperparams, networks, returns
 from rookery.agents.sac import (
     SacConfig,
     SacHyper,
@@ -21,6 +21,7 @@ from rookery.agents.sac import (
     critic_loss,
     draw_noise,
     init,
+    policy_loss,
     sac,
     start,
 )
@@ -206,6 +207,38 @@ def test_target_of_a_linear_critic_by_hand() -> None:
         loss, _ = compiled(critic, state=state, hyper=hyper, batch=batch, noise=jnp.zeros((1, 1)))
         # Q(1, 1) = 4 in both twins: half of twice the squared residual.
         assert float(loss) == pytest.approx((4.0 - target) ** 2, rel=1e-5)
+
+
+def test_of_three_critics_two_are_in_the_target_and_all_in_the_policys_loss() -> None:
+    # Critics of the values 1, 5 and 3 everywhere, whose targets are 10, 30 and 20; mean 0 and noise 0 give a log
+    # density of -0.918939, which the temperature of 0.1 weighs.
+    nets = SacNetworks(networks.mlp([1], [], 2), networks.twin(networks.mlp([1, 1], [], 1), 3))
+    policy = {"params": {"Dense_0": {"kernel": jnp.zeros((1, 2)), "bias": jnp.zeros(2)}}}
+    kernel, zero = jnp.zeros((2, 1)), jnp.zeros((2, 1))
+    critics, targets = (
+        tuple({"params": {"Dense_0": {"kernel": kernel, "bias": jnp.asarray([value])}}} for value in values)
+        for values in ((1.0, 5.0, 3.0), (10.0, 30.0, 20.0))
+    )
+    state = start(SacParams(policy, critics, jnp.log(jnp.float32(0.1))))._replace(target_critic=targets)
+    batch = Transition(Observation(zero), zero, jnp.ones(2), Observation(zero), jnp.zeros(2, bool))
+    hyper = SacHyper(discount=jnp.float32(0.5))
+    for chosen, smaller in (([0.9, 0.1, 0.5], 10.0), ([0.1, 0.9, 0.5], 20.0), ([0.5, 0.9, 0.1], 10.0)):
+        numbers = jnp.asarray([chosen, [0.0, 0.0, 0.0]])  # those of the first row decide for both
+        loss, _ = critic_loss(critics, nets, state, hyper, batch, zero, numbers)
+        target = 1.0 + 0.5 * (smaller + 0.0918939)
+        assert float(loss) == pytest.approx(0.5 * sum((value - target) ** 2 for value in (1.0, 5.0, 3.0)), rel=1e-5)
+    loss, _ = policy_loss(policy, nets, state, batch.observation, zero)
+    assert float(loss) == pytest.approx(-(3.0 + 0.0918939), rel=1e-6)
+
+
+def test_two_critics_of_five_are_chosen_equally_often() -> None:
+    noise = draw_noise(1, jax.random.key(0), 2_000, 5)
+    assert noise.critics is not None
+    rows = noise.critics[:, None]  # the first row of 2,000 updates
+    places = jax.vmap(returns.of_random_pair, in_axes=(None, 0))(jnp.arange(5.0)[None], rows)
+    counts = np.bincount(np.asarray(places, int).ravel(), minlength=5)
+    assert (places[..., 0] != places[..., 1]).all()
+    np.testing.assert_allclose(counts / 2_000, 0.4, atol=0.04)
 
 
 @pytest.mark.parametrize(("scale", "direction"), [(20.0, -1.0), (-20.0, 1.0)])

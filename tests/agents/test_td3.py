@@ -92,6 +92,19 @@ def test_critic_loss_and_its_slope_by_hand() -> None:
     np.testing.assert_allclose(weights(slope[1]), [13.22 / 3, -3.4, 0.68 / 3], rtol=1e-4)
 
 
+def test_targets_of_three_critics_are_the_smaller_value_of_the_chosen_two() -> None:
+    # As above with a third critic of value 0 and a target of -9: whichever the numbers of the first row leave out.
+    critics, targets = (*CRITICS, linear([[0.0], [0.0]], [0.0])), (*TARGETS, linear([[0.0], [0.0]], [-9.0]))
+    nets, state = NETS._replace(critic=networks.twin(VALUE, 3)), STATE._replace(target_critic=targets)
+    rows = ROWS._replace(terminated=jnp.ones(3, bool).at[0].set(False))
+    for numbers, value in (([0.5, 0.9, 0.1], 2.7), ([0.1, 0.9, 0.5], -9.0), ([0.5, 0.1, 0.9], -9.0)):
+        noise = jnp.concatenate([NOISE, jnp.asarray([numbers, [0.0, 1.0, 2.0], [2.0, 1.0, 0.0]])], axis=1)
+        target = np.asarray([2.0 + 0.9 * value, -2.0, 1.0])
+        values = np.asarray([[2.0, 1.0, 2.0], [2.5, 6.5, -1.0], [0.0, 0.0, 0.0]])
+        loss, _ = critic_loss(critics, nets, state, HYPER, rows, noise)
+        assert float(loss) == pytest.approx(np.sum((values - target) ** 2) / 3, rel=1e-5)
+
+
 def test_policy_loss_and_its_slope_by_hand_follow_the_first_critic_alone() -> None:
     observation = Observation(column(1.0, 2.0, 3.0))
     for second in CRITICS:
@@ -102,7 +115,7 @@ def test_policy_loss_and_its_slope_by_hand_follow_the_first_critic_alone() -> No
         np.testing.assert_allclose(weights(slope), [-2 * 0.36 * 2, -2 * 0.36], rtol=1e-5)
 
 
-def test_the_policy_can_follow_the_smaller_critic() -> None:
+def test_the_policy_can_follow_the_smaller_critic_or_the_mean() -> None:
     nets = NETS._replace(policy_value=networks.smaller_twin(VALUE))
     observation = Observation(column(1.0, 2.0, 3.0))
     values = [nets.critic.apply(CRITICS, observation, jnp.full((3, 1), 0.8))[:, each] for each in range(2)]
@@ -114,7 +127,9 @@ def test_the_policy_can_follow_the_smaller_critic() -> None:
     by_row = np.asarray([weights(CRITICS[each])[1] for each in smaller]) * 0.36
     expected = [-np.mean(by_row * np.asarray([1.0, 2.0, 3.0])), -np.mean(by_row)]
     np.testing.assert_allclose(weights(slope), expected, rtol=1e-5)
-    with pytest.raises(ValueError, match=r"^policy_critic must be first or smaller, got 'both'\.$"):
+    mean = NETS._replace(policy_value=networks.mean_twin(VALUE))
+    assert float(policy_loss(POLICY, mean, CRITICS, observation)) == pytest.approx(-np.mean(values), rel=1e-6)
+    with pytest.raises(ValueError, match=r"^policy_critic must be first or smaller or mean, got 'both'\.$"):
         Td3Config(policy_critic="both")  # pyright: ignore[reportArgumentType]
 
 

@@ -55,7 +55,7 @@ def of_diayn() -> Learner:
 # `test_grouped_updates` has other numbers of updates, also those that do not divide into periods.
 LEARNERS = {
     "sac": partial(of_sac, 4),
-    "sac with simba": partial(of_sac, 4, network="simba", critic_hidden_sizes=HIDDEN),
+    "sac with simba": partial(of_sac, 4, network="simba", critic_hidden_sizes=HIDDEN, critics=3),
     "diayn of td3": of_diayn,
 }
 
@@ -124,8 +124,9 @@ def test_the_platform_selects_the_arrangement_and_traces_again():
     assert traced == [jax.default_backend() == "gpu", True, False]
 
 
-def test_stacked_twins_compute_the_same_and_can_be_separated():
-    pair = networks.twin(networks.mlp([3, 2], [4], 1))
+@pytest.mark.parametrize("count", [2, 3])
+def test_stacked_twins_compute_the_same_and_can_be_separated(count: int):
+    pair = networks.twin(networks.mlp([3, 2], [4], 1), count)
     params = pair.init(jax.random.key(0))
     tree = {"params": params, "other": jnp.ones(3)}
     stacked = networks.stack_twins(tree)
