@@ -249,15 +249,14 @@ def finish(bindings: RolePbtBindings, state: ProgramState, work: Work) -> tuple[
         fitness = ratings.rate(*rated, bank, rating_key).T
         metrics["rating"] = fitness.reshape(-1)
 
-    if bindings.league is not None:
-        exploit_key, league_key = jax.random.split(exploit_key)
+    keys = [exploit_key, exploit_key] if bindings.league is None else jax.random.split(exploit_key)
     # Exploit within each role, then clear what does not belong to a copy.
     trained = members
-    shared, members, parents, means = _exploit(bindings, shared, members, fitness, is_known, exploit_key)
+    shared, members, parents, means = _exploit(bindings, shared, members, fitness, is_known, keys[0])
     if bindings.league is not None:
         scores = proven(shared, means.T)
-        league = renew(bindings, bindings.league, shared, (trained, scores), bank, league_key)
-        shared, metrics = shared._replace(league=league), metrics | league_metrics(bindings.names, league)
+        shared = shared._replace(league=renew(bindings, bindings.league, shared, (trained, scores), bank, keys[1]))
+        metrics |= league_metrics(bindings.names, shared.league)
     if one_role.config.smooth > 1:
         metrics[smoothed(one_role)] = means.reshape(-1)
     if one_role.config.exploit != "none":
@@ -349,7 +348,7 @@ def beaten(returns: Array, entries: int) -> Array:
     return (wins + 0.5) / (count.astype(jnp.float32) + 1.0)
 
 
-def league_metrics(names: tuple[str, ...], league: League) -> Metrics:
+def league_metrics(names: tuple[str, ...], league: League) -> dict[str, Array]:
     """`league_entered/<k>`, and `league_rating/<role>/<k>`, the rating of entry k as an opponent of each role's members
     among current opponents: 400 log10((1 - p) / p), 0 for one as hard as they are; NaN where an entry is empty."""
     ratings_of = 400.0 * (jnp.log10(1.0 - league.beaten) - jnp.log10(league.beaten))

@@ -1,7 +1,7 @@
 """The league of earlier members: the weights and the replacement computed by hand, and which agents act where.
 
-In `swap` each of two agents is paid what the other did, which is three times its parameter (`fixed_agents.spy`), so
-that a reward names the opponent.
+In `swap` each of two agents is paid what the other did, which is three times its parameter (`fixed_agents.spy`) and the
+normalised observation, so that a reward names the opponent. Observations are 0, and normalised to `SHIFT` by entries.
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ from rookery.envs import base as envs
 from rookery.envs.base import Environment, EnvSpec, Step, Team
 from rookery.envs.wrappers import time_limit
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
+from rookery.normalize import RunningStatistics
 from rookery.populations import role_pbt
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.config import LeagueConfig
@@ -36,6 +37,7 @@ CONFIG = OnPolicyConfig(
 LEAGUE = LeagueConfig(league_size=2, league_share=0.3, league_every=2)
 CURRENT = np.asarray([[0.125, 0.25], [0.0625, 0.1875], [0.25, 0.3125]], np.float32)
 EARLIER = np.asarray([[-0.125, -0.25], [-0.0625, -0.1875]], np.float32)
+SHIFT = 0.03125
 
 
 def swap() -> Environment:
@@ -58,7 +60,14 @@ def six_environments(monkeypatch):
 
 
 def learner(**options: Any) -> Any:
-    return on_policy(multi_agent.independent(spy(SPEC), SPEC), swap(), dataclasses.replace(CONFIG, **options))
+    one = spy(SPEC)
+
+    def explore(state, hyper, observation, key):
+        action, log_prob = one.explore(state, hyper, observation, key)
+        return action + observation.features, log_prob
+
+    agent = multi_agent.independent(one._replace(explore=explore), SPEC)
+    return on_policy(agent, swap(), dataclasses.replace(CONFIG, **options))
 
 
 @cache
@@ -74,7 +83,8 @@ def stepped(params: np.ndarray, generation: int = 0, **league: Any) -> tuple[Pro
     members = members._replace(state=members.state._replace(params=jnp.asarray(params)))
     pool = shared.league
     if league:
-        pool = pool._replace(policies=pool.policies._replace(params=jnp.asarray(EARLIER)))
+        seen = RunningStatistics(jnp.full((2, 2), 4.0), jnp.full((2, 2, 1), -SHIFT), jnp.full((2, 2, 1), 4.0))
+        pool = pool._replace(policies=pool.policies._replace(params=jnp.asarray(EARLIER), normalizer=seen))
         pool = pool._replace(**{name: jnp.asarray(value) for name, value in league.items()})
     shared = shared._replace(generation=jnp.int32(generation), league=pool)
     state, metrics = step(initial._replace(members=members, shared=shared), jax.random.key(1))
@@ -100,7 +110,7 @@ def test_each_role_learns_against_the_entry_that_it_draws_in_its_share_and_nothi
         reward, counts = (np.asarray(leaf)[slot] for leaf in (batch.reward, batch.extras.counts))  # [I, T, E]
         for role, place, other, entry in ((0, 0, 3, 0), (1, 3, 0, 1)):
             current = 3 * CURRENT[:, 1 - role]
-            np.testing.assert_allclose(reward[role, :, place], 3 * EARLIER[entry, 1 - role])
+            np.testing.assert_allclose(reward[role, :, place], 3 * EARLIER[entry, 1 - role] + SHIFT, rtol=1e-6)
             alone = [each for each in range(ENVS) if each not in (0, 3)]
             assert len(np.unique(reward[role, :, alone])) == 1, "one opponent of the current population"
             assert np.isclose(current, reward[role, 0, 1]).any()
@@ -159,7 +169,7 @@ def test_a_member_that_is_not_finite_never_enters():
     assert pool.entered.tolist() == [2, 0]
     assert pool.policies.params[0, 0] == CURRENT[2, 0]
     assert np.isfinite(np.asarray(pool.policies.params)).all()
-    assert np.isfinite(np.asarray(pool.beaten)).all()
+    assert ((np.asarray(pool.beaten) == 1.0) == [False, True]).all(), "no number is known of an empty entry"
     params[2, 0] = np.nan  # a role without any
     assert stepped(params, generation=1)[0].shared.league.entered.tolist() == [0, 0]
 
