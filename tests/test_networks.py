@@ -165,8 +165,9 @@ def test_the_first_weights_of_simba_are_orthogonal_and_those_of_its_blocks_hes()
 
 def test_simbas_deviations_are_squashed_and_its_means_are_not() -> None:
     outputs = jnp.asarray([[-5.0, 7.0, -100.0, 100.0], [0.5, 0.0, 0.0, 0.5]])
-    plain = networks.Network(lambda _: (), lambda _, inputs: inputs)
-    found = networks.NETWORKS["simba"].gaussian(plain).apply((), outputs)
+    linear_network = networks.mlp([4], [], 4)
+    identity = {"params": {"Dense_0": {"kernel": jnp.eye(4), "bias": jnp.zeros(4)}}}
+    found = networks.NETWORKS["simba"].gaussian(linear_network).apply(identity, outputs)
     expected = [[-5.0, 7.0, -10.0, 2.0], [0.5, 0.0, -4.0, -4.0 + 6.0 * np.tanh(0.5)]]
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 

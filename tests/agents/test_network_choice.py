@@ -54,15 +54,14 @@ def test_given_settings_have_precedence() -> None:
     given = {"hidden_sizes": (4,), "critic_hidden_sizes": (8,), "alpha_init": 0.5, "target_entropy_scale": 2.0}
     agent = rookery.sac(SPEC, **SIMBA, **given)
     assert given.items() <= agent.settings["agent"].items()
-    space = rookery.choose(agent.space, weight_decay=(1e-3, 1e-1), policy_lr=1e-3, adam_b1=0.8)
+    space: Any = rookery.choose(agent.space, weight_decay=(1e-3, 1e-1), policy_lr=1e-3, adam_b1=0.8)
     assert (space.defaults.policy_lr, space.defaults.critic_lr, space.defaults.adam_b1) == (1e-3, 1e-4, 0.8)
     assert "weight_decay" in space.domains
-    assert rookery.choose(agent.space, weight_decay=0).defaults.weight_decay == 0.0
+    without: Any = rookery.choose(agent.space, weight_decay=0)
+    assert without.defaults.weight_decay == 0.0
     env = rookery.make("point_room")
-    learners = [
-        rookery.off_policy(rookery.sac(env.spec, **SIMBA, **given), env, **options)
-        for options in ({}, {"normalize_observations": False})
-    ]
+    simba = rookery.sac(env.spec, **SIMBA, **given)
+    learners = rookery.off_policy(simba, env), rookery.off_policy(simba, env, normalize_observations=False)
     assert [learner.settings["learner"]["normalize_observations"] for learner in learners] == [True, False]
 
 

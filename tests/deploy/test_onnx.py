@@ -1,5 +1,6 @@
 """Policies as ONNX models: equal actions, and exports without a model. Needs the extra `onnx`."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ import jax.export
 import numpy as np
 import pytest
 
+from rookery.agents.sac import SacConfig
 from rookery.deploy import onnx
 from rookery.deploy.export import TOLERANCE, export
 from tests.deploy.untrained_runs import (
@@ -38,6 +40,13 @@ def test_the_best_member_acts_equally_in_the_runtime(sac_run: Path, tmp_path: Pa
     assert exported.differences["policy.onnx"] <= TOLERANCE
     assert {"policy.onnx", "act_onnx.py"} < set(exported.files) == {entry.name for entry in exported.path.iterdir()}
     np.testing.assert_allclose(run_script(exported.path, "act_onnx", OBSERVATIONS), best_actions(sac_run), atol=1e-6)
+
+
+def test_simba_acts_equally_in_the_runtime(tmp_path: Path) -> None:
+    simba = dataclasses.replace(SAC_RUN, agent=SacConfig((4,), (4,), network="simba"))
+    exported = export(save_run(simba, tmp_path / "simba", (1.0, 2.0), with_statistics), tmp_path / "policy")
+    assert exported.without_onnx is None
+    assert exported.differences["policy.onnx"] <= TOLERANCE
 
 
 def test_values_of_discrete_actions_act_equally_in_the_runtime(tmp_path: Path) -> None:
