@@ -30,8 +30,8 @@ class SacConfig:
     """
 
     hidden_sizes: Annotated[tuple[int, ...] | None, Within(1)] = None
-    """Widths of the hidden layers of the policy and of each critic, by default 256 256; of simba the width of each
-    block, by default 128."""
+    """Widths of the hidden layers of the policy and of each critic, by default 256 256; of simba the blocks' widths, by
+    default 128."""
     critic_hidden_sizes: Annotated[tuple[int, ...] | None, Within(1)] = None
     """Widths of the hidden layers of each critic; by default those of the policy, and of simba 512 512."""
     alpha_init: Annotated[float | None, POSITIVE] = None
@@ -39,8 +39,7 @@ class SacConfig:
     fix_alpha: bool = False
     """Keep the temperature at its initial value instead of learning it."""
     target_entropy_scale: float | None = None
-    """Scale of the learned temperature's target entropy, which is -scale x action size (nats); by default 1, with simba
-    0.5."""
+    """Scale of the temperature's target entropy, -scale x action size (nats); by default 1, with simba 0.5."""
     output_scale: Annotated[float, POSITIVE] = 1.0
     """Initial variance scale of the policy's last layer: a small value, such as 0.01, starts the policy near the middle
     of the action range."""
@@ -51,12 +50,10 @@ class SacConfig:
     """Normalise each hidden layer of the critics before its ReLU (Ba 2016, arXiv:1607.06450), as RLPD does (Ball 2023,
     arXiv:2302.02948)."""
     critics: Annotated[int, Within(2)] = 2
-    """Number of critics. With more than 2, targets are the smaller value of a random two, and the policy maximises the
-    mean of all (REDQ, Chen 2021, arXiv:2101.05982)."""
+    """Number of critics. Of more than 2, a random two give the targets (REDQ, Chen 2021, arXiv:2101.05982)."""
     network: networks.NetworkName = "mlp"
-    """Kind of all networks: mlp, dense layers; simba, residual blocks with layer normalisation (Lee 2024,
-    arXiv:2410.09754), which has other defaults: observations are normalised, learning rates are 1e-4, and weight_decay
-    is 0.01."""
+    """mlp, dense layers; simba, residual blocks (Lee 2024, arXiv:2410.09754), with which observations are normalised,
+    learning rates are 1e-4, and weight_decay is 0.01."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -31,8 +31,8 @@ class Td3Config:
     """
 
     hidden_sizes: Annotated[tuple[int, ...] | None, Within(1)] = None
-    """Widths of the hidden layers of the policy and of each critic, by default 256 256; of simba the width of each
-    block, by default 128."""
+    """Widths of the hidden layers of the policy and of each critic, by default 256 256; of simba the blocks' widths, by
+    default 128."""
     critic_hidden_sizes: Annotated[tuple[int, ...] | None, Within(1)] = None
     """Widths of the hidden layers of each critic; by default those of the policy, and of simba 512 512."""
     policy_delay: Annotated[int, Within(1)] = 2
@@ -50,12 +50,10 @@ class Td3Config:
     """Normalise each hidden layer of the critics before its ReLU (Ba 2016, arXiv:1607.06450), as RLPD does (Ball 2023,
     arXiv:2302.02948)."""
     critics: Annotated[int, Within(2)] = 2
-    """Number of critics. With more than 2, targets are the smaller value of a random two (REDQ, Chen 2021,
-    arXiv:2101.05982); there the policy maximises the mean."""
+    """Number of critics. Of more than 2, a random two give the targets (REDQ, Chen 2021, arXiv:2101.05982)."""
     network: networks.NetworkName = "mlp"
-    """Kind of all networks: mlp, dense layers; simba, residual blocks with layer normalisation (Lee 2024,
-    arXiv:2410.09754), which has other defaults: observations are normalised, learning rates are 1e-4, and weight_decay
-    is 0.01."""
+    """mlp, dense layers; simba, residual blocks (Lee 2024, arXiv:2410.09754), with which observations are normalised,
+    learning rates are 1e-4, and weight_decay is 0.01."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""

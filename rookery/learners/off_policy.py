@@ -59,8 +59,7 @@ class OffPolicyConfig(FitnessConfig):
     """Environment steps of each member with uniformly random actions and no updates, at the start of the run: 1,000 in
     Fujimoto 2018 (10,000 for HalfCheetah and Ant) and in the code of Haarnoja 2018."""
     normalize_observations: bool | None = None
-    """Normalise observations by their running mean and variance, clipped to +-10; by default only with networks that
-    need it, such as simba."""
+    """Normalise observations by their running mean and variance, clipped to +-10; by default only with simba."""
 
     def __post_init__(self) -> None:
         """Check the settings that do not depend on an environment."""

@@ -75,7 +75,7 @@ def test_the_help_of_pbt_sac_is_short_and_states_defaults():
     for expected in (
         "--population INT P, number of members (a multiple of the number of devices). (at least 1; default: 8)",
         "--hidden-sizes INT... Widths",
-        "(each at least 1; default: 256 256)",
+        "by default 256 256; of simba the blocks' widths, by default 128. (each at least 1)",
         "--devices INT Number of devices",
         "each core is a device. (at least 1) --init-from",
         "a multiple of `--num-envs`. (at least 1; default: 1000)",
