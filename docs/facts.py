@@ -2,8 +2,9 @@
 
 On the site a comment `<!-- facts: kind=pbt-sac parts=pbt code=rookery.populations.pb2 -->` of a page in `docs/agents`
 or `docs/methods` is replaced by these sections; GitHub shows the page without them. `kind` is a kind of run with the
-settings, `parts` the parts of its settings (`method` for those in no part), `code` the modules and functions whose
-docstrings have sources and deviations, and `flags` a regular expression of the flags that are listed, by default all.
+settings, and further ones after commas; `parts` are the parts of its settings (`method` for those in no part), `code`
+the modules and functions whose docstrings have sources and deviations, and `flags` is a regular expression of the flags
+that are listed, by default all.
 """
 
 import ast
@@ -28,20 +29,22 @@ def written(page: str, text: str) -> str:
 
 def sections(page: str, kind: str, parts: str, code: str, flags: str = "") -> str:
     """The Markdown of the facts."""
-    found, strings = kinds()[kind], [text for name in code.split(",") for text in docstrings(name)]
+    all_kinds = [kinds()[name] for name in kind.split(",")]
+    found, strings = all_kinds[0], [text for name in code.split(",") for text in docstrings(name)]
     listed = found.method.sources if page.startswith("methods/") or not found.agent else found.agent.sources
     sources = [one for _, text in strings for one in re.findall(_PARAGRAPH.format("Sources?"), text)] or listed
     deviations = [(name, one) for name, text in strings for one in re.findall(_PARAGRAPH.format("Deviations?"), text)]
     rows = [f"- `{name}`: {_plain(one)}" for name, one in deviations if _plain(one) != "none."]
+    runs = dict.fromkeys(name for one in all_kinds for name in related(page, one))
     chosen = [option for option in options(found, parts.split(",")) if re.search(flags, option.name)]
     return "\n".join(
         (
-            f"**Kinds of run**: {', '.join(f'`{name}`' for name in related(page, found))}.",
+            f"**Kinds of run**: {', '.join(f'`{name}`' for name in runs)}.",
             *(("\n## Sources\n", *(f"- {_linked(_plain(one))}" for one in dict.fromkeys(sources))) if sources else ()),
             *(("\n## Deviations\n", *map(_linked, rows)) if rows else ()),
             "\n## Settings\n\n| flag | default | meaning |\n|---|---|---|",
             *(f"| `{option.flag}` | {_default(option, found)} | {_cell(option.explanation)} |" for option in chosen),
-            f"\n`rookery train {kind} --help` lists all settings, with their ranges.",
+            f"\n`rookery train {found.name} --help` lists all settings, with their ranges.",
         )
     )
 

@@ -16,7 +16,7 @@ PAGES = [path for folder in ("agents", "methods") for path in (DOCS / folder).gl
 
 
 def kind_of(path: Path) -> str:
-    found = re.search(r"<!-- facts: kind=(\S+)", path.read_text())
+    found = re.search(r"<!-- facts: kind=([\w-]+)", path.read_text())
     assert found is not None, f"{path} has no facts"
     return found[1]
 
