@@ -1,5 +1,7 @@
 """The notebooks are those of their scripts, and the scripts run before a release (`pytest -m release`)."""
 
+import json
+import re
 import runpy
 from pathlib import Path
 
@@ -33,7 +35,16 @@ def test_every_notebook_has_a_script_and_installs_first():
     assert {path.stem for path in NOTEBOOKS.glob("*.ipynb")} == {path.stem for path in SCRIPTS}
     for script in SCRIPTS:
         code = [cell for cell in BUILD["notebook"](script.read_text())["cells"] if cell["cell_type"] == "code"]
-        assert "".join(code[0]["source"]) == "%pip install -q rookery"
+        assert "".join(code[0]["source"]) == "%pip install -q -e .."
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_notebook_has_its_outputs(script):
+    cells = json.loads((NOTEBOOKS / f"{script.stem}.ipynb").read_text())["cells"]
+    for cell in cells:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "code" and re.search(r"^(print|display|plt\.show)\(", source, re.MULTILINE):
+            assert cell["outputs"], f"run python notebooks/build.py {script.stem}: no output of\n{source}"
 
 
 @pytest.mark.release

@@ -5,10 +5,17 @@
 # try, and takes their results: it keeps the best solution of each *kind*, so that the outcome is a repertoire, not one
 # optimum.
 #
-# Here the "robot" is a function of NumPy. It could as well be a queue of real experiments.
+# Here the "robot" is a function of NumPy. It could as well be a queue of real experiments. The search itself takes
+# milliseconds, so it needs neither a GPU nor several cores.
+
+# %% [markdown]
+# ## Install
+#
+# Rookery is not on the package index yet. Clone its repository, and start Jupyter in the folder `notebooks` of the
+# clone: the cell below installs the package from there.
 
 # %%
-# %pip install -q rookery
+# %pip install -q -e ..
 
 # %%
 import os

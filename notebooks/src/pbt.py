@@ -13,14 +13,24 @@
 # The cost is that of training the population once. The result is a good policy and a *schedule* of hyper-parameters,
 # which no single constant setting is. We train the same members twice, without and with steps 3 and 4, and compare.
 
+# %% [markdown]
+# ## Install
+#
+# Rookery is not on the package index yet. Clone its repository, and start Jupyter in the folder `notebooks` of the
+# clone: the cell below installs the package from there.
+#
+# **GPUs**: on a machine with NVIDIA GPUs install `"..[cuda13]"` in place of `..`. The notebook then trains on all
+# GPUs that divide the population, without another change (`docs/guides/gpu.md`).
+
 # %%
-# %pip install -q rookery
+# %pip install -q -e ..
 
 # %%
 import html
 import os
 from pathlib import Path
 
+import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from IPython.display import HTML, display
@@ -30,6 +40,16 @@ import rookery
 SMALL = "ROOKERY_SMALL" in os.environ  # seconds instead of minutes, for the test of this notebook
 POPULATION = 4 if SMALL else 8
 GENERATIONS = 4 if SMALL else 40
+
+# %% [markdown]
+# ## All cores
+#
+# On a CPU each core becomes a device, and the members are divided over the devices. This must be said before JAX
+# starts; on a GPU it has no effect.
+
+# %%
+rookery.distributed.use_cores(POPULATION)
+print(jax.devices())
 
 # %% [markdown]
 # ## A search space that is too wide on purpose

@@ -2,10 +2,19 @@
 # # Quickstart: train a population, look at it, use its best policy
 #
 # This notebook trains eight soft actor-critic (SAC) agents together, shows what they learned, and takes the best policy
-# out of the run. It needs no GPU.
+# out of the run.
+
+# %% [markdown]
+# ## Install
+#
+# Rookery is not on the package index yet. Clone its repository, and start Jupyter in the folder `notebooks` of the
+# clone: the cell below installs the package from there.
+#
+# **GPUs**: on a machine with NVIDIA GPUs install `"..[cuda13]"` in place of `..`. The notebook then trains on all
+# GPUs that divide the population, without another change (`docs/guides/gpu.md`).
 
 # %%
-# %pip install -q rookery
+# %pip install -q -e ..
 
 # %%
 import html
@@ -19,6 +28,16 @@ import rookery
 
 SMALL = "ROOKERY_SMALL" in os.environ  # seconds instead of minutes, for the test of this notebook
 RUN = "runs/quickstart"
+
+# %% [markdown]
+# ## All cores
+#
+# On a CPU each core becomes a device, and the members are divided over the devices. This must be said before JAX
+# starts; on a GPU it has no effect.
+
+# %%
+rookery.distributed.use_cores(4 if SMALL else 8)
+print(jax.devices())
 
 # %% [markdown]
 # ## A task
@@ -62,7 +81,7 @@ program = rookery.pbt(learner, population_size=4 if SMALL else 8, exploit_interv
 # The first lines say that XLA compiles the program: training, evaluation and selection of all members become a few
 # compiled functions. That takes longer than the training of a small task, once. Then each line is a generation:
 # environment steps per second, the fitness of the best and of the median member (the mean return of their evaluation
-# episodes), and the time left.
+# episodes), and the time left. The output below is from two cores that also ran other programs.
 
 # %%
 result = rookery.run(program, seed=0, generations=3 if SMALL else 30, run_dir=RUN, overwrite=True)

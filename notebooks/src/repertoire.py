@@ -10,8 +10,17 @@
 # - A **descriptor** says what a policy does, as a few numbers: here, where its episode ends.
 # - The space of descriptors is divided into **cells**. Each cell keeps its best policy, its **elite**.
 
+# %% [markdown]
+# ## Install
+#
+# Rookery is not on the package index yet. Clone its repository, and start Jupyter in the folder `notebooks` of the
+# clone: the cell below installs the package from there.
+#
+# **GPUs**: on a machine with NVIDIA GPUs install `"..[cuda13]"` in place of `..`. The notebook then trains on all
+# GPUs that divide the population, without another change (`docs/guides/gpu.md`).
+
 # %%
-# %pip install -q rookery
+# %pip install -q -e ..
 
 # %%
 import html
@@ -27,6 +36,16 @@ from IPython.display import HTML, Image, display
 import rookery
 
 SMALL = "ROOKERY_SMALL" in os.environ  # seconds instead of minutes, for the test of this notebook
+
+# %% [markdown]
+# ## All cores
+#
+# On a CPU each core becomes a device, and the members are divided over the devices. This must be said before JAX
+# starts; on a GPU it has no effect.
+
+# %%
+rookery.distributed.use_cores(4 if SMALL else 10)
+print(jax.devices())
 
 # %% [markdown]
 # ## MAP-Elites with a function
