@@ -3,9 +3,9 @@
     python -m benchmarks.learning.evolution [--quick] [--generations 100] [--seeds 5] [--picture FILE]
 
 All contenders evolve the same policy (two hidden layers of 32) with 64 directions and their opposites, one episode
-each, and Adam with the same rate, decay and noise. They differ in the code, and `es` normalises observations by default.
-All seeds are one compiled call per generation. Every tenth generation the policy itself plays 16 episodes from new start
-states.
+each, and Adam with the same rate, decay and noise. They differ in the code; `es` normalises observations by default.
+All seeds are one compiled call per generation. Every tenth generation the policy itself plays 16 episodes from new
+start states.
 
 Needs `pip install evosax` for its contender, which is left out without it.
 """
