@@ -21,15 +21,15 @@ RANGES = {
     "above 0": "actor_lr alpha_init critic_lr initial_dual initial_sigma length_scale output_scale "
     "perturb_factors policy_lr reward_scaling",
     "at least 0": "anneal_updates burn_in checkpoint_seconds exploit_interval exploration_updates island iso_sigma "
-    "line_sigma member noise_clip policy_noise process_id rollouts skill smerl_margin threshold_abs threshold_std "
-    "warmup_steps",
+    "league_power line_sigma member noise_clip policy_noise process_id rollouts skill smerl_margin "
+    "threshold_abs threshold_std warmup_steps",
     "at least 1": "actor_epochs batch_size best_count buffer_size cells checkpoint_every critic_epochs "
     "critic_hidden_sizes critic_steps cvt_samples devices dimensions directions discriminator_hidden_sizes emitters "
     "episode_length episodes epochs eval_episodes evaluate_every frame_stack frequencies fresh ga_population "
-    "generations goals gradient_batch_size grid hidden_sizes islands keep memory_size migrate_every minibatches "
-    "novelty_neighbours num_envs num_processes patience phi_hidden_sizes policy_delay policy_gradient_steps population "
-    "quantiles rating_opponents replace_count rollout_length round_patience smooth start_states steps "
-    "steps_per_generation target_period",
+    "generations goals gradient_batch_size grid hidden_sizes islands keep league_every league_size memory_size "
+    "migrate_every minibatches novelty_neighbours num_envs num_processes patience phi_hidden_sizes policy_delay "
+    "policy_gradient_steps population quantiles rating_opponents replace_count rollout_length round_patience smooth "
+    "start_states steps steps_per_generation target_period",
     "at least 2": "critics num_skills",
     "in (0, 1)": "variation_share",
     "in (0, 1e+06]": "connect_timeout",
@@ -37,8 +37,8 @@ RANGES = {
     "in [1, 1e+06]": "lost_after",
     "in (0, 1]": "smerl_fraction tau",
     "in (0, 7.38906]": "initial_std",
-    "in [0, 1]": "archive_learning_rate best_fraction discount exploration_share migrate_fraction replace_fraction "
-    "resample_probability sample_fraction",
+    "in [0, 1]": "archive_learning_rate best_fraction discount exploration_share league_share migrate_fraction "
+    "replace_fraction resample_probability sample_fraction",
     "in [0, 4294967295]": "seed",
     "in [0, 65535]": "port",
 }
