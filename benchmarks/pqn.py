@@ -70,6 +70,7 @@ def main() -> None:
     made.add_argument("--purejaxql", required=True, help="a clone of its repository")
     made.add_argument("--tasks", nargs="+", choices=TASKS, default=["CartPole-v1", "Breakout-MinAtar"])
     made.add_argument("--seeds", type=int, nargs="+", default=[1, 16], help="trained at once (%(default)s)")
+    made.add_argument("--updates", type=int, default=32, help="of all seeds of a timed training (%(default)s)")
     made.add_argument("--returns", action="store_true", help="compare returns instead of times")
     made.add_argument("--steps", type=int, default=1_000_000, help="of each seed, with --returns (%(default)s)")
     options = harness.parse(made)
@@ -84,7 +85,7 @@ def main() -> None:
 
 def speed(task: str, count: int, options: argparse.Namespace) -> dict[str, Any]:
     """One row: environment steps per second of whole trainings, summed over the seeds."""
-    updates = 2 if options.quick else max(4, 64 // count)
+    updates = 2 if options.quick else max(2, options.updates // count)
     keys = jax.random.split(jax.random.PRNGKey(0), count)
     programs = {
         "ours": harness.compile_program(jax.vmap(partial(trained, TASKS[task], learner_of(task, updates))), keys),
