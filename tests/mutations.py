@@ -33,6 +33,12 @@ agents/sac.py | agents/test_sac.py
     temperature-sign | return -jnp.exp | return jnp.exp
 agents/td3.py | agents/test_td3.py
     delay-off-by-one | (step + 1) % config | step % config
+distributions.py | test_distributions.py
+    parts-cut-late | np.cumsum(categories)[:-1] | np.cumsum(categories)[1:]
+networks/residual.py | test_networks.py
+    residual-left-out | return inputs + layer | return layer
+returns.py | agents/test_sac.py
+    three-critics | top_k(numbers[0], 2) | top_k(numbers[0], 3)
 gradients.py | test_gradients.py
     tau-swapped | old + tau * (new - old) | new + tau * (old - new)
 agents/ppo.py | agents/test_ppo_losses.py
@@ -103,6 +109,10 @@ populations/pbt.py | experiments/test_defaults.py
     selected-too-early | (generation + 1) % when.every | generation % when.every
 populations/replay.py | populations/test_pbt.py
     schedule-index | shared.generation, len | shared.generation + 1, len
+populations/role_pbt.py | populations/test_league.py
+    easiest-opponents | (1.0 - league.beaten) ** power | league.beaten ** power
+    hardest-replaced | easy == jnp.max(easy) | easy == jnp.min(easy)
+    unknown-enters | trees.where(known, changed, league) | changed
 populations/role_pbt.py | populations/test_role_pbt.py
     lineage-of-roles | (parents * bindings.role_count | (parents
 populations/pb2.py | populations/test_pb2.py::TestProposals
