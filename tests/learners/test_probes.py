@@ -138,8 +138,8 @@ AGENTS = {
         of_states=True,
     ),
     "pqn": Case(
-        partial(pqn, config=PqnConfig(hidden_sizes=ON_POLICY_HIDDEN, minibatches=4)),
-        scalars(PqnHyper(discount=DISCOUNT, q_lambda=0.0, learning_rate=1e-2, epsilon=0.5, reward_scaling=SCALE)),
+        partial(pqn, config=PqnConfig(hidden_sizes=ON_POLICY_HIDDEN, minibatches=4, anneal_updates=100)),
+        scalars(PqnHyper(discount=DISCOUNT, q_lambda=0.0, learning_rate=2e-2, epsilon=0.5, reward_scaling=SCALE)),
         value_of_choice,
         partial(on_policy, config=ON_POLICY),
         discrete=True,
