@@ -104,9 +104,6 @@ class EnvSpec(NamedTuple):
     """Steps until truncation."""
     discrete: bool = False
     """Whether actions are int32 indices."""
-    categories: tuple[int, ...] = ()
-    """Numbers of categories of the K parts of a discrete action, which is `[K]` then, as in Gymnasium's MultiDiscrete;
-    a mask `[A]` has the categories of all parts one after another. (): an action is one index."""
     descriptor: DescriptorSpec | None = None
     """None: the task has no descriptor."""
     qd_offset: float = 0.0
@@ -139,6 +136,9 @@ class EnvSpec(NamedTuple):
     """Parts of an observation as an environment on the host gives them; None: in the shape of the features."""
     taken: TakenAction | None = None
     """Actions as an environment on the host takes them; None: those of its agents."""
+    categories: tuple[int, ...] = ()
+    """Numbers of categories of the K parts of a discrete action, which is `[K]` then, as in Gymnasium's MultiDiscrete;
+    a mask `[A]` has the categories of all parts one after another. (): an action is one index."""
 
     @property
     def descriptor_size(self) -> int:
