@@ -397,7 +397,8 @@ def _converted(name: str, hint: Any, default: Any, value: Any, within: Within | 
     kind, last = get_args(hint)[0], get_args(hint)[-1]
     what = "texts" if kind is str else "numbers"
     if isinstance(value, str | Mapping) or not hasattr(value, "__iter__"):
-        example = f", such as {default}" if default else ""
+        shown = default or ((64, 64) if kind is int else ())
+        example = f", such as {shown}" if shown else ""
         raise SettingTypeError(name, value, f"must be a sequence of {what}{example}")
     values = tuple(_checked(name, kind, item, within, "must each be") for item in value)
     if last is not ... and len(values) != len(get_args(hint)):

@@ -31,7 +31,7 @@ import numpy as np
 from benchmarks import harness, peers_brax, peers_gymnasium
 from benchmarks.learning.defaults import Run
 from benchmarks.learning.defaults import train as train_run
-from rookery.deploy.policy import choose, evaluator_of
+from rookery.deploy.policy import evaluator_of, select
 from rookery.distributed.mesh import here
 from rookery.experiments import warm_start
 from rookery.learners.rollout import normalize_features
@@ -124,7 +124,7 @@ def evaluate_run(
     for generation in generations:
         origin = warm_start.restore(opened, config, built, str(generation))
         act = act or peer.scaled(partial(_act, evaluator_of(origin).act), task)
-        genotypes = [choose(origin, member=member).genotype for member in range(members)]
+        genotypes = [select(origin, member=member).genotype for member in range(members)]
         points.append([peer.returns(act, genotype, task, episode_seeds()) for genotype in genotypes])
     return np.asarray(points)
 
