@@ -193,7 +193,10 @@ class FiveResults:
 
     def step(self, key: Key, state: Any, action: Any, params: Any) -> tuple:
         observation, state, reward, terminated, truncated, info = self._env.step(key, state, action, params)
-        return observation, state, reward, terminated | truncated, info
+        scalars = {
+            name: value for name, value in info.items() if name.startswith("returned_")
+        }  # of which a test is made
+        return observation, state, reward, terminated | truncated, scalars
 
 
 if __name__ == "__main__":
