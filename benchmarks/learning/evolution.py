@@ -1,6 +1,6 @@
 """Evolution strategies on Brax's hopper: `es` beside OpenES of evosax.
 
-    python -m benchmarks.learning.evolution [--quick] [--generations 100] [--seeds 5] [--picture FILE]
+    python -m benchmarks.learning.evolution [--quick] [--generations 100] [--seeds 5]
 
 All contenders evolve the same policy (two hidden layers of 32) with 64 directions and their opposites, one episode
 each, and Adam with the same rate, decay and noise. They differ in the code; `es` normalises observations by default.
@@ -43,7 +43,7 @@ class Contender(NamedTuple):
 
 
 def main() -> None:
-    made = harness.learning_parser(__doc__)
+    made = harness.parser(__doc__)
     made.add_argument("--generations", type=int, default=100, help="(%(default)s)")
     made.add_argument("--seeds", type=int, default=5, help="(%(default)s)")
     options = harness.parse(made)
