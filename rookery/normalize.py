@@ -36,6 +36,8 @@ def update(statistics: RunningStatistics, rows: Array, counts: Array | bool = Tr
     some updates. When the count has reached its limit the oldest rows lose weight.
     """
     chex.assert_shape(rows, (None, statistics.mean.shape[0]))
+    # As in `normalize`: XLA would otherwise reshape the rows as it fuses them, and their sums are rounded differently.
+    statistics, rows, counts = jax.lax.optimization_barrier((statistics, rows, counts))
     valid = counts & jnp.isfinite(rows).all(axis=1)
     rows = jnp.where(valid[:, None], jnp.clip(as_floats(rows), -_LARGEST, _LARGEST), 0.0)
     added = jnp.sum(valid.astype(jnp.float32))
