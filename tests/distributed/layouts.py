@@ -14,7 +14,9 @@ import sys
 COUNTS = {"exact": (1, 8), "vmap": (1, 8)}  # `main` runs other strategies on fewer
 LAYOUTS = ((1, False), (8, True))  # devices, and whether they divide the cells
 
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+# LLVM optimises as in runs (`programs.compile_lowered`): without, code that differs in what is fused rounds alike.
+FLAGS = os.environ.get("XLA_FLAGS", "").replace("optimization_level=0", "optimization_level=1")
+os.environ["XLA_FLAGS"] = FLAGS + " --xla_force_host_platform_device_count=8"
 os.environ["NPROC"] = "32"  # XLA's thread pool; 8 devices on few cores starve the default one
 
 import jax

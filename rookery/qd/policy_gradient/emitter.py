@@ -156,7 +156,8 @@ def _actors(bindings: GradientBindings, state: Td3State, targets: Array | None, 
         return jax.tree.map(lambda leaf: leaf[None], params)
     assert bindings.conditions is not None
     wanted = jnp.where(exist, targets[bindings.varied :], 0.0)
-    return jax.vmap(partial(conditions.freeze, bindings.conditions, params))(wanted)
+    freeze = jax.vmap(partial(conditions.freeze, bindings.conditions), in_axes=(None, 0))
+    return bindings.placement.everywhere(freeze, params, wanted)
 
 
 def tell(
