@@ -189,6 +189,22 @@ class TestTransitions:
             action = EVALUATOR.act(trees.take(proposals.params, 2), Observation(jnp.asarray(observation[2])))
             np.testing.assert_allclose(evaluation.transitions.transitions.action[2], action, rtol=1e-5, atol=1e-6)
 
+    def test_critics_that_are_not_finite_begin_anew_without_what_they_learned_from(self, pga):
+        emitter, (_, (*_, state, _), repertoire, bank) = pga
+        begin, training = jax.jit(emitter.ask.begin), state.shared.training
+        tiny.assert_equal(begin(state, repertoire, bank, KEY)[0], state)
+        for spoiled in ("params", "moments"):  # a square that overflows freezes a parameter that is finite
+            critic = training.member.state.critic
+            numbers = jax.tree.map(
+                lambda leaf: leaf.at[...].set(jnp.inf) if leaf.ndim else leaf, getattr(critic, spoiled)
+            )
+            critic = critic._replace(**{spoiled: numbers})
+            member = training.member._replace(state=training.member.state._replace(critic=critic))
+            shared = state.shared._replace(training=training._replace(member=member))
+            begun = begin(state._replace(shared=shared), repertoire, bank, KEY)[0].shared.training.member
+            assert trees.all_finite(begun.state)
+            assert int(begun.buffer.size) == 0
+
 
 class TestConditions:
     LIMITS = envs.descriptor_spec("x, y", "final", (0.0, -1.0), (4.0, 1.0))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rookery import buffers
+from rookery import buffers, trees
 from rookery.agents.base import OffPolicyAgent
 from rookery.factories import SettingError
 from rookery.learners.base import Member
@@ -50,6 +50,14 @@ def empty_log(critics: Critics, training: Training) -> Metrics:
     """The metrics of no updates."""
     shapes = jax.eval_shape(partial(_block, critics), training, jax.random.key(0))[1]
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+def restarted(critics: Critics, training: Training, key: Key) -> Training:
+    """New critics and an empty buffer, if a number of the critics is not finite, which no update would change."""
+    member, diverged = training.member, ~trees.all_finite(training.member.state)
+    fresh = critics.agent.start(critics.agent.init(key))
+    state, buffer = trees.where(diverged, fresh, member.state), buffers.clear(member.buffer, diverged)
+    return training._replace(member=member._replace(state=state, buffer=buffer))
 
 
 def train(

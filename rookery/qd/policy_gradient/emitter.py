@@ -3,7 +3,7 @@
 Sources: Nilsson 2021, "Policy Gradient Assisted MAP-Elites" (PGA-ME); Faldor 2024, "Synergizing Quality-Diversity with
 Descriptor-Conditioned Reinforcement Learning" (DCRL-ME, arXiv:2401.08632).
 Deviations: the critics learn before a generation's proposals, not after its evaluation, which is the same order;
-DCRL-ME scales a reward when it is stored.
+DCRL-ME scales a reward when it is stored. Critics that diverged begin anew, with an empty buffer.
 """
 
 from functools import partial
@@ -82,10 +82,13 @@ def _batch_size(bindings: GradientBindings) -> int:
 def begin(
     bindings: GradientBindings, state: EmitterState, repertoire: Repertoire, bank: Bank, key: Key
 ) -> tuple[EmitterState, Work]:
-    """Create the empty log of a generation; the key is consumed."""
+    """Create the empty log of a generation, and restart critics that diverged; the key is consumed."""
     del repertoire
-    train_key, propose_key = jax.random.split(key)
-    log = critics.empty_log(bindings.critics, state.shared.training)
+    train_key, propose_key, restart_key = jax.random.split(key, 3)
+    restart = partial(critics.restarted, bindings.critics)
+    training = bindings.placement.everywhere(restart, state.shared.training, restart_key)
+    state = state._replace(shared=state.shared._replace(training=training))
+    log = critics.empty_log(bindings.critics, training)
     return state, Work(shared=(bank, train_key, propose_key, log))
 
 
