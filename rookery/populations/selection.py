@@ -98,6 +98,8 @@ def threshold(fitness: Array, key: Key, stds: float, margin: float, active: Arra
     """
     size, finite = fitness.shape[0], jnp.isfinite(fitness)
     count = jnp.maximum(jnp.sum(finite), 1)
+    scale = jnp.where(jnp.any(finite & (jnp.abs(fitness) > 1e15)), 1e-25, 1.0)  # so that no square overflows
+    fitness, margin = fitness * scale, margin * scale
     mean = jnp.sum(jnp.where(finite, fitness, 0.0)) / count.astype(fitness.dtype)
     std = jnp.sqrt(jnp.sum(jnp.square(jnp.where(finite, fitness - mean, 0.0))) / count.astype(fitness.dtype))
     distance = jnp.maximum(stds * std, margin)

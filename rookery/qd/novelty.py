@@ -16,6 +16,8 @@ from rookery.types import Array, PyTree
 
 _ROWS = 256  # individuals per batch in `_distances_at_once`, whose distances to all others are in memory together
 
+_FARTHEST = 1e18  # in units of the limits; the sum of a few squares of such distances is a float32
+
 
 def dominated_novelty(fitnesses: Array, descriptors: Array, neighbours: int) -> Array:
     """The mean distance of each individual to its nearest fitter individuals (Bahlous-Boldi 2025, section 4).
@@ -118,6 +120,7 @@ def add(
     described = jnp.where(finite[:, None], descriptors, 0.0).astype(jnp.float32)
     value = jnp.concatenate([repertoire.fitnesses, jnp.where(is_finite, fitnesses, -jnp.inf).astype(jnp.float32)])
     places = jnp.concatenate([repertoire.descriptors, described]) / (limits[1] - limits[0])[None]
+    places = jnp.clip(places, -_FARTHEST, _FARTHEST)
     novelty = dominated_novelty(value, places, neighbours)
 
     order = jnp.argsort(-novelty, stable=True)

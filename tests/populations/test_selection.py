@@ -106,6 +106,10 @@ class TestThreshold:
         assert (self.parents(stds=stds, margin=margin) != [0, 1, 2, 3, 4]) == some
         assert self.parents(stds=stds, margin=2.01) == [0, 1, 2, 3, 4]
 
+    @pytest.mark.parametrize("scale", [1e20, 8e37])
+    def test_fitnesses_whose_squares_overflow_are_compared_as_others(self, scale):
+        assert self.parents([scale * value for value in self.FITNESS], margin=0.05 * scale) == self.parents()
+
     def test_none_is_replaced_without_a_leader_among_equal_members_or_in_an_inactive_selection(self):
         assert self.parents((4.0, 4.0, 4.0, 4.0, 0.0), stds=0.6) == [0, 1, 2, 3, 4]  # mean 3.2, deviation 1.6
         assert self.parents((4.0, 4.0, 4.0, 4.0, 0.0), stds=0.4)[:4] == [0, 1, 2, 3]

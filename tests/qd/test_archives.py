@@ -126,6 +126,12 @@ class TestSurvival:
         assert np.array_equal(repertoire.genotypes["half"], np.tile(numbers[:, None], 3)), "leaves of one individual"
         assert jnp.array_equal(repertoire.descriptors, repertoire.centroids)
 
+    def test_a_descriptor_whose_square_overflows_is_far_from_all_others(self):
+        rule = archives.dominated_novelty(LINE[:2], neighbours=1)
+        descriptors = jnp.asarray([[1e30], [1.0], [1.5]])
+        _, added = rule.add(empty(rule), genotypes([1, 2, 3]), jnp.asarray([3.0, 2.0, 1.0]), descriptors, ON_LINE)
+        assert added.status.tolist() == [2, 2, 0]
+
     def test_results_for_each_individual(self):
         rule = archives.dominated_novelty(LINE[:2], neighbours=1)
         add = jax.jit(rule.add)
