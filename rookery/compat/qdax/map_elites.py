@@ -82,37 +82,71 @@ class MapElitesRepertoire(repertoires.Repertoire):
     def _of(cls, cells: repertoires.Repertoire) -> Self:
         return cls(*cells._replace(fitnesses=cells.fitnesses[..., None]))
 
-    @classmethod
-    def init_default(cls, genotype: PyTree, centroids: Array) -> Self:
-        """Empty cells for genotypes with the shapes of `genotype`."""
-        return cls._of(repertoires.empty(genotype, centroids))
+    @property
+    def extra_scores(self) -> Mapping[str, PyTree]:
+        """Name -> `[C, ...]`, the extra scores that are stored; zeros where a cell is empty."""
+        return self.extras
+
+    @property
+    def keys_extra_scores(self) -> tuple[str, ...]:
+        """The names of the extra scores that are stored."""
+        return tuple(self.extras)
 
     @classmethod
-    def init(cls, genotypes: PyTree, fitnesses: Array, descriptors: Array, centroids: Array) -> Self:
-        """Cells with the best genotypes of an initial batch `[B, ...]`; B may be 0."""
-        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), genotypes)
-        return cls.init_default(shapes, centroids).add(genotypes, descriptors, fitnesses)
+    def init_default(
+        cls,
+        genotype: PyTree,
+        centroids: Array,
+        one_extra_score: Mapping[str, PyTree] | None = None,
+        keys_extra_scores: tuple[str, ...] = (),
+    ) -> Self:
+        """Empty cells for genotypes with the shapes of `genotype`, and the named extra scores with those of one.
+
+        Raises:
+          ValueError: an extra score is missing.
+        """
+        scores = one_extra_score or {}
+        missing = sorted(set(keys_extra_scores) - set(scores))
+        check(not missing, f"keys_extra_scores {missing} are no extra scores, which are {sorted(scores)}.")
+        cells = repertoires.empty((genotype, {name: scores[name] for name in keys_extra_scores}), centroids)
+        genotypes, extras = cells.genotypes
+        return cls._of(cells._replace(genotypes=genotypes, extras=extras))
+
+    @classmethod
+    def init(
+        cls,
+        genotypes: PyTree,
+        fitnesses: Array,
+        descriptors: Array,
+        centroids: Array,
+        extra_scores: Mapping[str, PyTree] | None = None,
+        keys_extra_scores: tuple[str, ...] = (),
+    ) -> Self:
+        """Cells with the best genotypes of an initial batch `[B, ...]`, and their named extra scores; B may be 0."""
+        batch = genotypes, {name: score for name, score in (extra_scores or {}).items() if name in keys_extra_scores}
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batch)
+        cells = cls.init_default(shapes[0], centroids, shapes[1], keys_extra_scores)
+        return cells.add(genotypes, descriptors, fitnesses, batch[1])
 
     def add(
         self,
         batch_of_genotypes: PyTree,
         batch_of_descriptors: Array,
         batch_of_fitnesses: Array,
-        batch_of_extra_scores: PyTree = None,
+        batch_of_extra_scores: Mapping[str, PyTree] | None = None,
     ) -> Self:
-        """Add a batch `[B, ...]`, fitnesses also `[B, 1]`, see `repertoire.add`; extra scores are not stored.
+        """Add a batch `[B, ...]`, fitnesses also `[B, 1]`, see `repertoire.add`, and the extra scores stored here.
 
         Raises:
-          ValueError: the fitnesses or the descriptors have another shape.
+          ValueError: the fitnesses or the descriptors have another shape, or an extra score is missing.
         """
-        del batch_of_extra_scores
         count, size = jax.tree.leaves(batch_of_genotypes)[0].shape[0], self.centroids.shape[-1]
         given = batch_of_fitnesses.shape, batch_of_descriptors.shape
         fit = given[0] in ((count,), (count, 1)) and given[1] == (count, size)
         needed = f"{count} genotypes need fitnesses ({count},) or ({count}, 1) and descriptors ({count}, {size})"
         check(fit, f"{needed}, got shapes {given[0]} and {given[1]}.")
         batch = batch_of_genotypes, batch_of_fitnesses.reshape(-1), batch_of_descriptors
-        return self._of(repertoires.add(self._column, *batch)[0])
+        return self._of(repertoires.store_extras(*repertoires.add(self._column, *batch), batch_of_extra_scores or {}))
 
     def select(self, key: Key, num_samples: int, selector: Selector | None = None) -> "MapElitesRepertoire":
         """Sample occupied cells `[num_samples, ...]`, uniformly or by a selector; the key, raw or typed, is consumed.
@@ -137,7 +171,7 @@ class MapElitesRepertoire(repertoires.Repertoire):
 
     def replace(self, **changes: PyTree) -> Self:
         """Return a copy with the given fields changed."""
-        return self._replace(**changes)
+        return self._replace(**{"extras" if name == "extra_scores" else name: changes[name] for name in changes})
 
 
 def default_qd_metrics(repertoire: MapElitesRepertoire, qd_offset: float) -> Metrics:
@@ -202,6 +236,7 @@ class MAPElites:
       scoring_function: (genotypes `[B, ...]`, key) -> `Scored`.
       emitter: proposes genotypes.
       metrics_function: computes metrics of a repertoire.
+      repertoire_init: creates the repertoire, e.g. `partial(MapElitesRepertoire.init, keys_extra_scores=("length",))`.
     """
 
     axis: str | None = None
@@ -211,7 +246,9 @@ class MAPElites:
         scoring_function: Callable[[PyTree, Key], Scored],
         emitter: Emitter,
         metrics_function: Callable[[MapElitesRepertoire], Metrics],
+        repertoire_init: Callable[..., MapElitesRepertoire] = MapElitesRepertoire.init,
     ) -> None:
+        self._create = repertoire_init
         self._score, self._emitter, self._measure = scoring_function, emitter, metrics_function
         self._shares = WHOLE if self.axis is None else layout.shares(self.axis)
 
@@ -219,7 +256,8 @@ class MAPElites:
         """Score an initial batch `[B, ...]`, and create the repertoire and emitter state; the key is consumed."""
         score_key, emitter_key = jax.random.split(typed_key(key))
         scored = self._score(genotypes, score_key)
-        repertoire = MapElitesRepertoire.init(*self._shares.gather((genotypes, *scored[:2])), centroids=centroids)
+        *batch, scores = self._gathered(genotypes, scored)
+        repertoire = self._create(*batch, centroids=centroids, extra_scores=scores)
         state = self._emitter.init(emitter_key, repertoire, genotypes, *scored)
         return self._update_emitter(repertoire, state, genotypes, scored)
 
@@ -228,9 +266,13 @@ class MAPElites:
         emit_key, score_key = jax.random.split(typed_key(key))
         genotypes, emitted_scores = self._emitter.emit(repertoire, emitter_state, emit_key)
         fitnesses, descriptors, scores = self._score(genotypes, score_key)
-        repertoire = repertoire.add(*self._shares.gather((genotypes, descriptors, fitnesses)))
+        repertoire = repertoire.add(*self._gathered(genotypes, (descriptors, fitnesses, scores)))
         scored = fitnesses, descriptors, {**scores, **emitted_scores}
         return self._update_emitter(repertoire, emitter_state, genotypes, scored)
+
+    def _gathered(self, genotypes: PyTree, scored: tuple) -> tuple[PyTree, ...]:
+        """Genotypes and scores of all devices; an extra score without a batch axis is that of this device."""
+        return jax.tree.map(lambda leaf: self._shares.gather(leaf) if np.ndim(leaf) else leaf, (genotypes, *scored))
 
     def _update_emitter(
         self, repertoire: MapElitesRepertoire, state: PyTree, genotypes: PyTree, scored: Scored

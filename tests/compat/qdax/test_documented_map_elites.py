@@ -166,6 +166,23 @@ def test_map_elites_runs_with_a_user_defined_emitter(shape: tuple[int, ...]):
     assert float(metrics["max_fitness"][-1]) > -0.1
 
 
+def test_named_extra_scores_are_stored_with_their_elites():
+    def score(genotypes: jax.Array, key: jax.Array) -> tuple:
+        places = jnp.stack([genotypes, genotypes], axis=1)
+        return -genotypes, places, {"scored": 1, "twice": 2.0 * genotypes, "nested": {"place": places}, "other": places}
+
+    create = partial(MapElitesRepertoire.init, keys_extra_scores=("twice", "nested"))
+    search = MAPElites(score, Emitter(), lambda cells: {"twice": cells.extra_scores["twice"]}, create)
+    state = search.init(jnp.array([0.1, 0.8, 0.9]), GRID, jax.random.PRNGKey(0))
+    for cells, _, metrics in (state, search.update(*state[:2], jax.random.PRNGKey(1))):
+        assert cells.keys_extra_scores == ("nested", "twice")
+        np.testing.assert_array_equal(metrics["twice"], 2.0 * cells.genotypes)
+        np.testing.assert_array_equal(cells.extra_scores["nested"]["place"], cells.descriptors)
+    assert state[0].replace(extra_scores={}).extra_scores == {}
+    with pytest.raises(ValueError, match=r"\['twice'\] are no extra scores, which are \[\]"):
+        MapElitesRepertoire.init(jnp.ones(1), jnp.ones(1), jnp.ones((1, 2)), GRID, keys_extra_scores=("twice",))
+
+
 SIZES: dict[str, Any] = {"env_batch_size": 4, "grad_updates_per_step": 0.25, "pg_population_size_per_device": 4}
 SIZES |= {"fraction_best_to_replace_from": 0.25, "fraction_to_replace_from_best": 0.25}
 SIZES |= {"fraction_to_replace_from_samples": 0.25}

@@ -28,7 +28,8 @@ from rookery.compat.qdax import (
 
 EMPTY = inspect.Parameter.empty
 DEFAULTS: dict[str, Any] = {"deterministic": False, "selector": None, "evaluation": False, "add_log_p_z": True}
-DEFAULTS |= {"batch_of_extra_scores": None, "x_label": "Environment steps"}
+DEFAULTS |= {"batch_of_extra_scores": None, "x_label": "Environment steps", "repertoire_init": MapElitesRepertoire.init}
+DEFAULTS |= {"one_extra_score": None, "keys_extra_scores": ()}
 DEFAULTS |= dict.fromkeys(["repertoire_descriptors", "ax", "vmin", "vmax"])
 PLAY = "env_state training_state env deterministic evaluation"
 CENTROIDS = "num_descriptors num_init_cvt_samples num_centroids minval maxval key"
@@ -57,11 +58,12 @@ SIGNATURES = [
     (PBTEmitter.init, f"key repertoire {EMITTED}"),
     (PBTEmitter.emit, "repertoire emitter_state key"),
     (PBTEmitter.state_update, f"emitter_state repertoire {EMITTED}"),
-    (MAPElites, "scoring_function emitter metrics_function"),
+    (MAPElites, "scoring_function emitter metrics_function repertoire_init"),
     (MAPElites.init, "genotypes centroids key"),
     (MAPElites.update, "repertoire emitter_state key"),
     (DistributedMAPElites.get_distributed_init_fn, "centroids devices"),
     (DistributedMAPElites.get_distributed_update_fn, "num_iterations devices"),
+    (MapElitesRepertoire.init_default, "genotype centroids one_extra_score keys_extra_scores"),
     (MapElitesRepertoire.add, "batch_of_genotypes batch_of_descriptors batch_of_fitnesses batch_of_extra_scores"),
     (qdax.compute_cvt_centroids, CENTROIDS),
     (qdax.compute_euclidean_centroids, "grid_shape minval maxval"),
