@@ -7,12 +7,14 @@ restore, since orbax silently casts a wrong dtype.
 
 import collections
 import contextlib
+import functools
 import itertools
 import json
 import logging
 import os
 import re
 import shutil
+import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
@@ -370,11 +372,20 @@ def _without_special_characters(path: Path) -> Iterator[Path]:
 
 
 def _checkpointer() -> "StandardCheckpointer":
-    """A checkpointer of orbax, whose log is hidden: its errors are also raised, and its warnings shown by `wait`."""
+    """A checkpointer of orbax, whose log is hidden."""
     from orbax.checkpoint import StandardCheckpointer
 
-    logging.getLogger("absl").addFilter(_is_not_of_orbax)
+    _hide_log()
     return StandardCheckpointer()
+
+
+@functools.cache
+def _hide_log() -> None:
+    """Hide the log of orbax, whose errors are also raised, and whose warnings are shown by `Checkpointer.wait`, and
+    tracebacks of writes that report to orbax's event loop after the error of another one ended it."""
+    logging.getLogger("absl").addFilter(_is_not_of_orbax)
+    show = sys.unraisablehook
+    sys.unraisablehook = lambda found: None if str(found.exc_value) == "Event loop is closed" else show(found)
 
 
 def _read_all(path: Path, targets: Mapping[str, Target]) -> Restored:
@@ -407,7 +418,7 @@ def _read_with(path: Path, targets: Mapping[str, Any], arguments: Mapping[str, A
     from etils import epath
     from orbax import checkpoint
 
-    logging.getLogger("absl").addFilter(_is_not_of_orbax)
+    _hide_log()
     reader = checkpoint.PyTreeCheckpointHandler()
     try:
         with _without_special_characters(path) as plain:

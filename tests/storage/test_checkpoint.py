@@ -5,6 +5,7 @@ import errno
 import os
 import resource
 import shutil
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -290,6 +291,17 @@ def test_a_path_may_have_all_characters_of_a_file_system(tmp_path, two):
         part = make_state(0)._replace(params=())
         assert_same(reader.restore(part, partial=True)[0], make_state(3)._replace(params=()))
         np.testing.assert_array_equal((reader.host_arrays(3) or {})["rows"], np.arange(3))
+
+
+def test_reports_to_an_event_loop_that_orbax_has_closed_are_not_shown(two, monkeypatch):
+    shown = []
+    monkeypatch.setattr(sys, "unraisablehook", shown.append)
+    checkpoints._hide_log.cache_clear()
+    Checkpointer(two, read_only=True).restore(make_state(0))
+    for text in ("Event loop is closed", "another error"):
+        sys.unraisablehook(SimpleNamespace(exc_value=RuntimeError(text)))  # pyright: ignore[reportArgumentType]
+    assert [str(found.exc_value) for found in shown] == ["another error"]
+    checkpoints._hide_log.cache_clear()
 
 
 # The first read that fails ends orbax's event loop, which the others report to.
