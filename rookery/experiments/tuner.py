@@ -113,6 +113,7 @@ class Tuner:
 
         Returns:
           `parents` `[P]`: member i continues from a copy of member `parents[i]`, of which it is one if they are equal.
+          If all members have failed, each is its own parent: begin them anew, with hyper-parameters drawn again.
 
         Raises:
           ValueError: there is not one number for each member.
@@ -156,14 +157,15 @@ class Tuner:
 
 def _tell(bindings: PbtBindings, shared: PbtShared, hyper: Any, fitness: Array, run_key: Any) -> tuple[PbtShared, Any]:
     """A selection, as at the end of a generation of `pbt`."""
-    keys = jax.random.split(jax.random.fold_in(run_key, shared.generation))
+    *keys, draw_key = jax.random.split(jax.random.fold_in(run_key, shared.generation), 3)
     shared, ranked = record_fitness(bindings, shared, hyper, fitness)
     parents = jnp.arange(len(fitness), dtype=jnp.int32)
     if bindings.config.exploit != "none":
         unknown: Any = ()  # of the members only the hyper-parameters are known
         members = Member(unknown, hyper, unknown, unknown, unknown)
         parents, members = exploit(bindings, shared, members, ranked, (keys[0], keys[1]))
-        hyper = members.hyper
+        drawn = jax.vmap(partial(hyperparams.sample, bindings.space))(member_keys(draw_key, len(fitness)))
+        hyper = trees.where(jnp.isfinite(fitness).any(), members.hyper, drawn)
     recent = trees.take(shared.recent, parents)
     return shared._replace(generation=shared.generation + 1, parents=parents, recent=recent), hyper
 

@@ -46,6 +46,20 @@ def test_members_that_are_replaced_inherit_and_perturb_and_others_keep_theirs():
     assert after[1] != after[4]
 
 
+def test_members_that_have_all_failed_get_other_hyper_parameters():
+    tuner = Tuner(SPACE, population_size=4)
+    before = tuner.ask()
+    for failed in ([NAN] * 4, [math.inf, NAN, -math.inf, NAN]):
+        assert tuner.tell(failed).tolist() == [0, 1, 2, 3]
+        rates = {member["rate"] for member in before} | {member["rate"] for member in tuner.ask()}
+        assert len(rates) == 8
+        before = tuner.ask()
+    kept = Tuner(SPACE, population_size=4, exploit="none")
+    before = kept.ask()
+    kept.tell([NAN] * 4)
+    assert kept.ask() == before
+
+
 @pytest.fixture(autouse=True)
 def small_process(monkeypatch):
     """The bandit of PB2 searches less: the tests' programs are hardly optimised."""
