@@ -118,7 +118,8 @@ class Tuner:
         Raises:
           ValueError: there is not one number for each member.
         """
-        values = np.asarray(fitness, np.float32)
+        given, largest = np.asarray(fitness, np.float64), float(np.finfo(np.float32).max)
+        values = np.where(np.isfinite(given), np.clip(given, -largest, largest), given).astype(np.float32)
         if values.shape != (size := self._state[0].parents.shape):
             raise ValueError(f"tell needs the fitness {list(size)} of all members, got the shape {list(values.shape)}.")
         self._state = self._tell(*self._state, values, self._key)

@@ -199,7 +199,8 @@ def nearest(repertoire: Repertoire[GenotypeT], descriptor: Array) -> Elite[Genot
         raise ValueError(f"the descriptor must be finite, got {wanted.tolist()}.")
     if not repertoire.occupied.any():
         raise ValueError("the repertoire is empty and has no nearest elite; add genotypes first.")
-    distance = jnp.sum(jnp.square(repertoire.descriptors - wanted[None]), axis=1)
+    difference = jnp.clip(repertoire.descriptors - wanted[None], -1e18, 1e18)  # so that no square overflows
+    distance = jnp.sum(jnp.square(difference), axis=1)
     return elite(repertoire, int(jnp.argmin(jnp.where(repertoire.occupied, distance, jnp.inf))))
 
 

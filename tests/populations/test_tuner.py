@@ -54,6 +54,7 @@ def test_members_that_have_all_failed_get_other_hyper_parameters():
         rates = {member["rate"] for member in before} | {member["rate"] for member in tuner.ask()}
         assert len(rates) == 8
         before = tuner.ask()
+    assert tuner.tell([1e300, 1.0, -1e300, NAN]).tolist() == [0, 1, 2, 0], "finite, though float32 cannot hold them"
     kept = Tuner(SPACE, population_size=4, exploit="none")
     before = kept.ask()
     kept.tell([NAN] * 4)

@@ -223,6 +223,7 @@ class TestElites:
         assert repertoires.nearest(repertoire, jnp.asarray([3.2])).cell == 2  # 3.5 - 3.2 > 3.2 - 2.99
         repertoire = filled([1.0], [3])  # empty cells hold the descriptor 0
         assert repertoires.nearest(repertoire, jnp.asarray([0.0])).cell == 3
+        assert repertoires.nearest(repertoire, jnp.asarray([1e30])).cell == 3, "squares overflow"
 
     def test_invalid_arguments_are_errors(self):
         for cell in (2, 4, -1):
