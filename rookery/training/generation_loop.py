@@ -43,14 +43,16 @@ class ExchangeFn(Protocol):
 
 
 def nothing_is_finite(metrics: Mapping[str, np.ndarray]) -> bool:
-    """Whether no elite is finite, or every member diverged.
+    """Whether no elite is finite, or every member diverged; of members of roles, whether every one of some role did.
 
     A member with a fitness that is not finite has not always diverged: if only its physics simulation produced values
     that are not finite, it can still learn. The metric `diverged`, where a program reports it, makes this distinction.
     """
     if "max_fitness" in metrics:
         return not np.isfinite(metrics["max_fitness"]).any()
-    return bool(np.all(metrics.get("diverged", ~np.isfinite(metrics["fitness"]))))
+    roles = sum(name.startswith("best_fitness/") for name in metrics) or 1
+    diverged = metrics.get("diverged", ~np.isfinite(metrics["fitness"]))
+    return bool(np.reshape(diverged, (-1, roles)).all(axis=0).any())
 
 
 def _equal_fitness(program: Program, first: int, history: Sequence[Mapping[str, np.ndarray]]) -> str:

@@ -18,6 +18,7 @@ from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.populations import role_pbt
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.config import PbtConfig
+from rookery.training.generation_loop import nothing_is_finite
 from tests.learners.fixed_agents import CONFIG, SPACE, spy
 from tests.learners.recording import SPY_SPEC, counting
 from tests.learners.rollouts import ERRAND, errand
@@ -150,6 +151,7 @@ def test_a_diverged_member_is_replaced_within_its_role_and_the_other_role_is_unc
     state, metrics = stepped(params)
     diverged = metrics["diverged"].reshape(SIZE, 2)
     assert np.argwhere(diverged).tolist() == [[best, role]]
+    assert not nothing_is_finite(metrics)
     assert np.isnan(metrics["fitness"].reshape(SIZE, 2)[best, role])
     parents = parents_of(state)
     second, third = np.argsort(-PARAMS[:, role])[1:3]
@@ -163,6 +165,15 @@ def test_a_diverged_member_is_replaced_within_its_role_and_the_other_role_is_unc
     begun = np.asarray(state.members.env_state.accumulated == 0.0).all(axis=(1, 2))
     assert begun.sum() == 1
     assert not np.asarray(plain.members.env_state.accumulated == 0.0).all(axis=(1, 2)).any()
+
+
+@pytest.mark.parametrize("role", [0, 1])
+def test_a_role_of_which_all_members_diverged_ends_the_run(role: int) -> None:
+    params = PARAMS.copy()
+    params[:, role] = np.nan
+    _, metrics = stepped(params)
+    assert (metrics["diverged"].reshape(SIZE, 2) == (np.arange(2) == role)).all(), "none of them has a parent left"
+    assert nothing_is_finite(metrics)
 
 
 def test_the_next_metrics_name_the_parents_and_evaluate_takes_the_members_of_a_slot_as_a_team() -> None:
