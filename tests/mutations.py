@@ -32,7 +32,7 @@ returns.py | agents/test_sac.py
 agents/sac.py | agents/test_sac.py
     temperature-sign | return -jnp.exp | return jnp.exp
 agents/td3.py | agents/test_td3.py
-    delay-off-by-one | (step + 1) % config | step % config
+    delay-off-by-one | due = (step + 1) % | due = step %
 distributions.py | test_distributions.py
     parts-cut-late | np.cumsum(categories)[:-1] | np.cumsum(categories)[1:]
 networks/residual.py | test_networks.py
@@ -116,7 +116,7 @@ populations/role_pbt.py | populations/test_league.py
 populations/role_pbt.py | populations/test_role_pbt.py
     lineage-of-roles | (parents * bindings.role_count | (parents
 populations/pb2.py | populations/test_pb2.py::TestProposals
-    pb2-sign | mean(point) + optimism | mean(point) - optimism
+    pb2-sign | mean(current) + optimism | mean(current) - optimism
 populations/ratings.py | populations/test_ratings.py
     rating-sign | None] > value | None] < value
 experiments/search.py | qd/test_search.py
