@@ -95,7 +95,7 @@ learners/on_policy.py | learners/test_on_policy.py
 populations/selection.py | populations/test_selection.py
     parent-of-rank | jnp.argsort(rank)[drawn] | rank[drawn]
     slower-donor | (interval < interval | (interval > interval
-    one-threshold | jnp.maximum(stds * std, margin) | jnp.minimum(stds * std, margin)
+    one-threshold | jnp.maximum(stds * std, | jnp.minimum(stds * std,
 populations/selection.py | populations/test_rounds.py::TestAdvance
     round-too-long | waited >= patience | waited > patience
 populations/inheritance.py | populations/test_rounds.py

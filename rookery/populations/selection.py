@@ -99,10 +99,10 @@ def threshold(fitness: Array, key: Key, stds: float, margin: float, active: Arra
     size, finite = fitness.shape[0], jnp.isfinite(fitness)
     count = jnp.maximum(jnp.sum(finite), 1)
     scale = jnp.where(jnp.any(finite & (jnp.abs(fitness) > 1e15)), 1e-25, 1.0)  # so that no square overflows
-    fitness, margin = fitness * scale, margin * scale
+    fitness = fitness * scale
     mean = jnp.sum(jnp.where(finite, fitness, 0.0)) / count.astype(fitness.dtype)
     std = jnp.sqrt(jnp.sum(jnp.square(jnp.where(finite, fitness - mean, 0.0))) / count.astype(fitness.dtype))
-    distance = jnp.maximum(stds * std, margin)
+    distance = jnp.maximum(stds * std, margin * scale)
     leaders = jnp.sum(finite & (fitness > mean + distance))
     pool = jnp.where(leaders > 0, leaders, count)
     drawn = jax.vmap(jax.random.randint, in_axes=(0, None, None, None))(member_keys(key, size), (), 0, pool)
