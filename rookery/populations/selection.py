@@ -99,14 +99,14 @@ def threshold(fitness: Array, key: Key, stds: float, margin: float, active: Arra
     size, finite = fitness.shape[0], jnp.isfinite(fitness)
     count = jnp.maximum(jnp.sum(finite), 1)
     scale = jnp.where(jnp.any(finite & (jnp.abs(fitness) > 1e15)), 1e-25, 1.0)  # so that no square overflows
-    fitness = fitness * scale
-    mean = jnp.sum(jnp.where(finite, fitness, 0.0)) / count.astype(fitness.dtype)
-    std = jnp.sqrt(jnp.sum(jnp.square(jnp.where(finite, fitness - mean, 0.0))) / count.astype(fitness.dtype))
+    scaled = fitness * scale
+    mean = jnp.sum(jnp.where(finite, scaled, 0.0)) / count.astype(fitness.dtype)
+    std = jnp.sqrt(jnp.sum(jnp.square(jnp.where(finite, scaled - mean, 0.0))) / count.astype(fitness.dtype))
     distance = jnp.maximum(stds * std, margin * scale)
-    leaders = jnp.sum(finite & (fitness > mean + distance))
+    leaders = jnp.sum(finite & (scaled > mean + distance))
     pool = jnp.where(leaders > 0, leaders, count)
     drawn = jax.vmap(jax.random.randint, in_axes=(0, None, None, None))(member_keys(key, size), (), 0, pool)
-    loses = (active & (leaders > 0) & (fitness < mean - distance)) | ~finite
+    loses = (active & (leaders > 0) & (scaled < mean - distance)) | ~finite
     return _replace(fitness, loses, jnp.argsort(ranks(fitness))[drawn])
 
 
