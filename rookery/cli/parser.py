@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rookery.cli.options import ENVIRONMENT, HEADINGS, Option, flag_of, in_groups
+from rookery.experiments.spec import OTHER_NAMES
 from rookery.factories import SettingError, nearest
 
 _WORDS = {int: "whole number", float: "number", str: "word", Path: "path"}
@@ -286,15 +287,17 @@ def _choices(hint: object) -> list[str]:
 
 
 def similar(flag: str, flags: Sequence[str]) -> list[str]:
-    """The flags that a user may have meant: of the same beginning or end, such as `--space.policy-lr` for `--lr` and
-    `--learning-rate`, or similarly spelt."""
-    name = flag.lstrip("-").replace("learning-rate", "lr").replace("_", "-")
+    """The flags that a user may have meant: of the same beginning or end, such as `--space.policy-lr` for `--lr`, of
+    another name elsewhere (`OTHER_NAMES`), or similarly spelt."""
+    name = flag.lstrip("-").replace("-", "_")
+    name = OTHER_NAMES.get(name, name).replace("_", "-")
     if not name:
         return []
     of_space = [one for one in flags if one.startswith("--space.")]
     if flag.startswith("--space."):
         return nearest(flag, of_space)[:1] or of_space
     begins = [one for one in flags if one.startswith(f"--{name}")][:_MOST]
+    begins = [f"--{name}"] if f"--{name}" in begins else begins
     return begins or [one for one in of_space if re.search(rf"[.-]{re.escape(name)}$", one)] or nearest(flag, flags)[:1]
 
 

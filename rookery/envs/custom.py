@@ -81,10 +81,10 @@ def make(name: str, /, **options: object) -> Environment:
     factory = _load(name)
     environment = call(name, factory, options)
     if not isinstance(environment, Environment):
-        raise ValueError(
-            f"the factory {name} returned {type_of(environment)}, not a rookery.Environment; build one by "
-            f"rookery.Environment(reset, step, spec). See {factories.OWN_ENVIRONMENT}."
-        )
+        remedy = f"build one by rookery.Environment(reset, step, spec). See {factories.OWN_ENVIRONMENT}."
+        if hasattr(environment, "action_space"):  # one of Gymnasium
+            remedy = "return rookery.from_gymnasium(make_env), where make_env creates such an object."
+        raise ValueError(f"the factory {name} returned {type_of(environment)}, not a rookery.Environment; {remedy}")
     return environment
 
 

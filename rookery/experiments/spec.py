@@ -26,6 +26,24 @@ from rookery.training.config import RunConfig
 LearnerConfig = OffPolicyConfig | OnPolicyConfig | EvolutionConfig
 MethodT = TypeVar("MethodT", default=Any)  # the settings of a population method, a frozen dataclass
 
+OTHER_NAMES = {
+    "total_timesteps": "steps",
+    "num_timesteps": "steps",
+    "gamma": "discount",
+    "learning_rate": "lr",
+    "net_arch": "hidden_sizes",
+    "n_envs": "num_envs",
+    "n_steps": "rollout_length",
+    "n_epochs": "actor_epochs",
+    "clip_range": "clip_epsilon",
+    "ent_coef": "entropy_coefficient",
+    "learning_starts": "warmup_steps",
+    "gradient_steps": "updates_per_step",
+    "n_eval_episodes": "eval_episodes",
+    "verbose": "quiet",
+}
+"""Names in Stable-Baselines3 and Brax -> the names here, for messages; "lr" ends those of learning rates."""
+
 
 class Method(NamedTuple):
     """A population method. A module in `experiments/methods` has one, and `METHODS` lists them.
@@ -159,14 +177,22 @@ class RunSpec(Generic[MethodT]):
         if the kind of run has no such setting, a ValueError if a value is invalid."""
         known = [*_names(self.flat)]
         for name in (name for name in settings if name not in known):
-            hyper = describe(self.kind.agent.default_space) if self.kind.agent else ()
-            remedy = suggestion(name, known, f"`rookery train {self.kind.name} --help` lists all, as flags.")
-            remedy = f"it is a hyper-parameter: space={{{name!r}: ...}}." if name in hyper else remedy
-            raise TypeError(f"a run of kind {self.kind.name} has no setting {name}; {remedy}")
+            raise TypeError(f"a run of kind {self.kind.name} has no setting {name}; {self._remedy(name, known)}")
         replaced = _replaced(self, settings)
         for name, value in settings.items():  # what is left
             raise TypeError(f"{name} must be of type {type(self.flat[name]).__name__}, got {value!r}.")
         return replaced
+
+    def _remedy(self, name: str, known: list[str]) -> str:
+        """What to write in place of a setting that does not exist."""
+        hypers = describe(self.kind.agent.default_space) if self.kind.agent else ()
+        here = OTHER_NAMES.get(name, name)
+        if meant := [hyper for hyper in hypers if hyper == here or (here == "lr" and hyper.endswith("_lr"))]:
+            return f"it is a hyper-parameter: {' or '.join(f'space={{{hyper!r}: ...}}' for hyper in meant)}."
+        if here == "steps":
+            return "it is an argument of rookery.train: steps=..."
+        otherwise = f"`rookery train {self.kind.name} --help` lists all, as flags."
+        return f"did you mean {here}?" if here in known else suggestion(name, known, otherwise)
 
     def with_network(self) -> Self:
         """The run with the settings filled in that the network of its agent brings, if the agent has a choice of

@@ -31,6 +31,9 @@ def needs(mass):
 
 def switches(dense: bool = True):
     return make(7 if dense else 9)
+
+class OfGymnasium:
+    action_space = 2
 """
 
 
@@ -173,6 +176,7 @@ def test_labels_have_no_separators(name: str, label: str) -> None:
         ("mak", {}, r" has no function 'mak'; did you mean make\?$"),
         ("raises", {}, r" raised ZeroDivisionError: division by zero \(.*own_task\.py, line 8\)$"),
         ("nothing", {}, r" returned None, not a rookery\.Environment; build one by rookery\.Environment\(reset, step"),
+        ("OfGymnasium", {}, r" returned an object of type .*Environment; return rookery\.from_gymnasium\(make_env\)"),
         ("make", {"mass": 2}, r" has no option mass; it has episode_length\.$"),
         ("needs", {}, r" needs mass; give --option mass=VALUE\.$"),
         ("make", {"episode_length": "two"}, r"^the option episode_length of .*:make must be a whole number, got 'two'"),

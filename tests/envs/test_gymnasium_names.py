@@ -125,7 +125,7 @@ def raises() -> Any:
 @pytest.mark.parametrize(
     ("make_env", "message"),
     [
-        (Counter, "gym:Counter has no time limit of its own; give episode_length, as in --episode-length 1000, or in "),
+        (Counter, "gym:Counter has no time limit of its own; give episode_length, as in from_gymnasium"),
         (raises, "the environment of make_env raised KeyError when it was created: 'robot.xml'"),
         (lambda: gymnasium.make_vec("CartPole-v1", 2), "make_env returned a vector environment instead of a gymnasium"),
         (lambda: 3, "make_env returned an object of type int instead of a gymnasium.Env"),

@@ -75,6 +75,11 @@ def test_paths_begin_in_the_home_folder_and_unknown_settings_are_named(monkeypat
     for settings, message in (
         ({"batch_sise": 3}, "a run of kind pbt-sac has no setting batch_sise; did you mean batch_size"),
         ({"policy_lr": 3}, "no setting policy_lr; it is a hyper-parameter: space={'policy_lr': ...}"),
+        ({"learning_rate": 3}, r"hyper-parameter: space={'policy_lr': ...} or space={'critic_lr': ...} or space="),
+        ({"gamma": 3}, r"no setting gamma; it is a hyper-parameter: space={'discount': ...}\.$"),
+        ({"net_arch": (3,)}, r"no setting net_arch; did you mean hidden_sizes\?$"),
+        ({"total_timesteps": 3}, r"it is an argument of rookery\.train: steps=\.\.\.$"),
+        ({"n_steps": 3}, "no setting n_steps; did you mean "),
         ({"learner": 3}, "learner must be of type OffPolicyConfig, got 3"),
         ({"method": 3}, "no setting method; "),
     ):

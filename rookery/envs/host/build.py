@@ -27,8 +27,8 @@ def episode_length(name: str, limit: int | None, requested: int | None) -> int:
     length = limit if requested is None else requested
     if length is None:
         raise ValueError(
-            f"{name} has no time limit of its own; give episode_length, as in --episode-length 1000, or in Python "
-            "episode_length=1000."
+            f"{name} has no time limit of its own; give episode_length, as in from_gymnasium(make_env, "
+            "episode_length=1000), or with its id --episode-length 1000."
         )
     check_counts(episode_length=length)
     if limit is not None and length > limit:
