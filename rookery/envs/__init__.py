@@ -13,7 +13,7 @@ from rookery.envs.base import (
 from rookery.envs.check import check_environment
 from rookery.envs.custom import register
 from rookery.envs.registry import make
-from rookery.envs.suites.brax.adapter import from_brax
+from rookery.envs.suites.brax.adapter import Descriptor, from_brax
 from rookery.envs.suites.gymnasium.adapter import from_gymnasium
 from rookery.envs.suites.gymnax import from_gymnax
 from rookery.envs.suites.jaxmarl.adapter import from_jaxmarl
@@ -26,6 +26,7 @@ from rookery.envs.wrappers.time_limit import guard_physics, limit_episode
 from rookery.features import feature_size, flatten_features
 
 __all__ = [
+    "Descriptor",
     "EnvSpec",
     "Environment",
     "SkillsConfig",

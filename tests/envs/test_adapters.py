@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.envs import registry
+from rookery.envs import Descriptor, registry
 from rookery.envs.base import Environment, Step, descriptor_spec
 from rookery.envs.check import check_environment
 from rookery.envs.suites import third_party
 from rookery.envs.suites.brax import adapter as brax
-from rookery.envs.suites.brax.adapter import Descriptor, from_brax
+from rookery.envs.suites.brax.adapter import from_brax
 from rookery.envs.suites.gymnax import from_gymnax
 from rookery.envs.suites.gymnax import load as load_gymnax
 from rookery.envs.suites.jaxmarl.adapter import from_jaxmarl

@@ -15,6 +15,7 @@ import numpy as np
 from rookery import trees
 from rookery.compat.records import check, typed_key
 from rookery.distributed import layout
+from rookery.factories import FRACTION, check_counts, check_numbers
 from rookery.populations.base import member_keys
 from rookery.populations.sharding import WHOLE
 from rookery.qd import centroids as cells
@@ -23,7 +24,7 @@ from rookery.qd import variation
 from rookery.qd.map_elites import bounded
 from rookery.types import Array, Key, Metrics, PyTree, Scalar
 
-__all__ = ["DistributedMAPElites", "MAPElites", "MapElitesRepertoire", "compute_cvt_centroids"]
+__all__ = ["DistributedMAPElites", "MAPElites", "MapElitesRepertoire", "MixingEmitter", "compute_cvt_centroids"]
 __all__ += ["compute_euclidean_centroids", "default_qd_metrics", "isoline_variation"]
 
 TreeT = TypeVar("TreeT", bound=PyTree)
@@ -223,6 +224,59 @@ class Emitter(Protocol):
     def state_update(self) -> Callable[[PyTree, MapElitesRepertoire, PyTree, Array, Array, PyTree], PyTree]:
         """State, repertoire, the genotypes that were added and their scores -> the next state."""
         ...
+
+
+class MixingEmitter:
+    """An emitter of variations of pairs of elites, followed by mutations of single ones.
+
+    Args:
+      mutation_fn: elites `[B, ...]` and a key -> as many genotypes; may be None without mutations.
+      variation_fn: two batches of elites `[B, ...]` and a key -> as many genotypes; may be None without variations.
+      variation_percentage: share of the batch that is variations, from 0 to 1, rounded down to whole genotypes.
+      batch_size: genotypes that are emitted in each generation, on each device.
+      selector: as in `MapElitesRepertoire.select`.
+
+    Raises:
+      ValueError: the share is not in [0, 1], or a function that it needs is None.
+    """
+
+    def __init__(
+        self,
+        mutation_fn: Callable[[PyTree, Key], PyTree] | None,
+        variation_fn: Callable[[PyTree, PyTree, Key], PyTree] | None,
+        variation_percentage: float,
+        batch_size: int,
+        selector: Selector | None = None,
+    ) -> None:
+        check_counts(batch_size=batch_size)
+        check_numbers(FRACTION, variation_percentage=variation_percentage)
+        variations = int(batch_size * variation_percentage)
+        self._parts: list[tuple[Callable[..., PyTree], int, int]] = []
+        for name, function, parents, count in (
+            ("variation_fn", variation_fn, 2, variations),
+            ("mutation_fn", mutation_fn, 1, batch_size - variations),
+        ):
+            if count and function is None:
+                raise ValueError(f"{name} is None, but creates {count} of {batch_size} genotypes; give a function.")
+            self._parts += [(function, parents, count)] if count and function else []
+        self.batch_size, self._selector = batch_size, selector
+
+    def init(self, *_: PyTree, **__: PyTree) -> None:
+        """Return no state."""
+
+    def emit(self, repertoire: MapElitesRepertoire, emitter_state: PyTree, key: Key) -> tuple[PyTree, dict]:
+        """Create genotypes `[B, ...]` from elites; the key is consumed."""
+        del emitter_state
+        batches = []
+        for index, (vary, parents, count) in enumerate(self._parts):
+            keys = jax.random.split(jax.random.fold_in(typed_key(key), index), parents + 1)
+            chosen = [repertoire.select(keys[n], count, self._selector).genotypes for n in range(parents)]
+            batches.append(vary(*chosen, keys[-1]))
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *batches), {}
+
+    def state_update(self, emitter_state: PyTree, *_: PyTree, **__: PyTree) -> PyTree:
+        """Return the state as it is."""
+        return emitter_state
 
 
 Generation = tuple[MapElitesRepertoire, PyTree, Metrics]

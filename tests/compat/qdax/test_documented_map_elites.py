@@ -13,6 +13,7 @@ from rookery.compat.qdax import (
     PBTTD3,
     MAPElites,
     MapElitesRepertoire,
+    MixingEmitter,
     compute_cvt_centroids,
     compute_euclidean_centroids,
     default_qd_metrics,
@@ -181,6 +182,29 @@ def test_named_extra_scores_are_stored_with_their_elites():
     assert state[0].replace(extra_scores={}).extra_scores == {}
     with pytest.raises(ValueError, match=r"\['twice'\] are no extra scores, which are \[\]"):
         MapElitesRepertoire.init(jnp.ones(1), jnp.ones(1), jnp.ones((1, 2)), GRID, keys_extra_scores=("twice",))
+
+
+def test_a_mixing_emitter_emits_variations_then_mutations():
+    emitted = MixingEmitter(lambda elites, _: elites + 10.0, lambda one, other, _: one + other, 0.625, 4)
+    cells = MapElitesRepertoire.init(jnp.array([1.0]), jnp.zeros(1), GRID[:1], GRID)  # one elite
+    children, extra = emitted.emit(cells, emitted.init(), jax.random.PRNGKey(0))
+    assert (children.tolist(), extra, emitted.batch_size) == ([2.0, 2.0, 11.0, 11.0], {}, 4)
+
+    def score(genotypes: jax.Array, key: jax.Array) -> tuple:
+        return -genotypes.var(axis=1), genotypes[:, :2], {}
+
+    vary = partial(isoline_variation, iso_sigma=0.05, line_sigma=0.1, minval=0.0, maxval=1.0)
+    search = MAPElites(score, MixingEmitter(None, vary, 1.0, 16), partial(default_qd_metrics, qd_offset=1.0))
+    first = jax.random.uniform(jax.random.key(0), (8, 4))
+    repertoire, state, metrics = search.init(first, compute_euclidean_centroids((4, 4), 0.0, 1.0), jax.random.key(1))
+    _, after = jax.lax.scan(search.scan_update, (repertoire, state, jax.random.key(2)), length=40)
+    assert float(after["coverage"][-1]) > 1.5 * float(metrics["coverage"])
+    for arguments, message in (
+        ((None, vary, 0.5, 4), "mutation_fn is None, but creates 2 of 4 genotypes"),
+        ((None, vary, 1.5, 4), r"variation_percentage must lie in \[0, 1\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            MixingEmitter(*arguments)
 
 
 SIZES: dict[str, Any] = {"env_batch_size": 4, "grad_updates_per_step": 0.25, "pg_population_size_per_device": 4}

@@ -59,6 +59,7 @@ SIGNATURES = [
     (PBTEmitter.emit, "repertoire emitter_state key"),
     (PBTEmitter.state_update, f"emitter_state repertoire {EMITTED}"),
     (MAPElites, "scoring_function emitter metrics_function repertoire_init"),
+    (qdax.MixingEmitter, "mutation_fn variation_fn variation_percentage batch_size selector"),
     (MAPElites.init, "genotypes centroids key"),
     (MAPElites.update, "repertoire emitter_state key"),
     (DistributedMAPElites.get_distributed_init_fn, "centroids devices"),

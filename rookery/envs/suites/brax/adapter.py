@@ -46,7 +46,7 @@ class StateReaders(NamedTuple):
 
 
 class Descriptor(NamedTuple):
-    """The descriptor of a user-defined environment."""
+    """The descriptor of an object of Brax or MuJoCo Playground, for `from_brax` and `from_playground`."""
 
     spec: DescriptorSpec
     """Meaning and limits."""
