@@ -291,4 +291,5 @@ def check_continuous(spec: EnvSpec, agent: str) -> None:
     """
     check_spec(spec, agent)
     if spec.discrete:
-        raise ValueError(f"{agent} needs continuous actions, but {spec.name} has {spec.action_size} discrete ones.")
+        found = f"{spec.name} has {spec.action_size} discrete ones"
+        raise ValueError(f"{agent} needs continuous actions, but {found}; use PPO, PQN or DQN.")
