@@ -20,7 +20,7 @@ from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.check import check_interface
 from rookery.envs.tasks.functions import Function
 from rookery.envs.wrappers.teams import check_alone
-from rookery.factories import SettingError, Within, check_fields
+from rookery.factories import SettingError, Within, check_fields, type_of
 from rookery.hyperparams import Space
 from rookery.learners import widths
 from rookery.learners.base import EvaluationConfig, Learner, genotype
@@ -59,6 +59,7 @@ def function_scoring(
     Raises:
       ValueError: the limits are of size 0, of different sizes, or do not increase; or the bounds are not finite, or do
         not increase.
+      TypeError: `init` is no function.
 
     Example:
       >>> def square(x, key):
@@ -71,6 +72,8 @@ def function_scoring(
     descriptor = envs.descriptor_spec("descriptor", "final", lowest, highest)
     if bounds is not None and not (len(bounds) == 2 and trees.are_finite_in_float32(bounds) and bounds[0] < bounds[1]):
         raise ValueError(f"bounds must be two finite numbers, the lower one first, got {bounds}.")
+    if not callable(init):
+        raise TypeError(f"init must be a function from a key to one genotype, got {type_of(init)}.")
     return Scoring(
         name=name,
         init_genotype=partial(_init_genotype, init),

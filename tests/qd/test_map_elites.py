@@ -456,6 +456,12 @@ def test_bounds_are_two_finite_numbers(bounds):
         function_scoring(bowl, lambda _: jnp.zeros(2), (0.0,), (1.0,), bounds=bounds)
 
 
+def test_initial_genotypes_come_from_a_function():
+    batch: Any = jnp.zeros((100, 2))  # as QDax takes them
+    with pytest.raises(TypeError, match=r"^init must be a function from a key to one genotype, got an object of type"):
+        function_scoring(bowl, batch, (0.0,), (1.0,))
+
+
 def test_bounds_beyond_int32_clip_whole_numbers():
     clipped = bounded(jnp.asarray([0, 7, 4_000_000_000], jnp.uint32), (1.0, 5e9))
     assert clipped.dtype == jnp.uint32
