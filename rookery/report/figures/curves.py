@@ -137,17 +137,20 @@ def _draw_fitness(
     axes: "Axes", steps: np.ndarray, metrics: Table, lineage: Lineage | None, label: str, seeds: Sequence[Run]
 ) -> None:
     marker, best = _marker(steps), "best child" if individual(metrics) == "child" else "best"
-    if lineage is not None:
+    is_alone = lineage is not None and lineage.fitness.shape[1] == 1
+    if lineage is not None and not is_alone:
         axes.plot(steps, lineage.fitness, color=QUIET, linewidth=0.8, alpha=0.7, marker=marker, markersize=3)
     if "max_fitness" in metrics:
         axes.plot(steps, metrics["max_fitness"], color=PALETTE[1], label="best elite", marker=marker)
     if seeds:
         _draw_seeds(axes, seeds, marker)
+    elif is_alone:
+        axes.plot(steps, metrics["best_fitness"], color=INK, linewidth=2.2, label="only member", marker=marker)
     else:
         axes.plot(steps, metrics["best_fitness"], color=PALETTE[0], linewidth=1.6, label=best, marker=marker)
         axes.plot(steps, metrics["median_fitness"], color=INK, linewidth=2.2, label="median", marker=marker)
-    unit = "(evaluations)" if lineage is None else "of each seed" if seeds else "of the population"
-    axes.set_xlabel(f"environment steps {unit}")
+    unit = " (evaluations)" if lineage is None else " of each seed" if seeds else " of the population"
+    axes.set_xlabel(f"environment steps{'' if is_alone else unit}")
     axes.set_ylabel(label)
     axes.legend(frameon=False, loc="lower right")  # curves rise
     count_steps(axes)

@@ -134,6 +134,12 @@ def test_independent_members_have_an_interval_instead_of_the_best(tmp_path):
     assert first.get_xlabel() == "environment steps of each seed"
 
 
+def test_one_member_has_one_curve(tmp_path):
+    first = axes_of(write(tmp_path, {}, {"kind": "sac"}, members=(0,)))[0]
+    assert [(line.get_label(), line.get_ydata().tolist()) for line in first.lines] == [("only member", [0.5, 0.75])]
+    assert first.get_xlabel() == "environment steps"
+
+
 @pytest.mark.parametrize("name", [r"$\frac{$", "a$b", os.fsdecode(b"by\xff"), "two\nlines"])
 def test_names_in_figures_may_have_all_characters(tmp_path, name):
     figure = new_figure((2, 1), name)
