@@ -76,7 +76,8 @@ Metrics = Mapping[str, Array]
 """Metric name -> `[]` or `[P]`. Names that start with `hyper/` are hyper-parameters."""
 
 FROM_REPERTOIRE = -1
-"""The value of `parent` for a member that was replaced by an elite of the repertoire, or from another island."""
+"""The value of `parent` for a member that was replaced by an elite of the repertoire, or from another island, or that
+a method drew anew."""
 
 
 class Observation(NamedTuple):

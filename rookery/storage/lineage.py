@@ -50,8 +50,8 @@ class Lineage(NamedTuple):
     """
 
     parents: np.ndarray
-    """Parent's member number in the previous generation, `[G, P]` int64; -1: from a repertoire or another island, or
-    the row is lost; row 0 is unused."""
+    """Parent's member number in the previous generation, `[G, P]` int64; -1: from a repertoire or another island, a new
+    member of a method that draws one, or the row is lost; row 0 is unused."""
     fitness: np.ndarray
     """Mean return of each individual, `[G, P]` float64; NaN where a member diverged."""
     hyper: Mapping[str, np.ndarray]
@@ -112,8 +112,8 @@ class Lineage(NamedTuple):
 
         Returns:
           The member number in each generation from 0 on, `[generation + 1]` int64. Two equal neighbours mean that the
-          member was not replaced. -1 marks all generations before an ancestor that came from a repertoire, or from
-          another island.
+          member was not replaced. -1 marks all generations before an ancestor that came from a repertoire or another
+          island, or was new.
 
         Raises:
           ValueError: `member` or `generation` is out of range, or no member is given and none has a finite fitness.
@@ -147,9 +147,10 @@ class Lineage(NamedTuple):
         if (line < 0).any():
             first = int(np.argmax(line >= 0))
             raise ValueError(
-                f"the lineage begins with an elite of the repertoire that was loaded after generation {first}, or "
-                "after lost rows of lineage.csv, and the hyper-parameters of earlier generations are not recorded; "
-                "from Python choose a member whose lineage begins with an initial one: lineage(run).schedule(member)."
+                f"the lineage begins with an elite of the repertoire that was loaded after generation {first}, "
+                "with a new member, or after lost rows of lineage.csv, and the hyper-parameters of earlier generations "
+                "are not recorded; from Python choose a member whose lineage begins with an initial one: "
+                "lineage(run).schedule(member)."
             )
         values = {name: column[np.arange(len(line)), line] for name, column in self.hyper.items()}
         return self._schedule_of(values)
@@ -231,10 +232,9 @@ def lineage_of(folder: RunFolder, members: Mapping[str, np.ndarray], metrics: Ma
     _check_table(folder, folder.metrics_file, metrics, ("env_steps",))
     whole = generations * population
     table = {name: column[:whole].reshape(generations, population) for name, column in members.items()}
-    least = FROM_REPERTOIRE if "coverage" in metrics or ISLAND in folder.config else 0
     kind, of_agents = folder.config.get("kind"), folder.config.get("member") == "agent"
     lost = (table["parent"] == FROM_REPERTOIRE) & np.isnan(table["fitness"])  # see `csv_log.filled`
-    out_of_range = ((table["parent"] < least) | (table["parent"] >= population)) & ~lost
+    out_of_range = ((table["parent"] < FROM_REPERTOIRE) | (table["parent"] >= population)) & ~lost
     if out_of_range.any():
         generation, member = np.argwhere(out_of_range)[0]
         raise ValueError(

@@ -215,6 +215,12 @@ class TestIslands:
         with pytest.raises(ValueError, match=r"island 1 imported after generation 2, "):
             lineage(run).schedule()
 
+    def test_a_member_of_an_ordinary_run_that_began_anew(self, tmp_path):
+        run = write_run(tmp_path / "run", [[0, 1, 2], [0, 1, 2], [0, -1, 2], [0, 1, 2]])
+        assert lineage(run).ancestors(1).tolist() == [-1, -1, 1, 1]
+        with pytest.raises(ValueError, match=r"begins with .* after generation 2, with a new member, or"):
+            lineage(run).schedule(1)
+
     def test_an_elite_of_a_repertoire(self, tmp_path):
         run = write_islands(tmp_path / "run", coverage=0.5)
         with pytest.raises(ValueError, match="an elite of the repertoire that was loaded after generation 2"):
@@ -347,7 +353,7 @@ class TestInvalidTables:
             lineage(table.parent)
 
     def test_a_parent_that_does_not_exist_or_no_column_of_parents(self, tmp_path, table):
-        for bad in (-1, 3):
+        for bad in (-2, 3):
             run = write_run(tmp_path / f"run {bad}", [[0, 1, 2], [0, 1, 2], [0, bad, 2], [0, 1, 2]])
             with pytest.raises(ValueError, match=rf"parent of member 1 in generation 2 is {bad}, not in 0\.\.2; put a"):
                 lineage(run)
