@@ -82,6 +82,7 @@ class AgentRow(NamedTuple):
     title: str
     """Name in the middle of a sentence."""
     source: str
+    """The paper; "" without one."""
     config: type[Any]
     """Frozen dataclass of the static settings, with a default for each."""
     make: Callable[[EnvSpec, Any], Agent | Policy]
@@ -128,7 +129,7 @@ class AgentRow(NamedTuple):
     @property
     def sources(self) -> tuple[str, ...]:
         """The papers."""
-        return (*self.wrapper.sources, self.source)
+        return (*self.wrapper.sources, *filter(None, [self.source]))
 
     @property
     def texts(self) -> dict[str, str]:

@@ -56,6 +56,14 @@ def test_every_setting_has_one_flag_with_its_default_and_an_explanation(name: st
             assert not words or option.value(usual.flat) in words
 
 
+def test_the_help_of_an_agent_without_a_source_names_none():
+    kind = kinds()["pbt-sac"]
+    assert kind.agent is not None
+    own, plain = kind._replace(agent=kind.agent._replace(source="")), kinds()["sac"]
+    assert own.sources == "Source: Jaderberg 2017 (arXiv:1711.09846)."
+    assert own._replace(method=plain.method).sources == ""
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_capabilities_agree_with_settings(name: str):
     kind, names = kinds()[name], set(configure(name).flat)
