@@ -78,7 +78,10 @@ def from_record(record: Mapping[str, Any]) -> RunSpec:
             "rookery.load(run_dir, program=program) evaluates, renders and exports it."
         )
     if kind not in known:
-        raise ValueError(f"this version has no run kind {kind!r}; use one of {', '.join(known)}.")
+        raise ValueError(
+            f"this version has no run kind {kind!r}; install the package that adds it, or use one of "
+            f"{', '.join(known)}."
+        )
     try:
         if kind == PROGRAM:
             return program_run(values)

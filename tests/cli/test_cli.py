@@ -572,7 +572,7 @@ def test_a_config_survives_json():
     older = json.loads(json.dumps(record))
     del older["agent"]["critic_hidden_sizes"]  # as of a run that was recorded before there was such a setting
     assert from_record(older) == written
-    with pytest.raises(ValueError, match="has no run kind 'c51'"):
+    with pytest.raises(ValueError, match="has no run kind 'c51'; install the package that adds it"):
         from_record({"kind": "c51"})
     with pytest.raises(ValueError, match="started from Python; continue it there"):
         from_record({"kind": "python"})
