@@ -134,7 +134,7 @@ function originText({ name, outside, parents, fitness }, generation, member) {
   while (from > 0 && parents.data[from * size + member] === member) from--;
   if (from === 0) return generation === 0 ? "initial member" : "never replaced";
   const parent = parents.data[from * size + member];
-  const replaced = parent < 0 ? `loaded from ${outside} after generation ${from}` : `copied from ${name ?? "member"} ${parent} after generation ${from}`;
+  const replaced = parent < 0 ? `from ${outside} after generation ${from}` : `copied from ${name ?? "member"} ${parent} after generation ${from}`;
   return from === generation ? replaced : `survived; ${replaced}`;
 }
 

@@ -142,7 +142,7 @@ def test_the_origin_of_a_member_is_its_latest_replacement(page: "Page") -> None:
         "never replaced",
         "copied from member 0 after generation 1",
         "survived; copied from member 0 after generation 1",
-        "loaded from the repertoire after generation 3",
+        "from the repertoire after generation 3",
     ]
 
 
