@@ -145,14 +145,14 @@ class Store:
                 file.readline(len(_FIRST_LINE) + 65)
                 header = json.loads(file.readline(_LONGEST_HEADER))["header"]
             return _header(header, name)
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
             raise _damaged(name, error) from error
 
     def read(self, name: str) -> Publication:
         """A publication, whose checksum is verified; a StoreError if the file is missing or damaged."""
         try:
             return decode(self._path(name).read_bytes(), name)
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
             raise _damaged(name, error) from error
 
     def size(self, name: str) -> int:

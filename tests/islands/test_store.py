@@ -81,6 +81,19 @@ def test_every_flipped_byte_and_every_cut_is_detected(tmp_path):
             store.read(name)
 
 
+@pytest.mark.parametrize("damage", ["1e999", "[" * 100_000, "null", "'"])
+def test_a_header_with_any_damage_is_left_out(tmp_path, damage):
+    store = Store(tmp_path)
+    store.publish(publication())
+    name = store.publish(publication(generation=20))
+    content = (tmp_path / name).read_text(errors="surrogateescape")
+    changed = re.sub(r'"experience": \d+', f'"experience": {damage}', content)
+    (tmp_path / name).write_text(changed, errors="surrogateescape")
+    found, notes = store.newest(0, 10_000)
+    assert [header.generation for header in found.values()] == [10]
+    assert len(notes) == 1
+
+
 def test_nothing_but_numbers_is_stored(tmp_path):
     arrays = {"fitness": np.array([1.0]), "object": np.array([{}], dtype=object)}
     with pytest.raises(ValueError, match="object has the type object"):
