@@ -6,6 +6,7 @@ It is the generation of `map_elites`, cut between the proposals and their evalua
 import contextlib
 import hashlib
 import json
+import operator
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ from rookery.qd.repertoire import Elite, Repertoire, best
 from rookery.qd.scoring import evaluation_outside, host_scoring
 from rookery.report.page import write_report
 from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
-from rookery.storage.csv_log import RunLog, read_last
+from rookery.storage.csv_log import RunLog, TableWarning, read_last
 from rookery.storage.events import Diverged, Journal
 from rookery.storage.record import PYTHON, SEARCH, check_keys, kind_label
 from rookery.storage.run_dir import append_line, create, open_existing, output_to
@@ -150,6 +151,9 @@ class Search:
           ValueError: the folder contains no search, it is in use, or this machine computes other solutions than those
             that were asked.
           CheckpointError: no checkpoint can be read.
+
+        Warns:
+          TableWarning: the last recorded line is damaged.
         """
         recorded = open_existing(run_dir).config
         if (arguments := recorded.get(SEARCH)) is None:
@@ -217,12 +221,12 @@ class Search:
     def _repeat(self) -> None:
         """Ask and tell again what was recorded since the checkpoint."""
         path = self._results
-        results, asked = _recorded(path)
-        for number in range(self._generation, max(results, default=-1) + 1):
+        results, asked = _recorded(path, (self._size, self._dimensions))
+        for number in range(self._generation, max(max(results, default=-1) + 1, max(asked, default=0))):
             if number not in results:
                 raise ValueError(f"{path} lacks the results of generation {number + 1}; put a copy of it back.")
             self._check_asked(results[number]["asked"])
-            self._finish(*(np.asarray(results[number][name], np.float32) for name in ("fitness", "descriptors")))
+            self._finish(*results[number]["arrays"])
         if self._generation in asked:
             self._check_asked(asked[self._generation])
 
@@ -500,15 +504,25 @@ def _evaluated(genotype: PyTree, fitness: Array, descriptor: Array) -> Evaluatio
     return evaluation_outside(finite, descriptor)
 
 
-def _recorded(path: Path) -> tuple[dict[int, Record], dict[int, str]]:
-    """The recorded results: generation -> line of the file; and generation -> digest of the solutions asked."""
-    results, asked = {}, {}
+def _recorded(path: Path, shape: tuple[int, int]) -> tuple[dict[int, Record], dict[int, str]]:
+    """The recorded results of batches [B, D]: generation -> line of the file with the `arrays`; and generation ->
+    digest of the solutions asked. Lines that are damaged are left out, with a warning if it is the last one."""
+    results, asked, is_damaged = {}, {}, False
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
-        with contextlib.suppress(ValueError, KeyError, TypeError):  # a damaged line
+        is_damaged = True
+        with contextlib.suppress(ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
             event = json.loads(line)
-            asked[event["generation"]] = event["asked"]
+            generation = operator.index(event["generation"])
             if "fitness" in event:
-                results[event["generation"]] = event
+                arrays = event["arrays"] = [np.asarray(event[name], np.float32) for name in ("fitness", "descriptors")]
+                if arrays[0].shape != shape[:1] or arrays[1].shape != shape:
+                    continue
+                results[generation] = event
+            asked[generation] = event["asked"]
+            is_damaged = False
+    if is_damaged:
+        problem = f"the last line of {path} is damaged and left out; results that it had must be given again"
+        warnings.warn(problem, TableWarning, stacklevel=6)
     return results, asked
 
 

@@ -150,9 +150,13 @@ class Tuner:
             leaves, structure = jax.tree.flatten(tuner._state)
             read = zip(leaves, content["state"], strict=True)
             arrays = [jnp.asarray(values, leaf.dtype).reshape(leaf.shape) for leaf, values in read]
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            state = jax.tree.unflatten(structure, arrays)
+            for name, domain in tuner._space.domains.items():
+                if not jnp.allclose(values := getattr(state[1], name), domain.clip(values)):
+                    raise ValueError(f"a value of {name} is not {domain}")
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ValueError(f"{path} is no file of a Tuner ({error}); give one that save wrote.") from error
-        tuner._state = jax.tree.unflatten(structure, arrays)
+        tuner._state = state
         return tuner
 
 

@@ -1,8 +1,10 @@
 """`rookery.populations.Tuner`: selection and perturbation for training loops outside of this library."""
 
+import json
 import math
 from functools import partial
 
+import jax
 import numpy as np
 import pytest
 
@@ -136,3 +138,12 @@ def test_what_is_refused(tmp_path):
         (tmp_path / "other").write_text(content)
         with pytest.raises(ValueError, match="other is no file of a Tuner"):
             Tuner.load(tmp_path / "other")
+    tuner.save(tmp_path / "other")
+    saved = json.loads((tmp_path / "other").read_text())
+    for place in (0, 1, *range(3, len(saved["state"]))):  # 2: fitnesses, which are any numbers
+        for value in (1e12, 10**12, float("nan")):
+            state = [*saved["state"]]
+            state[place] = jax.tree.map(lambda _, value=value: value, state[place])
+            (tmp_path / "other").write_text(json.dumps({**saved, "state": state}))
+            with pytest.raises(ValueError, match="other is no file of a Tuner"):
+                Tuner.load(tmp_path / "other")

@@ -1,6 +1,7 @@
 """`rookery.qd.Search`: the numbers of a run, results that are recorded as they come, and what is refused."""
 
 import errno
+import json
 import os
 import shutil
 
@@ -16,7 +17,7 @@ from rookery.qd.cma.config import CmaMaeConfig
 from rookery.qd.map_elites import repertoire_of
 from rookery.qd.pbt_emitter import pbt_emitter
 from rookery.storage.checkpoint import CheckpointError, CheckpointWarning
-from rookery.storage.csv_log import read_csv
+from rookery.storage.csv_log import TableWarning, read_csv
 from rookery.storage.events import Diverged, read_journal
 from rookery.storage.run_dir import RunFolder, RunFolderError, create
 from rookery.training.run_writer import RunWriters
@@ -197,6 +198,23 @@ class TestRecorded:
         with pytest.raises(ValueError, match=r"other solutions in generation \d+"):
             Search.load(tmp_path / "other")
         assert not (tmp_path / "other" / ".owner.json").exists(), "the lock is released"
+
+    @pytest.mark.parametrize(
+        "damage", [{"fitness": [0.0]}, {"fitness": ["a"] * 6}, {"descriptors": None}, {"generation": "2"}]
+    )
+    def test_results_that_were_edited_are_missing_or_must_be_given_again(self, killed, tmp_path, damage):
+        shutil.copytree(killed[1] / "killed", tmp_path / "edited")
+        results = tmp_path / "edited" / "results.jsonl"
+        *lines, last, asked = results.read_text().splitlines()
+        edited = json.dumps({**json.loads(last), **damage})
+        results.write_text("\n".join([*lines, edited, asked]) + "\n")
+        with pytest.raises(ValueError, match=r"lacks the results of generation 3; put a copy of it back"):
+            Search.load(tmp_path / "edited")
+        results.write_text("\n".join([*lines, edited]) + "\n")
+        with pytest.warns(TableWarning, match=r"last line of .*results\.jsonl is damaged"):
+            search = Search.load(tmp_path / "edited")
+        with search:
+            assert search.generation == 2
 
     def test_a_full_disk_loses_no_result(self, killed, tmp_path, monkeypatch):
         shutil.copytree(killed[1] / "killed", tmp_path / "full")
