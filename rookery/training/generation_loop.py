@@ -50,9 +50,23 @@ def nothing_is_finite(metrics: Mapping[str, np.ndarray]) -> bool:
     """
     if "max_fitness" in metrics:
         return not np.isfinite(metrics["max_fitness"]).any()
+    return bool(len(_diverged_roles(metrics)[0]))
+
+
+def _diverged_roles(metrics: Mapping[str, np.ndarray]) -> tuple[np.ndarray, int]:
+    """The indices of the roles of which every member diverged, and the number of roles; 1 without roles."""
     roles = sum(name.startswith("best_fitness/") for name in metrics) or 1
     diverged = metrics.get("diverged", ~np.isfinite(metrics["fitness"]))
-    return bool(np.reshape(diverged, (-1, roles)).all(axis=0).any())
+    return np.flatnonzero(np.reshape(diverged, (-1, roles)).all(axis=0)), roles
+
+
+def diverged_role(program: Program, metrics: Mapping[str, np.ndarray]) -> str:
+    """The first role of which every member diverged, as in "of prey "; "" if the members of all roles did, or of a
+    program without roles."""
+    found, roles = _diverged_roles(metrics)
+    if len(found) == roles or program.learner is None or program.learner.spec.team is None:
+        return ""
+    return f"of {program.learner.spec.team.names[found[0]]} "
 
 
 def _equal_fitness(program: Program, first: int, history: Sequence[Mapping[str, np.ndarray]]) -> str:
@@ -147,7 +161,9 @@ class Loop(NamedTuple):
             of_a_repertoire = self.program.table is not None
             patience = self.config.patience if of_a_repertoire else 1
             if nothing_is_finite(metrics) and generation + 1 >= patience:
-                raise Diverged(lost(generation + 1, of_a_repertoire, self.writers.checkpoints, self.writers.run_dir))
+                role = "" if of_a_repertoire else diverged_role(self.program, metrics)
+                stored = self.writers.checkpoints, self.writers.run_dir
+                raise Diverged(lost(generation + 1, of_a_repertoire, *stored, role))
             left = time.monotonic() if self.exchange else 0.0
             state = self.exchange(generation + 1, state) if self.exchange else state
             with self.writers.journal.suspended():
@@ -228,7 +244,13 @@ def _stopped(generation: int, run_dir: Path | None, within: bool = False) -> str
     return f"stopped {where}, {saved} is saved; continue with: {resume_command(run_dir)}"
 
 
-def lost(generation: int, of_a_repertoire: bool, checkpoints: Checkpointer | None, run_dir: Path | None) -> str:
+def lost(
+    generation: int,
+    of_a_repertoire: bool,
+    checkpoints: Checkpointer | None,
+    run_dir: Path | None,
+    role: str = "",
+) -> str:
     """The message of a run that diverged; waits for the checkpoint in progress.
 
     Args:
@@ -236,13 +258,14 @@ def lost(generation: int, of_a_repertoire: bool, checkpoints: Checkpointer | Non
       of_a_repertoire: whether the program has a repertoire instead of members.
       checkpoints: the run's checkpoints, or None.
       run_dir: the run directory, or None.
+      role: see `diverged_role`.
     """
     if of_a_repertoire:
         return (
             f"nothing was finite in {generation} generations, and the repertoire is empty: every fitness, descriptor "
             "or genotype contained a non-finite number; check the fitness and descriptor functions, or raise patience."
         )
-    message = f"no member is finite any more in generation {generation}"
+    message = f"no member {role}is finite any more in generation {generation}"
     newest = None
     if checkpoints is not None:
         checkpoints.wait()

@@ -18,7 +18,7 @@ from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.populations import role_pbt
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.config import PbtConfig
-from rookery.training.generation_loop import nothing_is_finite
+from rookery.training.generation_loop import diverged_role, lost, nothing_is_finite
 from tests.learners.fixed_agents import CONFIG, SPACE, spy
 from tests.learners.recording import SPY_SPEC, counting
 from tests.learners.rollouts import ERRAND, errand
@@ -174,6 +174,8 @@ def test_a_role_of_which_all_members_diverged_ends_the_run(role: int) -> None:
     _, metrics = stepped(params)
     assert (metrics["diverged"].reshape(SIZE, 2) == (np.arange(2) == role)).all(), "none of them has a parent left"
     assert nothing_is_finite(metrics)
+    shown = lost(1, False, None, None, diverged_role(compiled_roles().program, metrics))
+    assert f"no member of {('walker', 'sitter')[role]} is finite any more in generation 1" in shown
 
 
 def test_the_next_metrics_name_the_parents_and_evaluate_takes_the_members_of_a_slot_as_a_team() -> None:
