@@ -47,7 +47,8 @@ class RunLog:
       ValueError: a line is damaged, or `resume_generation` is far beyond the rows (`are_too_few`).
 
     Warns:
-      TableWarning: `metrics.csv` or `lineage.csv` lacked rows of generations before `resume_generation`.
+      TableWarning: `metrics.csv` or `lineage.csv` lacked rows of generations before `resume_generation`, or `cells.csv`
+        had none.
       OutputWarning: a row cannot be written; it is tried again with the next one.
     """
 
@@ -61,7 +62,10 @@ class RunLog:
         has_members = HAS_MEMBERS in _existing(folder.metrics_file)
         self._metrics = _Table(folder.metrics_file, resume_generation, is_expected=True)
         self._lineage = _Table(folder.lineage_file, resume_generation, names=self._names, is_expected=has_members)
-        self._cells = _Table(folder.cells_file, resume_generation, has_all_generations=False)
+        every = folder.config.get("run", {}).get("checkpoint_every", resume_generation + 1)
+        coverage = _existing(folder.metrics_file).get("coverage", np.zeros(0))[: resume_generation // every * every]
+        has_cells = bool((coverage > 0).any())
+        self._cells = _Table(folder.cells_file, resume_generation, has_all_generations=False, is_expected=has_cells)
         last = _existing(folder.cells_file, "cell", "fitness")
         self._elites = dict(zip(last["cell"].tolist(), last["fitness"].tolist(), strict=True)) if last else {}
         self._events = Events(folder.events, resume_generation)
@@ -352,7 +356,7 @@ def _resumed(
     else:
         kept, lost = filled(kept, generation) if has_all_generations else (kept, [])
         write_table(path, kept, names)
-    if lost and has_all_generations:
+    if lost and (has_all_generations or is_expected):
         warnings.warn(f"{path} {lost_rows(lost)}; the run continues from its checkpoint", TableWarning, stacklevel=5)
     return ([*kept], int(kept["generation"][-1])) if kept and len(kept["generation"]) else (None, -1)
 

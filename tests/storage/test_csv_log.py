@@ -430,6 +430,23 @@ def test_cells_of_a_resumed_run_equal_those_of_an_uninterrupted_one(tmp_path, re
     assert stopped.cells_file.read_bytes() == uninterrupted.cells_file.read_bytes()
 
 
+@pytest.mark.parametrize("lose", [Path.unlink, lambda path: path.write_bytes(b"")])
+def test_cells_that_are_gone_are_noted_once_a_checkpoint_had_them(run, lose, recwarn):
+    run.config = {"run": {"checkpoint_every": 3}}
+    with RunLog(run) as log:
+        for generation in range(4):
+            log.write(generation, {"coverage": 25.0}, {})
+    RunLog(run, 2).close()  # interrupted before the first planned checkpoint
+    with RunLog(run, 2) as log:
+        log.write(2, {"coverage": 25.0}, {})
+        log.write_cells(2, [1.0, np.nan])
+        log.write(3, {"coverage": 25.0}, {})
+    assert not recwarn.list
+    lose(run.cells_file)
+    with pytest.warns(TableWarning, match=r"cells\.csv has lost the rows of 4 generations between 0 and 3"):
+        RunLog(run, 4).close()
+
+
 def test_a_full_disk_ends_the_events_and_not_the_run(run, monkeypatch):
     from tensorboardX.event_file_writer import EventsWriter
 
