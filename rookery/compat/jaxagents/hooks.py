@@ -338,7 +338,8 @@ class Hooks(ABC):
         """Add next values and advantages to transitions `[E, T, ...]`; `last_obs` `[E, ...]` follow the last step."""
         traj_batch = self._add_next_values(traj_batch, last_obs, update_runner.critic_training)
         chosen = update_runner.hyperparams
-        return self._add_advantages(traj_batch, self._advantages(traj_batch, chosen.gamma, chosen.gae_lambda))
+        advantage = self._advantages(traj_batch, chosen.gamma, chosen.gae_lambda)
+        return self._add_advantages(traj_batch, per_agent("_advantages", self.n_actors, advantage, 2))
 
     def _add_next_values(self, traj_batch: Transition, last_obs: ObsType, critic_training: TrainState) -> Transition:
         """Add the values `[E, T, I]` of the true successors, whatever `last_obs` are."""

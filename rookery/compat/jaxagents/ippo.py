@@ -257,6 +257,7 @@ class IPPO(IPPOBase):
         return -objective.mean() - hyperparams.ent_coeff * entropy, metrics["kl"]
 
     def _critic_loss(self, training: TrainState, obs: Array, targets: Array, hyperparams: HyperParameters) -> Array:
+        targets = per_agent("_critic_loss_input", self.n_actors, targets, 2)
         return hyperparams.vf_coeff * jnp.mean((values(training, obs, self.n_actors) - targets) ** 2)
 
     def _actor_loss_input(self, update_runner: Runner, traj_batch: Transition) -> tuple:

@@ -1,5 +1,6 @@
 """A subclass that implements every method, with user-defined networks; training in stages on the host."""
 
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,8 @@ from rookery.compat.jaxagents import (
     HyperParameters,
     IPPOBase,
     OptimizerParams,
+    TrainState,
+    Transition,
     hooks,
 )
 from tests.compat.jaxagents.goals import numbers
@@ -122,6 +125,30 @@ class ThreeActions(TowardsHalf):
 def test_the_error_names_the_method_with_a_wrong_shape():
     with pytest.raises(ValueError, match=r"^policy gives actions of shape \(3,\) for 2 actors; make it \(2,"):
         custom(ThreeActions).train(jax.random.key(0), HYPER)
+
+
+class SingleActor(IPPO):
+    """Its advantages `[E, T]` and targets have no axis of actors."""
+
+    n_actors = 1
+
+    def _advantages(self, traj_batch: Any, *_: Any) -> jax.Array:
+        return traj_batch.reward[..., 0]
+
+    policy = _sample_actions = _log_prob = _entropy = lambda *_: jnp.zeros((1,))
+
+
+def test_numbers_of_a_single_actor_may_lack_the_axis_of_actors():
+    """As many minibatches of rollouts as steps: the values `[3, 3, 1]` and targets `[3, 3]` would give `[3, 3, 3]`."""
+    agent: Any = SingleActor.__new__(SingleActor)
+    critic = TrainState.create(apply_fn=lambda params, obs: params * obs, params=jnp.ones((1,)), tx=optax.sgd(1.0))
+    obs = jnp.arange(9.0).reshape(3, 3, 1)
+    loss = agent._critic_loss(critic, obs, obs[..., 0] + 2.0, HYPER)
+    assert float(loss) == HYPER.vf_coeff * 4.0
+    zeros = jnp.zeros((3, 3, 1))
+    traj = Transition(obs, zeros, zeros, zeros, obs, obs, zeros[..., 0] > 0)
+    runner: Any = SimpleNamespace(critic_training=critic, hyperparams=HYPER)
+    np.testing.assert_array_equal(agent._process_trajectory(runner, traj, obs[:, -1]).advantage, obs)
 
 
 class Recording(TowardsHalf):
