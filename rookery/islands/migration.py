@@ -103,10 +103,12 @@ def published_in(publication: Publication, template: PyTree, name: str) -> Publi
 
 
 def hyper_of(published: Published, index: int) -> dict[str, float]:
-    """The hyper-parameters of a genotype by name; {} if it has none."""
+    """The finite hyper-parameters of a genotype by name; {} if it has none. A constant may be infinite, as a limit that
+    limits nothing."""
     hyper = published.genotypes.hyper if isinstance(published.genotypes, Genotype) else ()
     named = hyper._asdict() if hasattr(hyper, "_asdict") else {}  # pyright: ignore[reportAttributeAccessIssue]
-    return {name: float(np.asarray(values)[index].mean()) for name, values in named.items()}
+    found = {name: float(np.asarray(values)[index].mean()) for name, values in named.items()}
+    return {name: value for name, value in found.items() if np.isfinite(value)}
 
 
 def standing(state: ProgramState) -> np.ndarray:

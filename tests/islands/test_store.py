@@ -5,11 +5,14 @@ import hashlib
 import json
 import os
 import re
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+from rookery.islands.migration import Published, hyper_of
 from rookery.islands.store import Header, Publication, Store, StoreError, encode
+from rookery.types import Genotype
 
 
 def publication(island: int = 1, generation: int = 10, fitness: float = 2.5) -> Publication:
@@ -34,6 +37,20 @@ def test_a_publication_is_read_back_with_its_types(tmp_path):
         assert np.array_equal(read.arrays[key], array)
     assert not read.arrays["weights"].flags.writeable
     assert os.listdir(store.folder) == [name]  # no temporary file is left
+
+
+class Hyper(NamedTuple):
+    rate: np.ndarray
+    limit: np.ndarray
+
+
+def test_a_member_with_an_infinite_constant_is_published(tmp_path):
+    genotypes = Genotype((), Hyper(np.array([0.5]), np.array([np.inf])), None)
+    hyper = hyper_of(Published(genotypes, np.ones(1), np.zeros((1, 0))), 0)
+    assert hyper == {"rate": 0.5}
+    store, written = Store(tmp_path), publication()
+    name = store.publish(written._replace(header=written.header._replace(hyper=hyper)))
+    assert store.header(name).hyper == hyper
 
 
 def test_publishing_the_same_again_writes_nothing_and_other_content_is_rejected(tmp_path):
