@@ -352,5 +352,8 @@ class Unsteady(Counter):
 
 
 def test_no_episode_begins_with_a_number_that_is_not_finite() -> None:
-    _, first = start_bank(adapted(Unsteady), jax.random.key(0), 16)
+    environment = adapted(Unsteady)
+    _, first = start_bank(environment, jax.random.key(0), 16)
     assert set(np.asarray(first.observation.features[:, 0]) % 2) == {0.0}
+    [event] = pool_of(environment).warnings
+    assert event.text.startswith("returned numbers that are not finite from a reset")

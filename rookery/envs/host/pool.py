@@ -39,6 +39,9 @@ class _Task(NamedTuple):
     future: Future
 
 
+_BAD_START = (
+    "returned numbers that are not finite from a reset; no episode begins so while another start state is known."
+)
 _DIFFERS = (
     "does not begin the same episode when it is reset with the same seed again, so runs cannot be repeated and first "
     "observations are wrong; let it draw random numbers from self.np_random only."
@@ -123,6 +126,8 @@ class HostPool:
                 self._compare(int(seeds[rows[place]]), checksum)
             for place, text in found.events.items():
                 self._record(Event(text, int(rows[place]), np.full(len(seeds), FRESH), shape, starts=True), True)
+        if not np.isfinite(features).all() or not np.isfinite(descriptors).all():
+            self._record(Event(_BAD_START), False)
         return features, descriptors
 
     def steps_here(self, count: int) -> bool:
