@@ -135,15 +135,13 @@ class SingleActor(TowardsHalf):
     def _advantages(self, traj_batch: Any, *_: Any) -> jax.Array:
         return traj_batch.reward[..., 0]
 
-    _critic_loss = IPPO._critic_loss
-
 
 def test_numbers_of_a_single_actor_may_lack_the_axis_of_actors():
     """As many minibatches of rollouts as steps: the values `[3, 3, 1]` and targets `[3, 3]` would give `[3, 3, 3]`."""
     agent: Any = SingleActor.__new__(SingleActor)
     critic = TrainState.create(apply_fn=lambda params, obs: params * obs, params=jnp.ones((1,)), tx=optax.sgd(1.0))
     obs = jnp.arange(9.0).reshape(3, 3, 1)
-    loss = agent._critic_loss(critic, obs, obs[..., 0] + 2.0, HYPER)
+    loss = IPPO._critic_loss(agent, critic, obs, obs[..., 0] + 2.0, HYPER)
     assert float(loss) == HYPER.vf_coeff * 4.0
     zeros = jnp.zeros((3, 3, 1))
     traj = Transition(obs, zeros, zeros, zeros, obs, obs, zeros[..., 0] > 0)
