@@ -70,7 +70,7 @@ def diverged_role(program: Program, metrics: Mapping[str, np.ndarray]) -> str:
 
 
 def _equal_fitness(program: Program, first: int, history: Sequence[Mapping[str, np.ndarray]]) -> str:
-    """A note on a run in which no fitness has differed in its first generations; "" for others, and at other times.
+    """A note on a run of which no fitness has differed, or been known, in its first generations; "" otherwise.
 
     Args:
       program: its warm-up does not count; a repertoire needs no fitness that differs.
@@ -81,6 +81,11 @@ def _equal_fitness(program: Program, first: int, history: Sequence[Mapping[str, 
     if first > 0 or program.table is not None or len(history) != warm_up + _EQUAL_GENERATIONS:
         return ""
     fitness = np.stack([metrics["fitness"] for metrics in history])
+    if np.isnan(fitness).all() and all(np.all(metrics.get("broken_episodes", 0)) for metrics in history):
+        return (
+            f"no fitness of the first {len(history)} generations is finite, since an episode of each evaluation broke, "
+            "so that no member can be selected: find out why by rookery.check_environment(environment)"
+        )
     value = fitness.flat[0]
     if not (fitness == value).all():
         return ""
