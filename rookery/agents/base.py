@@ -283,13 +283,19 @@ def check_spec(spec: EnvSpec, agent: str) -> None:
         raise ValueError(f"{agent} is built from an EnvSpec, got {type(spec).__name__}; {remedy}.")
 
 
-def check_continuous(spec: EnvSpec, agent: str) -> None:
+def check_continuous(spec: EnvSpec, agent: str, wraps: bool = False) -> None:
     """Check that the spec is one of an environment with continuous actions; see also `check_spec`.
+
+    Args:
+      spec: of the environment.
+      agent: its name for the message.
+      wraps: it is a method around another agent, for which no other one is proposed.
 
     Raises:
       ValueError: it is not; the message names the agent and the environment.
     """
     check_spec(spec, agent)
     if spec.discrete:
+        others = "" if wraps else "; use PPO" if spec.categories else "; use PPO, PQN or DQN"
         found = f"{spec.name} has {spec.action_size} discrete ones"
-        raise ValueError(f"{agent} needs continuous actions, but {found}; use PPO, PQN or DQN.")
+        raise ValueError(f"{agent} needs continuous actions, but {found}{others}.")

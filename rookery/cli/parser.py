@@ -290,7 +290,7 @@ def similar(flag: str, flags: Sequence[str]) -> list[str]:
     """The flags that a user may have meant: of the same beginning or end, such as `--space.policy-lr` for `--lr`, of
     another name elsewhere (`OTHER_NAMES`), or similarly spelt."""
     name = flag.lstrip("-").replace("-", "_")
-    name = OTHER_NAMES.get(name, name).replace("_", "-")
+    name = OTHER_NAMES.get(name, name).replace("learning_rate", "lr").replace("_", "-")
     if not name:
         return []
     of_space = [one for one in flags if one.startswith("--space.")]

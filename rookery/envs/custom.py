@@ -82,7 +82,8 @@ def make(name: str, /, **options: object) -> Environment:
     environment = call(name, factory, options)
     if not isinstance(environment, Environment):
         remedy = f"build one by rookery.Environment(reset, step, spec). See {factories.OWN_ENVIRONMENT}."
-        if hasattr(environment, "action_space"):  # one of Gymnasium
+        space = getattr(environment, "action_space", None)
+        if space is not None and not callable(space):  # an object of Gymnasium; gymnax and JaxMARL have a method
             remedy = "return rookery.from_gymnasium(make_env), where make_env creates such an object."
         raise ValueError(f"the factory {name} returned {type_of(environment)}, not a rookery.Environment; {remedy}")
     return environment

@@ -43,7 +43,7 @@ from rookery.storage.events import Diverged, Journal
 from rookery.storage.record import PYTHON, SEARCH, check_keys, kind_label
 from rookery.storage.run_dir import append_line, create, open_existing, output_to
 from rookery.training.config import RunConfig
-from rookery.training.generation_loop import Pace, lost, nothing_is_finite
+from rookery.training.generation_loop import ELITE, Pace, lost
 from rookery.training.loop import run_config
 from rookery.training.memory_plan import Meter
 from rookery.training.metrics import WallTimes, summarize
@@ -338,7 +338,7 @@ class Search:
             self._record(fitness, descriptors)
         self._finish(fitness, descriptors)
         if self._is_empty and self._generation >= self._config.patience:
-            raise Diverged(lost(self._generation, True, None, None))
+            raise Diverged(lost(self._generation, ELITE, None, None))
 
     def _record(self, fitness: np.ndarray, descriptors: np.ndarray) -> None:
         assert self._asked is not None
@@ -354,7 +354,7 @@ class Search:
         assert self._asked is not None
         self._state, metrics = self._tell(self._state, self._asked, fitness, descriptors)
         # A repertoire that has an elite keeps one, so that the host does not wait for the result.
-        self._is_empty = self._is_empty and nothing_is_finite({"max_fitness": np.asarray(metrics["max_fitness"])})
+        self._is_empty = self._is_empty and not bool(np.isfinite(metrics["max_fitness"]))
         now = time.monotonic()
         self._finished = self._generation, metrics, now - self._time
         self._asked, self._time = None, now
@@ -512,13 +512,13 @@ def _recorded(path: Path, shape: tuple[int, int]) -> tuple[dict[int, Record], di
         is_damaged = True
         with contextlib.suppress(ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
             event = json.loads(line)
-            generation = operator.index(event["generation"])
+            generation, digest = operator.index(event["generation"]), event["asked"]
             if "fitness" in event:
                 arrays = event["arrays"] = [np.asarray(event[name], np.float32) for name in ("fitness", "descriptors")]
                 if arrays[0].shape != shape[:1] or arrays[1].shape != shape:
                     continue
                 results[generation] = event
-            asked[generation] = event["asked"]
+            asked[generation] = digest
             is_damaged = False
     if is_damaged:
         problem = f"the last line of {path} is damaged and left out; results that it had must be given again"

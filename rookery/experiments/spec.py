@@ -40,7 +40,9 @@ OTHER_NAMES = {
     "learning_starts": "warmup_steps",
     "gradient_steps": "updates_per_step",
     "n_eval_episodes": "eval_episodes",
-    "verbose": "quiet",
+    "discounting": "discount",
+    "unroll_length": "rollout_length",
+    "entropy_cost": "entropy_coefficient",
 }
 """Names in Stable-Baselines3 and Brax -> the names here, for messages; "lr" ends those of learning rates."""
 
@@ -186,7 +188,7 @@ class RunSpec(Generic[MethodT]):
     def _remedy(self, name: str, known: list[str]) -> str:
         """What to write in place of a setting that does not exist."""
         hypers = describe(self.kind.agent.default_space) if self.kind.agent else ()
-        here = OTHER_NAMES.get(name, name)
+        here = OTHER_NAMES.get(name, name).replace("learning_rate", "lr")
         if meant := [hyper for hyper in hypers if hyper == here or (here == "lr" and hyper.endswith("_lr"))]:
             return f"it is a hyper-parameter: {' or '.join(f'space={{{hyper!r}: ...}}' for hyper in meant)}."
         if here == "steps":

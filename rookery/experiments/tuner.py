@@ -113,7 +113,8 @@ class Tuner:
 
         Returns:
           `parents` `[P]`: member i continues from a copy of member `parents[i]`, of which it is one if they are equal.
-          If all members have failed, each is its own parent: begin them anew, with hyper-parameters drawn again.
+          If all members have failed, each is its own parent: begin them anew. Their hyper-parameters are drawn again,
+          unless `exploit` is "none".
 
         Raises:
           ValueError: there is not one number for each member.
@@ -164,13 +165,15 @@ def _tell(bindings: PbtBindings, shared: PbtShared, hyper: Any, fitness: Array, 
     """A selection, as at the end of a generation of `pbt`."""
     *keys, draw_key = jax.random.split(jax.random.fold_in(run_key, shared.generation), 3)
     shared, ranked = record_fitness(bindings, shared, hyper, fitness)
-    parents = jnp.arange(len(fitness), dtype=jnp.int32)
+    parents, is_any_known = jnp.arange(len(fitness), dtype=jnp.int32), jnp.isfinite(fitness).any()
     if bindings.config.exploit != "none":
         unknown: Any = ()  # of the members only the hyper-parameters are known
         members = Member(unknown, hyper, unknown, unknown, unknown)
         parents, members = exploit(bindings, shared, members, ranked, (keys[0], keys[1]))
         drawn = jax.vmap(partial(hyperparams.sample, bindings.space))(member_keys(draw_key, len(fitness)))
-        hyper = trees.where(jnp.isfinite(fitness).any(), members.hyper, drawn)
+        hyper = trees.where(is_any_known, members.hyper, drawn)
+        # The fitness of parameters that are gone counts no longer.
+        shared = shared._replace(recent=jnp.where(is_any_known, shared.recent, jnp.nan))
     recent = trees.take(shared.recent, parents)
     return shared._replace(generation=shared.generation + 1, parents=parents, recent=recent), hyper
 

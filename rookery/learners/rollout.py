@@ -176,11 +176,11 @@ def mean_episode(finished: Finished) -> tuple[Array, Mapping[str, Array], Array]
     total = jax.tree.map(partial(jnp.sum, axis=0), finished)
     nothing = 0.0 if backend.switch("jax_debug_nans") else jnp.nan  # the flag takes every NaN in a result for an error
     count = total.ended_episodes.astype(jnp.float32)
-    # XLA replaces a division of several values by one number by this product on some layouts of devices only.
-    share = 1.0 / jnp.maximum(count, 1.0)
 
     def mean(values: Array) -> Array:
-        return jnp.where(count > 0, values * share, nothing)
+        # On some layouts of devices XLA would replace a division of several values by one number by a product.
+        divisor = jax.lax.optimization_barrier(jnp.broadcast_to(jnp.maximum(count, 1.0), values.shape))
+        return jnp.where(count > 0, values / divisor, nothing)
 
     return total.ended_episodes, jax.tree.map(mean, total.ended_scores), mean(total.ended_length)
 

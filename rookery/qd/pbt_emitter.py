@@ -321,7 +321,7 @@ def pbt_emitter(
       >>> scoring = rookery.qd.learner_scoring(learner)
       >>> emitter = rookery.qd.pbt_emitter(learner, scoring, population_size=4)
     """
-    check_continuous(learner.spec, "ME-PBT")
+    check_continuous(learner.spec, "ME-PBT", wraps=True)
     config, space = config or MePbtConfig(), space or learner.space
     sizes = counts(config, population_size)
     if sizes.replaced + sizes.sampled < 1:

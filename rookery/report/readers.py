@@ -92,7 +92,7 @@ class RunRecord:
     def outside(self) -> str:
         """What a member with the parent -1 came from."""
         sources = ["the repertoire"] * ("coverage" in self._metrics) + ["another island"] * (ISLAND in self.config)
-        return " or ".join(sources) or "new parameters"
+        return " or ".join(sources) or "new parameters, or a row that is lost,"
 
     @property
     def is_independent(self) -> bool:

@@ -53,18 +53,19 @@ class RunLog:
     """
 
     def __init__(self, folder: RunFolder, resume_generation: int = 0):
-        generations = _existing(folder.metrics_file, "generation").get("generation", ())
+        metrics = _existing(folder.metrics_file)
+        generations = metrics.get("generation", ())
         self.recorded = 1 + max(map(int, generations), default=-1)
         if are_too_few(len(generations), resume_generation):
             problem = f"has {len(generations)} rows, but the checkpoint is of generation {resume_generation}"
             raise ValueError(f"{folder.metrics_file} {problem}; put a copy of it back, or delete that checkpoint.")
         self._names: Names = folder.config.get(CHOICES, {})
-        has_members = HAS_MEMBERS in _existing(folder.metrics_file)
+        has_members = HAS_MEMBERS in metrics
         self._metrics = _Table(folder.metrics_file, resume_generation, is_expected=True)
         self._lineage = _Table(folder.lineage_file, resume_generation, names=self._names, is_expected=has_members)
-        every = folder.config.get("run", {}).get("checkpoint_every", resume_generation + 1)
-        coverage = _existing(folder.metrics_file).get("coverage", np.zeros(0))[: resume_generation // every * every]
-        has_cells = bool((coverage > 0).any())
+        every = folder.config.get("run", {}).get("checkpoint_every", resume_generation + 1)  # so far
+        planned = metrics.get("coverage", np.zeros(0))[: resume_generation // every * every]
+        has_cells = bool((planned > 0).any())
         self._cells = _Table(folder.cells_file, resume_generation, has_all_generations=False, is_expected=has_cells)
         last = _existing(folder.cells_file, "cell", "fitness")
         self._elites = dict(zip(last["cell"].tolist(), last["fitness"].tolist(), strict=True)) if last else {}

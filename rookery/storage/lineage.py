@@ -147,10 +147,9 @@ class Lineage(NamedTuple):
         if (line < 0).any():
             first = int(np.argmax(line >= 0))
             raise ValueError(
-                f"the lineage begins with an elite of the repertoire that was loaded after generation {first}, "
-                "with a new member, or after lost rows of lineage.csv, and the hyper-parameters of earlier generations "
-                "are not recorded; from Python choose a member whose lineage begins with an initial one: "
-                "lineage(run).schedule(member)."
+                f"the lineage begins after generation {first}, with an elite of the repertoire, a new member or lost "
+                "rows of lineage.csv, and the hyper-parameters of earlier generations are not recorded; from Python "
+                "choose a member whose lineage begins with an initial one: lineage(run).schedule(member)."
             )
         values = {name: column[np.arange(len(line)), line] for name, column in self.hyper.items()}
         return self._schedule_of(values)
@@ -233,8 +232,7 @@ def lineage_of(folder: RunFolder, members: Mapping[str, np.ndarray], metrics: Ma
     whole = generations * population
     table = {name: column[:whole].reshape(generations, population) for name, column in members.items()}
     kind, of_agents = folder.config.get("kind"), folder.config.get("member") == "agent"
-    lost = (table["parent"] == FROM_REPERTOIRE) & np.isnan(table["fitness"])  # see `csv_log.filled`
-    out_of_range = ((table["parent"] < FROM_REPERTOIRE) | (table["parent"] >= population)) & ~lost
+    out_of_range = (table["parent"] < FROM_REPERTOIRE) | (table["parent"] >= population)
     if out_of_range.any():
         generation, member = np.argwhere(out_of_range)[0]
         raise ValueError(

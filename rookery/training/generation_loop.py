@@ -42,34 +42,27 @@ class ExchangeFn(Protocol):
     def __call__(self, generation: int, state: ProgramState) -> ProgramState: ...
 
 
-def nothing_is_finite(metrics: Mapping[str, np.ndarray]) -> bool:
-    """Whether no elite is finite, or every member diverged; of members of roles, whether every one of some role did.
+def lost_kind(program: Program, metrics: Mapping[str, np.ndarray]) -> str:
+    """What of the run has diverged: every "elite", every "member", or every "member of prey", a role; else "".
 
     A member with a fitness that is not finite has not always diverged: if only its physics simulation produced values
     that are not finite, it can still learn. The metric `diverged`, where a program reports it, makes this distinction.
     """
     if "max_fitness" in metrics:
-        return not np.isfinite(metrics["max_fitness"]).any()
-    return bool(len(_diverged_roles(metrics)[0]))
+        return "" if np.isfinite(metrics["max_fitness"]).any() else ELITE
+    team = program.learner.spec.team if program.learner and program.settings.get("member") == "agent" else None
+    names = team.names if team else ("",)
+    diverged = np.reshape(metrics.get("diverged", ~np.isfinite(metrics["fitness"])), (-1, len(names))).all(axis=0)
+    if diverged.all():
+        return "member"
+    return f"member of {names[int(np.argmax(diverged))]}" if diverged.any() else ""
 
 
-def _diverged_roles(metrics: Mapping[str, np.ndarray]) -> tuple[np.ndarray, int]:
-    """The indices of the roles of which every member diverged, and the number of roles; 1 without roles."""
-    roles = sum(name.startswith("best_fitness/") for name in metrics) or 1
-    diverged = metrics.get("diverged", ~np.isfinite(metrics["fitness"]))
-    return np.flatnonzero(np.reshape(diverged, (-1, roles)).all(axis=0)), roles
+ELITE = "elite"
+"""What a repertoire has, see `lost_kind`."""
 
 
-def diverged_role(program: Program, metrics: Mapping[str, np.ndarray]) -> str:
-    """The first role of which every member diverged, as in "of prey "; "" if the members of all roles did, or of a
-    program without roles."""
-    found, roles = _diverged_roles(metrics)
-    if len(found) == roles or program.learner is None or program.learner.spec.team is None:
-        return ""
-    return f"of {program.learner.spec.team.names[found[0]]} "
-
-
-def _equal_fitness(program: Program, first: int, history: Sequence[Mapping[str, np.ndarray]]) -> str:
+def _no_selection(program: Program, first: int, history: Sequence[Mapping[str, np.ndarray]]) -> str:
     """A note on a run of which no fitness has differed, or been known, in its first generations; "" otherwise.
 
     Args:
@@ -157,18 +150,15 @@ class Loop(NamedTuple):
             seeds = metrics["fitness"] if self.program.independent and self.program.population_size > 1 else None
             self.reporter.update(generation + 1, row, seeds)
             nothing = "" if generation > first else _no_episode(self.program, metrics)
-            if note := nothing or _equal_fitness(self.program, first, history):
+            if note := nothing or _no_selection(self.program, first, history):
                 self.reporter.message(f"note: {note}")
                 self.writers.journal.noted(note)
             returned = self.callbacks(generation + 1, self.config.generations, row, metrics, self.writers.run_dir)
             self.writers.add(generation, returned.row, returned.members if "parent" in metrics else {})
             called = returned.seconds
-            of_a_repertoire = self.program.table is not None
-            patience = self.config.patience if of_a_repertoire else 1
-            if nothing_is_finite(metrics) and generation + 1 >= patience:
-                role = "" if of_a_repertoire else diverged_role(self.program, metrics)
-                stored = self.writers.checkpoints, self.writers.run_dir
-                raise Diverged(lost(generation + 1, of_a_repertoire, *stored, role))
+            patience = self.config.patience if self.program.table is not None else 1
+            if (kind := lost_kind(self.program, metrics)) and generation + 1 >= patience:
+                raise Diverged(lost(generation + 1, kind, self.writers.checkpoints, self.writers.run_dir))
             left = time.monotonic() if self.exchange else 0.0
             state = self.exchange(generation + 1, state) if self.exchange else state
             with self.writers.journal.suspended():
@@ -249,28 +239,21 @@ def _stopped(generation: int, run_dir: Path | None, within: bool = False) -> str
     return f"stopped {where}, {saved} is saved; continue with: {resume_command(run_dir)}"
 
 
-def lost(
-    generation: int,
-    of_a_repertoire: bool,
-    checkpoints: Checkpointer | None,
-    run_dir: Path | None,
-    role: str = "",
-) -> str:
+def lost(generation: int, kind: str, checkpoints: Checkpointer | None, run_dir: Path | None) -> str:
     """The message of a run that diverged; waits for the checkpoint in progress.
 
     Args:
       generation: the number of generations, of which the last had no finite member or elite.
-      of_a_repertoire: whether the program has a repertoire instead of members.
+      kind: what was lost, see `lost_kind`.
       checkpoints: the run's checkpoints, or None.
       run_dir: the run directory, or None.
-      role: see `diverged_role`.
     """
-    if of_a_repertoire:
+    if kind == ELITE:
         return (
             f"nothing was finite in {generation} generations, and the repertoire is empty: every fitness, descriptor "
             "or genotype contained a non-finite number; check the fitness and descriptor functions, or raise patience."
         )
-    message = f"no member {role}is finite any more in generation {generation}"
+    message = f"no {kind} is finite any more in generation {generation}"
     newest = None
     if checkpoints is not None:
         checkpoints.wait()

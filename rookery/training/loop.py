@@ -216,10 +216,10 @@ def turns(program: Program, config: RunConfig, over: Mesh, options: RunOptions) 
                     return Result(start.state, [], folder.path)
                 if sync.is_first():
                     _check_sources(folder, start.generation)
-                    folder.reconfigure(record_of_resumed(folder.config, program, config, record))
             log = stack.enter_context(RunLog(folder, start.generation)) if sync.is_first() else None
             writers = RunWriters(journal, checkpoints, log, folder, AfterSave(after_save) if after_save else None)
             if resume and sync.is_first():
+                folder.reconfigure(record_of_resumed(folder.config, program, config, record))
                 best.recall(folder, checkpoints)
         # Report and log.
         first, quiet = start.generation, config.quiet or not sync.is_first()

@@ -312,6 +312,7 @@ INVALID = [
     ("train sac --lr 3", 2, "has no flag --lr; did you mean --space.policy-lr or --space.critic-lr or"),
     ("train ppo --learning-rate 3", 2, "--learning-rate; did you mean --space.actor-lr or --space.critic-lr?"),
     ("train sac --policy-lr 3", 2, "has no flag --policy-lr; did you mean --space.policy-lr?"),
+    ("train sac --policy-learning-rate 3", 2, "--policy-learning-rate; did you mean --space.policy-lr?"),
     ("train sac --total-timesteps 3", 2, "has no flag --total-timesteps; did you mean --steps?"),
     ("train sac --gamma 0.9", 2, "has no flag --gamma; did you mean --space.discount?"),
     ("train ppo --n_steps 3", 2, "has no flag --n_steps; did you mean --rollout-length?"),

@@ -34,6 +34,9 @@ def switches(dense: bool = True):
 
 class OfGymnasium:
     action_space = 2
+
+class OfGymnax:
+    def action_space(self): ...
 """
 
 
@@ -177,6 +180,7 @@ def test_labels_have_no_separators(name: str, label: str) -> None:
         ("raises", {}, r" raised ZeroDivisionError: division by zero \(.*own_task\.py, line 8\)$"),
         ("nothing", {}, r" returned None, not a rookery\.Environment; build one by rookery\.Environment\(reset, step"),
         ("OfGymnasium", {}, r" returned an object of type .*Environment; return rookery\.from_gymnasium\(make_env\)"),
+        ("OfGymnax", {}, r" not a rookery\.Environment; build one by rookery\.Environment\(reset, step"),
         ("make", {"mass": 2}, r" has no option mass; it has episode_length\.$"),
         ("needs", {}, r" needs mass; give --option mass=VALUE\.$"),
         ("make", {"episode_length": "two"}, r"^the option episode_length of .*:make must be a whole number, got 'two'"),

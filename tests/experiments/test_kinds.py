@@ -87,7 +87,7 @@ def test_paths_begin_in_the_home_folder_and_unknown_settings_are_named(monkeypat
         ({"gamma": 3}, r"no setting gamma; it is a hyper-parameter: space={'discount': ...}\.$"),
         ({"net_arch": (3,)}, r"no setting net_arch; did you mean hidden_sizes\?$"),
         ({"total_timesteps": 3}, r"it is an argument of rookery\.train: steps=\.\.\.$"),
-        ({"n_steps": 3}, "no setting n_steps; did you mean "),
+        ({"verbose": 3}, "no setting verbose; "),
         ({"learner": 3}, "learner must be of type OffPolicyConfig, got 3"),
         ({"method": 3}, "no setting method; "),
     ):

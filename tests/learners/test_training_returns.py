@@ -56,6 +56,8 @@ def test_the_returns_of_two_environments() -> None:
         "return": pytest.approx(11 / 3),
         "height": pytest.approx(7 / 3),
     }
+    many = rollout.Finished(jnp.asarray([41]), {"return": jnp.asarray([41.0])}, jnp.asarray([41.0]))
+    assert float(jax.jit(rollout.mean_episode)(many)[1]["return"]) == 1.0, "the mean of equal numbers is that number"
     nothing = rollout.training_returns(jax.tree.map(lambda leaf: leaf[:1], finished), SPEC)
     assert int(nothing["train_episodes"]) == 0
     assert np.isnan([float(nothing["train_return"]), float(nothing["train_episode_length"])]).all()

@@ -18,7 +18,7 @@ from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.populations import role_pbt
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.config import PbtConfig
-from rookery.training.generation_loop import diverged_role, lost, nothing_is_finite
+from rookery.training.generation_loop import lost, lost_kind
 from tests.learners.fixed_agents import CONFIG, SPACE, spy
 from tests.learners.recording import SPY_SPEC, counting
 from tests.learners.rollouts import ERRAND, errand
@@ -151,7 +151,7 @@ def test_a_diverged_member_is_replaced_within_its_role_and_the_other_role_is_unc
     state, metrics = stepped(params)
     diverged = metrics["diverged"].reshape(SIZE, 2)
     assert np.argwhere(diverged).tolist() == [[best, role]]
-    assert not nothing_is_finite(metrics)
+    assert lost_kind(compiled_roles().program, metrics) == ""
     assert np.isnan(metrics["fitness"].reshape(SIZE, 2)[best, role])
     parents = parents_of(state)
     second, third = np.argsort(-PARAMS[:, role])[1:3]
@@ -173,8 +173,7 @@ def test_a_role_of_which_all_members_diverged_ends_the_run(role: int) -> None:
     params[:, role] = np.nan
     _, metrics = stepped(params)
     assert (metrics["diverged"].reshape(SIZE, 2) == (np.arange(2) == role)).all(), "none of them has a parent left"
-    assert nothing_is_finite(metrics)
-    shown = lost(1, False, None, None, diverged_role(compiled_roles().program, metrics))
+    shown = lost(1, lost_kind(compiled_roles().program, metrics), None, None)
     assert f"no member of {('walker', 'sitter')[role]} is finite any more in generation 1" in shown
 
 

@@ -61,6 +61,10 @@ def test_members_that_have_all_failed_get_other_hyper_parameters():
     before = kept.ask()
     kept.tell([NAN] * 4)
     assert kept.ask() == before
+    smooth = Tuner(SPACE, population_size=4, smooth=3)
+    for fitness in ([4.0, 3.0, 2.0, 1.0], [NAN] * 4):
+        smooth.tell(fitness)
+    assert smooth.tell([1.0, 2.0, 3.0, 4.0])[0] == 3, "the first fitness was that of parameters that are gone"
 
 
 @pytest.fixture(autouse=True)

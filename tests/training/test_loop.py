@@ -394,7 +394,7 @@ def test_a_run_whose_fitnesses_are_all_equal_says_so_once(after, noted, tmp_path
 @pytest.mark.parametrize(("broken", "noted"), [(1, True), (0, False)])
 def test_a_run_whose_evaluations_all_broke_says_so_once(broken, noted):
     history = [{"fitness": np.full(3, np.nan), "broken_episodes": np.full(3, broken)}] * 6
-    notes = [generation_loop._equal_fitness(walks(), 0, history[:count]) for count in range(1, 7)]
+    notes = [generation_loop._no_selection(walks(), 0, history[:count]) for count in range(1, 7)]
     assert [note.startswith("no fitness of the first 5 generations is finite") for note in notes] == [
         noted and count == 5 for count in range(1, 7)
     ]

@@ -285,7 +285,7 @@ def check_discovery(method: str, agent: OffPolicyAgent, spec: EnvSpec, full_stat
     """
     if not isinstance(agent, OffPolicyAgent):
         raise ValueError(f"{method} needs an agent that learns from stored transitions, such as rookery.sac(spec).")
-    check_continuous(spec, method)
+    check_continuous(spec, method, wraps=True)
     if spec.skill is None:
         raise ValueError(f"{method} needs an environment with skills; wrap it: skills({spec.name}, num_skills=5).")
     if spec.descriptor is None and not full_state:

@@ -28,7 +28,7 @@ def episode_length(name: str, limit: int | None, requested: int | None) -> int:
     if length is None:
         raise ValueError(
             f"{name} has no time limit of its own; give episode_length, as in from_gymnasium(make_env, "
-            "episode_length=1000), or with its id --episode-length 1000."
+            "episode_length=1000), or --episode-length 1000 on the command line."
         )
     check_counts(episode_length=length)
     if limit is not None and length > limit:

@@ -40,7 +40,7 @@ class _Task(NamedTuple):
 
 
 _BAD_START = (
-    "returned numbers that are not finite from a reset; no episode begins so while another start state is known."
+    "returned numbers that are not finite from a reset; episodes begin from other start states, if one is finite."
 )
 _DIFFERS = (
     "does not begin the same episode when it is reset with the same seed again, so runs cannot be repeated and first "
