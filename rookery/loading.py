@@ -245,7 +245,8 @@ class LoadedRun:
         """The run at a checkpoint, which is not read again while no other is asked for."""
         self._check_program("policy")
         folder, (spec, built) = self._record.folder, self._parts
-        wanted = find(folder, self._checkpoints, checkpoint, spec.run.best_by) or self._checkpoints.latest()
+        chosen = find(folder, self._checkpoints, checkpoint, spec.run.best_by)
+        wanted = self._checkpoints.latest() if chosen is None else chosen
         if self._restored is None or self._restored.generation != wanted:
             self._restored = warm_start.restore(folder, spec, built, checkpoint, self._checkpoints)
         return self._restored

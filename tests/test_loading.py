@@ -16,6 +16,7 @@ import rookery
 from rookery import running
 from rookery.deploy import evaluate
 from rookery.storage import manifest
+from rookery.storage.checkpoint import CheckpointError
 from tests import tiny
 from tests.tiny import assert_equal
 
@@ -202,6 +203,8 @@ def test_a_checkpoint_is_read_once(short_runs: dict[str, Path], monkeypatch: pyt
         run.policy(member=member)
     run.best(checkpoint=run.generation)
     assert read == [run.generation]
+    with pytest.raises(CheckpointError, match="The checkpoint of generation 0 cannot be used"):
+        run.policy(checkpoint=0)
 
 
 def test_what_is_no_run_is_an_error(tmp_path: Path) -> None:
