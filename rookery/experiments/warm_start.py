@@ -33,7 +33,7 @@ from rookery.storage.csv_log import read_members
 from rookery.storage.island_files import best_of
 from rookery.storage.record import PYTHON, agent_of
 from rookery.storage.run_dir import RunFolder, open_existing
-from rookery.types import Genotype, Hyper
+from rookery.types import FROM_REPERTOIRE, Genotype, Hyper
 
 
 class RestoredRun(NamedTuple):
@@ -172,7 +172,8 @@ def _last_evaluation(origin: RestoredRun) -> dict[str, np.ndarray]:
     if origin.built.has_separate_roles and origin.built.learner and origin.built.learner.spec.team:
         size *= len(origin.built.learner.spec.team.names)
     last = {name: values[table["generation"] == origin.generation - 1] for name, values in table.items()}
-    if len(last.get("fitness", ())) != size:
+    is_whole = len(last.get("fitness", ())) == size
+    if not is_whole or (np.isnan(last["fitness"]) & (last["parent"] == FROM_REPERTOIRE)).all():  # `csv_log.filled`
         raise ValueError(
             f"{folder.lineage_file} has lost rows of generation {origin.generation - 1}, by which the best member is "
             "chosen; put a copy of the file back, or name the member."

@@ -32,7 +32,7 @@ from rookery.qd.map_elites import repertoire_of
 from rookery.qd.pbt_emitter import MePbtConfig
 from rookery.storage import run_dir
 from rookery.storage.checkpoint import Checkpointer
-from rookery.storage.csv_log import RunLog, read_csv
+from rookery.storage.csv_log import RunLog, TableWarning, read_csv
 from rookery.training.config import RunConfig
 from rookery.types import Observation
 from tests.tiny import assert_equal
@@ -295,3 +295,11 @@ def test_a_table_without_some_members_of_the_last_generation_names_no_best_membe
         (copy / "lineage.csv").write_text("".join(lines[: kept + (kept > 0)]))
         with pytest.raises(ValueError, match=r"lineage\.csv has lost rows of generation 0, by which the best member"):
             warm_start.best_member(warm_start.restore_run(copy))
+    # The rows that a resumed run fills in are unknown; those of generation 1 show how many there are.
+    later = ["1" + line.removeprefix("0") for line in lines[1:]]
+    (copy / "lineage.csv").write_text("".join([*lines[:2], *later]))
+    with pytest.warns(TableWarning, match="has lost the rows of generation"), RunLog(run_dir.RunFolder(copy), 2):
+        pass
+    assert read_csv(copy / "lineage.csv")["parent"][:3].tolist() == [-1, -1, -1]
+    with pytest.raises(ValueError, match=r"lineage\.csv has lost rows of generation 0, by which the best member"):
+        warm_start.best_member(warm_start.restore_run(copy))
