@@ -1,16 +1,19 @@
 """Selection of a run's best checkpoint by a column of its metrics."""
 
+import contextlib
 import math
 from collections.abc import Iterable, Mapping
 
 from rookery.factories import SettingError, suggestion, unknown_name, verbatim
+from rookery.storage import manifest
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv
 from rookery.storage.run_dir import RunFolder
 
 
 class Best:
-    """Tracks the best generation so far. After a restart the values are read from `metrics.csv`.
+    """Tracks the best generation so far. After a restart the values are read from `metrics.csv`, those
+    of lost rows from the metadata of the checkpoints.
 
     Attributes:
       column: the column of `metrics.csv` to maximise; None disables the selection.
@@ -24,16 +27,27 @@ class Best:
 
     def recall(self, folder: RunFolder, checkpoints: Checkpointer) -> None:
         """Restore the state of a stopped run: the best among the generations that have a checkpoint."""
-        if self.column is not None and folder.metrics_file.exists():
-            metrics = read_csv(folder.metrics_file)
-            if self.column not in metrics or "generation" not in metrics:
-                return  # the table is damaged, so that no checkpoint is known to be the best
-            values = dict(zip(metrics["generation"] + 1, map(float, metrics[self.column]), strict=True))
-            kept = [number for number in checkpoints.generations() if math.isfinite(values.get(number, math.nan))]
-            best_first = sorted(kept, key=lambda generation: -values[generation])  # the earliest of equal ones first
-            found = next(filter(checkpoints.is_complete, best_first), None)
-            if found is not None:
-                self.improves(found, {self.column: values[found]})
+        if self.column is None:
+            return
+        table = read_csv(folder.metrics_file) if folder.metrics_file.exists() else {}
+        known: dict[int, float] = {}
+        if {self.column, "generation"} <= set(table):
+            pairs = zip((table["generation"] + 1).tolist(), map(float, table[self.column]), strict=True)
+            known = {number: value for number, value in pairs if math.isfinite(value)}
+        kept = checkpoints.generations()
+        for number in set(kept) - set(known):  # its row is lost
+            with contextlib.suppress(manifest.Damaged, KeyError):
+                known[number] = manifest.read(checkpoints.directory, number)["metadata"][self.column]
+        kept = [number for number in kept if number in known]
+        best_first = sorted(kept, key=lambda generation: -known[generation])  # the earliest of equal ones first
+        found = next(filter(checkpoints.is_complete, best_first), None)
+        if found is not None:
+            self.improves(found, {self.column: known[found]})
+
+    def score(self, row: Mapping[str, float]) -> dict[str, float]:
+        """What the metadata of a checkpoint hold of its generation's `row` of metrics, for `recall`."""
+        name = self.column
+        return {name: row[name]} if name is not None and math.isfinite(row[name]) else {}
 
     def improves(self, generation: int, row: Mapping[str, float]) -> bool:
         """Whether a generation, counted from 1, is better than all earlier ones, in which case it becomes the best.

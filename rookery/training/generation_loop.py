@@ -198,8 +198,8 @@ class Loop(NamedTuple):
         seconds = 0.0
         if saves or signum is not None:
             episodes = self.host.save(state) if self.host and self.writers.checkpoints else None
-            spared = self.best.generation
-            seconds = self.writers.save(generation, state, self.program.table, spared, episodes, planned)
+            spared, score = self.best.generation, self.best.score(row)
+            seconds = self.writers.save(generation, state, self.program.table, spared, episodes, planned, score)
             self.pace.saved(seconds)
         if signum is not None and not last:
             raise Interrupted(signum, _stopped(generation, self.writers.run_dir))

@@ -4,6 +4,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -110,6 +111,7 @@ class RunWriters(NamedTuple):
         spared: int | None = None,
         host: Mapping[str, np.ndarray] | None = None,
         planned: bool = True,
+        score: Mapping[str, float] = MappingProxyType({}),
     ) -> float:
         """Start saving the state in the background, write the table of its repertoire, and call `after_save`.
 
@@ -120,6 +122,7 @@ class RunWriters(NamedTuple):
           spared: generation whose checkpoint is kept in addition to the newest ones.
           host: running episodes of environments on the host.
           planned: whether a run that nothing interrupts saves here too; only then are there rows in `cells.csv`.
+          score: metadata of the checkpoint, see `Best.score`.
 
         Returns:
           Seconds that the checkpoint took: waiting for the previous one, and starting this one.
@@ -138,7 +141,7 @@ class RunWriters(NamedTuple):
         if self.log is not None:
             self.log.sync()
         started = time.monotonic()
-        self.checkpoints.save(generation, state, {}, spared, host)
+        self.checkpoints.save(generation, state, score, spared, host)
         seconds = time.monotonic() - started
         if self.after_save is not None and self.log is not None and self.folder is not None:
             self.after_save(self.folder.path)

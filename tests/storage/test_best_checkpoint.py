@@ -1,13 +1,15 @@
 """Selection and retention of the best checkpoint."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from rookery.storage import manifest
 from rookery.storage.best_checkpoint import Best, find
 from rookery.storage.checkpoint import Checkpointer
-from rookery.storage.csv_log import RunLog
-from rookery.storage.run_dir import create
+from rookery.storage.csv_log import RunLog, TableWarning
+from rookery.storage.run_dir import RunFolder, create
 
 
 def test_only_a_finite_and_greater_value_of_a_known_column_improves():
@@ -22,17 +24,22 @@ def test_only_a_finite_and_greater_value_of_a_known_column_improves():
     Best(None).check([])
 
 
-@pytest.fixture
-def run(tmp_path):
-    """Five generations with two checkpoints kept, of which the second was the best."""
-    with create(tmp_path / "run", {}) as folder, RunLog(folder) as log:
+def stopped(path: Path, records: bool) -> RunFolder:
+    """Five generations with two checkpoints kept, of which the second was the best; `records`: with their scores."""
+    with create(path, {}) as folder, RunLog(folder) as log:
         with Checkpointer(folder.checkpoints, keep=2) as checkpoints:
             best = Best("score")
             for generation, score in enumerate((1.0, 5.0, 2.0, 3.0, 4.0)):
                 log.write(generation, {"score": score}, {})
                 best.improves(generation + 1, {"score": score})
-                checkpoints.save(generation + 1, {"value": np.float32(score)}, {}, best.generation)
-        yield folder
+                metadata = best.score({"score": score}) if records else {}
+                checkpoints.save(generation + 1, {"value": np.float32(score)}, metadata, best.generation)
+        return folder
+
+
+@pytest.fixture
+def run(tmp_path):
+    return stopped(tmp_path / "run", records=False)
 
 
 def test_the_best_checkpoint_is_kept_beside_the_newest_and_found(run):
@@ -72,3 +79,22 @@ def test_a_damaged_table_names_no_best_checkpoint(run, content):
     run.metrics_file.write_text(content)
     with pytest.raises(ValueError, match="no complete checkpoint with a finite score"):
         find(run, Checkpointer(run.checkpoints, read_only=True), "best", "score")
+
+
+@pytest.mark.parametrize("lost", ["1,5.0\n", "generation,score\n0,1.0\n1,5.0\n2,2.0\n3,3.0\n4,4.0\n"])
+def test_a_score_whose_row_is_lost_is_that_of_the_checkpoint(tmp_path, lost):
+    def recalled() -> Best:
+        best = Best("score")
+        best.recall(run, Checkpointer(run.checkpoints, read_only=True))
+        return best
+
+    run = stopped(tmp_path / "run", records=True)
+    table = run.metrics_file.read_text()
+    assert lost in table
+    run.metrics_file.write_text(table.replace(lost, ""))
+    assert recalled().generation == 2
+    with pytest.warns(TableWarning, match="has lost the rows of"), RunLog(run, 5):  # which fills them in
+        pass
+    best = recalled()
+    assert (best.generation, best.improves(6, {"score": 4.0})) == (2, False)
+    assert Best(None).score({"score": 1.0}) == best.score({"score": np.nan}) == {}

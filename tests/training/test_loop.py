@@ -19,7 +19,7 @@ from rookery.envs.base import first_step
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.stages import StagedInit
 from rookery.report.sections.summary import problems
-from rookery.storage import record
+from rookery.storage import manifest, record
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.csv_log import read_csv
 from rookery.storage.events import Diverged, Journal, read_journal
@@ -272,6 +272,8 @@ def test_a_continued_run_keeps_its_seed_and_its_settings(tmp_path):
     assert recorded == recorded | settings | {"seed": 7, "generations": 6}
     manifests = {path.stem for path in (tmp_path / "run/checkpoints").glob("*.json")}
     assert {"2", "4", "6"} <= {name.removeprefix("generation_").lstrip("0") for name in manifests}
+    scores = [manifest.read(tmp_path / "run/checkpoints", number)["metadata"]["worst_fitness"] for number in (2, 4, 6)]
+    assert scores == read_csv(tmp_path / "run/metrics.csv")["worst_fitness"][1::2].tolist()
     assert run(walks(), run_dir=path, resume=True, quiet=True).history == []  # generation 6 is recorded, not 50
     run(walks(), generations=7, keep=1, run_dir=path, resume=True, quiet=True)
     assert open_existing(path).config["run"]["keep"] == 1
