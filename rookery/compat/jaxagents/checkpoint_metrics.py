@@ -28,7 +28,9 @@ def save(store: Checkpointer, step: int, state: PyTree, metrics: Mapping[str, Ar
 
 def read(store: Checkpointer) -> tuple[list[int], dict[str, Array]]:
     """Read the steps, ascending, and the metrics `[checkpoints, ...]` of all complete checkpoints, whose files are
-    verified."""
+    verified; without those that some lack or have in another shape, as where the number of episodes has changed."""
     steps = store.complete_generations()
     rows = [manifest.read(store.directory, step)["metadata"] for step in steps]
-    return steps, {name: jnp.asarray([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+    shapes = [{name: np.shape(value) for name, value in row.items()} for row in rows]
+    names = [name for name in (rows[0] if rows else ()) if all(row.get(name) == shapes[0][name] for row in shapes)]
+    return steps, {name: jnp.asarray([row[name] for row in rows]) for name in names}

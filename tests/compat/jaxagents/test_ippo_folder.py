@@ -137,3 +137,16 @@ def test_the_last_complete_checkpoint_before_a_kill_is_restored(tmp_path: Path, 
     assert_equal(numbers(second.training_runner), numbers(saved[1]))
     assert second.training_metrics is not None
     assert second.training_metrics["returns"].shape == (2, 6, 2)
+
+
+def test_metrics_of_all_checkpoints_are_those_that_each_has_in_one_shape(tmp_path: Path):
+    """A training may be continued with another number of evaluation episodes, or without evaluations."""
+    with checkpoint_metrics.CheckpointManager(tmp_path) as store:
+        for step, metrics in enumerate(({"loss": [1.0], "returns": [[1.0, 2.0]]}, {"loss": [3.0], "returns": [[4.0]]})):
+            checkpoint_metrics.save(store, step, {"x": np.zeros(1)}, metrics)
+        store.wait()
+        steps, found = checkpoint_metrics.read(store)
+        assert (steps, {name: values.tolist() for name, values in found.items()}) == ([0, 1], {"loss": [[1.0], [3.0]]})
+        checkpoint_metrics.save(store, 2, {"x": np.zeros(1)}, {})
+        store.wait()
+        assert checkpoint_metrics.read(store) == ([0, 1, 2], {})
