@@ -12,13 +12,22 @@ from rookery.types import Array, PyTree
 
 
 class CheckpointManager(Checkpointer):
-    """All checkpoints of an agent, with the documented names of their steps."""
+    """All checkpoints of an agent, with the documented names of their steps.
+
+    Incomplete checkpoints are removed where a training begins, not before: another process may train in the folder.
+    """
 
     all_steps = Checkpointer.complete_generations
     latest_step = Checkpointer.latest
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
-        Checkpointer.__init__(self, directory, keep=10**9)
+        Checkpointer.__init__(self, directory, keep=10**9, read_only=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._read_only = False
+
+    def __enter__(self) -> "CheckpointManager":
+        self._remove_incomplete()
+        return self
 
 
 def save(store: Checkpointer, step: int, state: PyTree, metrics: Mapping[str, Array]) -> None:

@@ -139,6 +139,19 @@ def test_the_last_complete_checkpoint_before_a_kill_is_restored(tmp_path: Path, 
     assert second.training_metrics["returns"].shape == (2, 6, 2)
 
 
+def test_an_agent_that_trains_nothing_deletes_nothing(tmp_path: Path):
+    """Another process may be training in the folder."""
+    saving = tmp_path / "generation_00000002.orbax-checkpoint-tmp"
+    saving.mkdir()
+    reading = agent(tmp_path, restore_agent=True)
+    with pytest.raises(ValueError, match="has no whole checkpoint; train first"):
+        reading.restore("last")
+    assert saving.is_dir()
+    assert reading.checkpoint_manager is not None
+    with reading.checkpoint_manager:  # as a training does
+        assert not saving.exists()
+
+
 def test_metrics_of_all_checkpoints_are_those_that_each_has_in_one_shape(tmp_path: Path):
     """A training may be continued with another number of evaluation episodes, or without evaluations."""
     with checkpoint_metrics.CheckpointManager(tmp_path) as store:
