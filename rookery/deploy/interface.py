@@ -114,9 +114,13 @@ def _encode_part(part, value, axes, dtype, xp):
 
 def _numbers(array, encoding, dtype):
     """Numbers in the type of the policy's observations; among others, pixels become numbers in [0, 1]."""
-    if dtype == np.uint8:
-        if array.dtype.kind not in "iu":
-            raise ValueError(f"the policy reads pixels, uint8 in 0..255, got {array.dtype}; do not divide them by 255.")
+    alone = dtype == np.uint8
+    if alone and array.dtype.kind not in "iu":
+        raise ValueError(f"the policy reads pixels, uint8 in 0..255, got {array.dtype}; do not divide them by 255.")
+    pixels = alone or encoding == "pixels" or (encoding == "by type" and array.dtype == np.uint8)
+    unsure = pixels and isinstance(array, np.ndarray) and array.dtype != np.uint8
+    if unsure and not np.all((array >= 0) & (array <= 255) & (array == np.floor(array))):
+        raise ValueError("pixels are whole numbers in 0..255; do not divide them by 255.")
+    if alone:
         return array.astype(np.uint8)
-    pixels = encoding == "pixels" or (encoding == "by type" and array.dtype == np.uint8)
     return array.astype(np.float32) / np.float32(255.0) if pixels else array.astype(np.float32)

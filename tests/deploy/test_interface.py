@@ -80,6 +80,9 @@ def test_numbers_of_any_type_are_read(dtype: Any) -> None:
     assert interface.encode(about(observed), [-1, 1]).dtype == np.float32
 
 
+DIVIDED = {"flags": [0, 1], "image": np.full((12, 14, 3), 0.5), "room": 0, "z": [0.0, 0.0]}
+
+
 @pytest.mark.parametrize(
     ("name", "observation", "message"),
     [
@@ -89,6 +92,9 @@ def test_numbers_of_any_type_are_read(dtype: Any) -> None:
         ("dict", {"z": [0.0, 0.0]}, "the observation has no entry 'flags', which the policy reads"),
         ("tuple", (0,), "the observation has no entry 1"),
         ("image", np.zeros((12, 14, 3)), "reads pixels, uint8 in 0..255, got float64; do not divide"),
+        ("image", np.full((12, 14, 3), 300), r"^pixels are whole numbers in 0\.\.255; do not divide them by 255\.$"),
+        ("image", np.full((12, 14, 3), -1), "pixels are whole numbers"),
+        ("dict", DIVIDED, "pixels are whole numbers"),
     ],
 )
 def test_other_observations_are_rejected(name: str, observation: Any, message: str) -> None:
