@@ -196,8 +196,10 @@ def evaluator(command: Evaluate) -> None:
         console.print(tables.team_evaluation(metrics))
     if "skill" in metrics:
         console.print(tables.skill_evaluation(metrics, int(metrics["best_member"])))
-        if metrics["descriptor"].shape[1]:
-            console.print_line(f"skills     {draw_skills(command.run)}")
+        folder = run_dir.open_existing(command.run)
+        if metrics["descriptor"].shape[1] and folder.skills_file.is_file():
+            with run_dir.output_to(folder.skills_picture_file):
+                console.print_line(f"skills     {draw_skills(command.run)}")
     if "cells" in metrics:
         console.print_line(tables.coverage_line(metrics))
     if goals is not None:
@@ -218,9 +220,11 @@ def _tournament(command: Evaluate) -> None:
     for part in tables.tournament(result):
         console.print(part)
     folder = run_dir.open_existing(command.run)
-    picture = draw_tournament(result, folder.tournament_picture_file, folder.path.name + opponents)
-    console.print_line(f"table     {folder.tournament_file}")
-    console.print_line(f"picture   {picture}")
+    if folder.tournament_file.is_file():
+        console.print_line(f"table     {folder.tournament_file}")
+    with run_dir.output_to(folder.tournament_picture_file):
+        picture = draw_tournament(result, folder.tournament_picture_file, folder.path.name + opponents)
+        console.print_line(f"picture   {picture}")
 
 
 def render(command: Render) -> None:

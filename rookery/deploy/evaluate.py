@@ -73,6 +73,9 @@ def evaluate(
       ValueError: the folder is not a run, the run was started from Python and no program is given, `episodes` is below
         1, or `checkpoint` is none of the three.
       CheckpointError: the run has no complete checkpoint.
+
+    Warns:
+      OutputWarning: a table cannot be written.
     """
     folder = open_existing(best_of(run_dir))
     read = open_with_episodes(folder, episodes, checkpoint, None, program)
@@ -93,7 +96,8 @@ def evaluate(
         metrics["skill"] = np.arange(metrics["returns"].shape[1]) % len(enumerate_skills(skill))
         if built.learner.spec.descriptor is not None:
             descriptors, valid = _trace(built.learner, state, int(metrics["best_member"]), evaluation_key(seed))
-            write_table(folder.skills_file, _columns(metrics["skill"], descriptors, valid))
+            with output_to(folder.skills_file):
+                write_table(folder.skills_file, _columns(metrics["skill"], descriptors, valid))
             cell = built.learner.spec.descriptor.cell
             if cell is not None:
                 metrics["cell"] = np.asarray(cell)

@@ -44,6 +44,9 @@ def tournament(
       ValueError: a folder is not a run, its agents do not compete or share parameters, it has a single member and there
         is no other run, or the runs differ in environment or networks.
       CheckpointError: a run has no complete checkpoint.
+
+    Warns:
+      OutputWarning: the table cannot be written.
     """
     folder = open_existing(best_of(run_dir))
     read = open_with_episodes(folder, episodes, checkpoint, None, program)

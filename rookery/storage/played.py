@@ -27,7 +27,7 @@ import numpy as np
 
 from rookery.storage import array_files
 from rookery.storage.csv_log import write_table
-from rookery.storage.run_dir import RunFolder, open_existing, write_atomically
+from rookery.storage.run_dir import RunFolder, open_existing, output_to, write_atomically
 
 FORMAT = 1  # version of the file format; incremented whenever an older reader would misread a newer file
 _COMMON = {"step", "frames", "reward", "position"}
@@ -95,8 +95,9 @@ class Tournament(NamedTuple):
 
 
 def write_tournament(folder: RunFolder, result: Tournament) -> None:
-    """Write `tournament.csv`, with a row for each member and opponent."""
+    """Write `tournament.csv`, with a row for each member and opponent; an `OutputWarning` if that fails."""
     _, size, opponents = result.returns.shape
     member, opponent = np.divmod(np.arange(size * opponents), opponents)
     returns = {f"return/{name}": values.ravel() for name, values in zip(result.agents, result.returns, strict=True)}
-    write_table(folder.tournament_file, {"member": member, "opponent": opponent, **returns})
+    with output_to(folder.tournament_file):
+        write_table(folder.tournament_file, {"member": member, "opponent": opponent, **returns})

@@ -169,6 +169,14 @@ def test_evaluate_and_continue_skills(rookery_command, short_runs, tmp_path):
     assert "cannot be given goals, which needs skills of METRA or LSD whose phi reads the position" in err
     assert (run / "skills.png").read_bytes().startswith(b"\x89PNG")
     assert len((run / "skills.csv").read_text().splitlines()) == 1 + 6 * 13
+    for name in ("skills.csv", "skills.png"):
+        (run / name).unlink()
+        (run / name).mkdir()
+        code, out, err = rookery_command("evaluate", str(run), "--episodes", "4")
+        assert (code, err.count("\n")) == (1, 1)
+        assert f"{name} cannot be written (Is a directory)" in err
+        assert "which the states of 6 episodes of member 0 lie in" in out
+        (run / name).rmdir()
 
     record["config"]["init_from"] = str(tmp_path / "absent")
     (run / "config.json").write_text(json.dumps(record))

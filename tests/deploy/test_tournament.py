@@ -11,6 +11,7 @@ from rich.console import Console
 
 import rookery
 from rookery.agents.ppo import PpoConfig
+from rookery.cli.commands import Evaluate, evaluator
 from rookery.deploy import policy
 from rookery.deploy import tournament as tournaments
 from rookery.deploy.evaluate import evaluation_key, open_with_episodes
@@ -26,8 +27,8 @@ from rookery.report import tables
 from rookery.report.figures.tournament import draw_tournament, members_by_rating, opponents_by_strength
 from rookery.storage.csv_log import read_csv
 from rookery.storage.lineage import lineage
-from rookery.storage.played import Tournament
-from rookery.storage.run_dir import open_existing
+from rookery.storage.played import Tournament, write_tournament
+from rookery.storage.run_dir import OutputWarning, create, open_existing
 from rookery.types import Genotype
 from tests.deploy.untrained_runs import ROLES_RUN, TEAM_LEARNER, save_run, unchanged
 
@@ -150,6 +151,24 @@ def test_the_picture(tmp_path: Path) -> None:
     assert opponents_by_strength(RESULT, 1).tolist() == [1, 0]
     path = draw_tournament(RESULT, tmp_path / "tournament.png", "runs/pbt")
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_results_that_cannot_be_written_are_returned_and_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with create(tmp_path / "run", {"kind": "pbt-ippo"}) as folder:
+        for path in (folder.tournament_file, folder.tournament_picture_file):
+            path.mkdir()
+    with pytest.warns(OutputWarning, match=r"tournament\.csv cannot be written \(Is a directory\)") as caught:
+        write_tournament(folder, RESULT)
+    assert len(caught) == 1
+    monkeypatch.setattr(tournaments, "tournament", lambda *_: RESULT)
+    with pytest.warns(OutputWarning, match=r"tournament\.png cannot be written \(Is a directory\)") as caught:
+        evaluator(Evaluate(run=folder.path, tournament=True))
+    assert len(caught) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{folder.path}, generation 3, 100 episodes per pair"
+    assert not [line for line in lines if line.startswith(("table ", "picture "))]
 
 
 def test_the_best_member_is_the_one_with_the_highest_rating(run: Path) -> None:
