@@ -1,7 +1,7 @@
 """Readers of a run folder. Figures, tables and page sections take a `RunRecord` and open no file themselves."""
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -325,13 +325,21 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     return read_csv(path) if path.is_file() else {}
 
 
+def _without_nan(statistic: Callable[..., np.ndarray], values: np.ndarray, axis: int = 0) -> np.ndarray:
+    """A statistic `[G]` over the numbers `[islands, G]` that are not NaN; NaN where all of a generation are."""
+    known = ~np.isnan(values).all(axis=axis)
+    found = np.full(known.shape, np.nan)
+    found[known] = statistic(values[:, known], axis=axis)
+    return found
+
+
 _TOGETHER = {
     "generation": np.max,
     "env_steps": np.sum,
     "evaluation_steps": np.sum,
     "max_fitness": np.fmax.reduce,
     "best_fitness": np.fmax.reduce,
-    "median_fitness": np.median,
+    "median_fitness": partial(_without_nan, np.nanmedian),
     "worst_fitness": np.fmin.reduce,
     "seconds": np.max,
     "steps_per_second": np.sum,
@@ -354,8 +362,9 @@ def _together(tables: Sequence[Table]) -> dict[str, np.ndarray]:
         if all(name in table for table in tables)
     }
     best = ranking_fitness(stacked["best_fitness"]).argmax(axis=0)
+    mean = partial(_without_nan, np.nanmean)
     return {
-        name: values[best, np.arange(length)] if name.startswith(BEST) else _TOGETHER.get(name, np.mean)(values, axis=0)
+        name: values[best, np.arange(length)] if name.startswith(BEST) else _TOGETHER.get(name, mean)(values, axis=0)
         for name, values in stacked.items()
     }
 
