@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -146,6 +147,7 @@ def select(
       ValueError: the run has no such cell, member or skill, the cell is empty, or the run optimises a scoring function
         without an environment.
     """
+    member, skill = (None if number is None else operator.index(number) for number in (member, skill))
     evaluator = evaluator_of(origin)
     chosen = _skill(origin, evaluator.environment.spec, skill)
     if origin.built.has_repertoire:

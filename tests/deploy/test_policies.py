@@ -101,6 +101,8 @@ def test_a_population_has_no_cells(tmp_path: Path) -> None:
         policies.select(origin, cell="best")
     with pytest.raises(ValueError, match=r"^member must be in 0\.\.1, got 2\.$"):
         policies.select(origin, member=2)
+    number: Any = np.int64(1)
+    assert json.dumps(policies.select(origin, member=number).member) == "1"
 
 
 def test_an_exported_elite_acts_as_in_the_repertoire(map_elites_run: Path, tmp_path: Path) -> None:
@@ -123,7 +125,8 @@ def deserialised(path: Path) -> Callable[..., Any]:
 
 def test_an_exported_policy_has_a_fixed_skill(tmp_path: Path) -> None:
     run = save_run(DIAYN_RUN, tmp_path / "diayn", (0.0,), with_statistics)
-    exported = export(run, skill=2)
+    number: Any = np.int64(2)
+    exported = export(run, skill=number)
     about = json.loads((exported.path / "policy.json").read_text())
     assert about["skill"] == {"number": 2, "vector": [0.0, 0.0, 1.0]}
     assert about["inputs"] == {"observation": ["batch", 2]}
