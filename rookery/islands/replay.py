@@ -115,7 +115,8 @@ def _compare_tables(recorded: Path, again: Path, generation: int, names: Names =
     """Compare two tables up to a generation, without times; returns the number of rows."""
     left, right = read_csv(recorded, names), read_csv(again, names)
     kept, same = left["generation"] < generation, right["generation"] < generation
-    for name in left:
-        if not name.startswith(_TIMES) and left[name][kept].tobytes() != right[name][same].tobytes():
+    compared = [name for name in left if name in right and not name.startswith(_TIMES)]  # a replay calls no callbacks
+    for name in compared:
+        if left[name][kept].tobytes() != right[name][same].tobytes():
             raise ValueError(f"the replay differs from {recorded} in the column {name}.")
     return int(kept.sum())

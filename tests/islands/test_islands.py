@@ -40,7 +40,7 @@ from rookery.report.readers import open_run
 from rookery.report.sections.islands import islands_chapter
 from rookery.report.sections.summary import head
 from rookery.storage.checkpoint import Checkpointer
-from rookery.storage.csv_log import read_csv
+from rookery.storage.csv_log import read_csv, write_table
 from rookery.storage.island_files import ImportJournal, IslandWarning, best_of, island_dir, islands_of, read_exchanges
 from rookery.storage.run_dir import RunFolderError, open_existing
 from tests import walks
@@ -142,6 +142,17 @@ def test_a_replay_detects_a_difference(copy):
     for changed in ({**state, "a": -state["a"]}, {**state, "key": jax.random.key(1)}):
         with pytest.raises(ValueError, match=r"differs from the checkpoint in \['(a|key)'\] of the state"):
             replay._compare_states(state, changed)
+
+
+def test_columns_that_callbacks_added_are_not_compared(tmp_path):
+    recorded, again = tmp_path / "metrics.csv", tmp_path / "again.csv"
+    columns = {"generation": [0, 1], "best_fitness": [1.0, 2.0]}
+    write_table(again, columns)
+    write_table(recorded, {**columns, "age": [3.0, 4.0], "seconds": [5.0, 6.0]})
+    assert replay._compare_tables(recorded, again, 2) == 2
+    write_table(again, {**columns, "best_fitness": [1.0, 3.0]})
+    with pytest.raises(ValueError, match=r"differs from .*metrics\.csv in the column best_fitness"):
+        replay._compare_tables(recorded, again, 2)
 
 
 def test_a_replay_needs_every_publication(copy):
