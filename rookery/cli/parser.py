@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rookery.cli.options import ENVIRONMENT, HEADINGS, Option, flag_of, in_groups
-from rookery.experiments.spec import OTHER_NAMES
+from rookery.experiments.spec import name_here
 from rookery.factories import SettingError, nearest
 
 _WORDS = {int: "whole number", float: "number", str: "word", Path: "path"}
@@ -288,9 +288,8 @@ def _choices(hint: object) -> list[str]:
 
 def similar(flag: str, flags: Sequence[str]) -> list[str]:
     """The flags that a user may have meant: of the same beginning or end, such as `--space.policy-lr` for `--lr`, of
-    another name elsewhere (`OTHER_NAMES`), or similarly spelt."""
-    name = flag.lstrip("-").replace("-", "_")
-    name = OTHER_NAMES.get(name, name).replace("learning_rate", "lr").replace("_", "-")
+    another name elsewhere (`name_here`), or similarly spelt."""
+    name = name_here(flag.lstrip("-").replace("-", "_")).replace("_", "-")
     if not name:
         return []
     of_space = [one for one in flags if one.startswith("--space.")]

@@ -30,7 +30,6 @@ OTHER_NAMES = {
     "total_timesteps": "steps",
     "num_timesteps": "steps",
     "gamma": "discount",
-    "learning_rate": "lr",
     "net_arch": "hidden_sizes",
     "n_envs": "num_envs",
     "n_steps": "rollout_length",
@@ -44,7 +43,12 @@ OTHER_NAMES = {
     "unroll_length": "rollout_length",
     "entropy_cost": "entropy_coefficient",
 }
-"""Names in Stable-Baselines3 and Brax -> the names here, for messages; "lr" ends those of learning rates."""
+"""Names in Stable-Baselines3 and Brax -> the names here, for messages."""
+
+
+def name_here(name: str) -> str:
+    """The name of a setting here, given another library's; "lr" ends those of learning rates."""
+    return OTHER_NAMES.get(name, name).replace("learning_rate", "lr")
 
 
 class Method(NamedTuple):
@@ -188,7 +192,7 @@ class RunSpec(Generic[MethodT]):
     def _remedy(self, name: str, known: list[str]) -> str:
         """What to write in place of a setting that does not exist."""
         hypers = describe(self.kind.agent.default_space) if self.kind.agent else ()
-        here = OTHER_NAMES.get(name, name).replace("learning_rate", "lr")
+        here = name_here(name)
         if meant := [hyper for hyper in hypers if hyper == here or (here == "lr" and hyper.endswith("_lr"))]:
             return f"it is a hyper-parameter: {' or '.join(f'space={{{hyper!r}: ...}}' for hyper in meant)}."
         if here == "steps":

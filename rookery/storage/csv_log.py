@@ -53,7 +53,7 @@ class RunLog:
     """
 
     def __init__(self, folder: RunFolder, resume_generation: int = 0):
-        metrics = _existing(folder.metrics_file)
+        metrics = _existing(folder.metrics_file, "generation")
         generations = metrics.get("generation", ())
         self.recorded = 1 + max(map(int, generations), default=-1)
         if are_too_few(len(generations), resume_generation):
