@@ -429,7 +429,7 @@ class TestLineage:
         family = lineage(me_pbt_run[0])
         revived = int(np.flatnonzero(family.parents[3] == FROM_REPERTOIRE)[0])
         assert family.ancestors(revived, 3).tolist() == [-1, -1, -1, revived]
-        with pytest.raises(ValueError, match=r"elite of the repertoire that was loaded after generation 3, .* and"):
+        with pytest.raises(ValueError, match="begins after generation 3, with an elite of the repertoire"):
             family.schedule(revived, 3)
         whole = [member for member in range(4) if (family.ancestors(member, 2) >= 0).all()]
         assert whole, "no lineage reaches generation 0, so the test has no effect"
