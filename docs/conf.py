@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import re
 import sys
 from typing import Any
 
@@ -91,9 +92,29 @@ def draw_formula(writer: Any, node: nodes.Element) -> None:
     raise nodes.SkipNode
 
 
+def mark_breaks(*arguments: Any) -> None:
+    """Mark the flags and short words of code that stay in one line, and where a long name may be broken."""
+    context = arguments[3]
+    if body := context.get("body"):
+        body = re.sub(r'(?<=<span class="pre">)[^<]+', lambda word: _marked(word[0]), body)
+        context["body"] = _COMMANDS.sub(lambda block: _HYPHENATED.sub(_WHOLE, block[0]), body)
+
+
+_COMMANDS = re.compile(r'<div class="highlight-bash.*?</pre>', re.DOTALL)
+_HYPHENATED = re.compile(r"(?<=[>\s])(?=[\w./:]*-)[\w./:-]{1,30}(?=[\s<])")
+_WHOLE = r'<span class="whole">\g<0></span>'
+
+
+def _marked(word: str) -> str:
+    is_whole = len(word) <= 20 or re.fullmatch("--.{1,28}", word)
+    return re.sub(".+", _WHOLE, word) if is_whole else re.sub(r"(?<=[A-Za-z][._/])(?=[A-Za-z])", "<wbr>", word)
+
+
 def setup(app: Sphinx) -> None:
-    """Connect `offer_files`, before Sphinx collects the files that it copies, and `keep_whole`, before Napoleon."""
+    """Connect what this file does: `offer_files` before Sphinx collects the files that it copies, `keep_whole` before
+    Napoleon."""
     app.add_html_math_renderer("mathml", (draw_formula, None), (draw_formula, None))
     app.connect("source-read", add_facts)
     app.connect("doctree-read", offer_files, priority=400)
     app.connect("autodoc-process-docstring", keep_whole, priority=400)
+    app.connect("html-page-context", mark_breaks)
