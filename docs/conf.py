@@ -14,6 +14,8 @@ from sphinx.application import Sphinx
 sys.path.insert(0, os.path.dirname(__file__))
 import facts  # beside this file
 
+from rookery.factories import Within
+
 project = "Rookery"
 copyright = "The Rookery maintainers"
 release = importlib.metadata.version("rookery")
@@ -37,6 +39,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_default_options = {"members": True}
 python_maximum_signature_line_length = 88
+Within.__repr__ = lambda self: repr(str(self))  # a range in words in the signatures of configs: 'at least 1'
 python_use_unqualified_type_names = True
 add_module_names = False
 autosummary_generate = False
@@ -92,22 +95,26 @@ def draw_formula(writer: Any, node: nodes.Element) -> None:
     raise nodes.SkipNode
 
 
-def mark_breaks(*arguments: Any) -> None:
-    """Mark the flags and short words of code that stay in one line, and where a long name may be broken."""
+def complete_page(*arguments: Any) -> None:
+    """Mark the flags and short words of code that stay in one line, and where a long name may be broken. A picture is
+    a link to itself, so that it can be read on a small screen."""
     context = arguments[3]
     if body := context.get("body"):
-        body = re.sub(r'(?<=<span class="pre">)[^<]+', lambda word: _marked(word[0]), body)
-        context["body"] = _COMMANDS.sub(lambda block: _HYPHENATED.sub(_WHOLE, block[0]), body)
+        body = _LITERAL.sub(lambda literal: _WORD.sub(_marked, literal[0]), body)
+        body = _COMMANDS.sub(lambda block: _HYPHENATED.sub(_WHOLE, block[0]), body)
+        context["body"] = re.sub(r'<img [^>]*src="([^"]+)"[^>]*>', r'<a href="\1">\g<0></a>', body)
 
 
+_LITERAL = re.compile(r'<code class="[^"]*\bliteral\b.*?</code>', re.DOTALL)
+_WORD = re.compile(r'(?<=<span class="pre">)[^<]+')
 _COMMANDS = re.compile(r'<div class="highlight-bash.*?</pre>', re.DOTALL)
 _HYPHENATED = re.compile(r"(?<=[>\s])(?=[\w./:]*-)[\w./:-]{1,30}(?=[\s<])")
 _WHOLE = r'<span class="whole">\g<0></span>'
 
 
-def _marked(word: str) -> str:
-    is_whole = len(word) <= 20 or re.fullmatch("--.{1,28}", word)
-    return re.sub(".+", _WHOLE, word) if is_whole else re.sub(r"(?<=[A-Za-z][._/])(?=[A-Za-z])", "<wbr>", word)
+def _marked(found: re.Match[str]) -> str:
+    is_whole = len(found[0]) <= 20 or re.fullmatch("--.{1,28}", found[0])
+    return found.expand(_WHOLE) if is_whole else re.sub(r"(?<=[A-Za-z][._/])(?=[A-Za-z])", "<wbr>", found[0])
 
 
 def setup(app: Sphinx) -> None:
@@ -117,4 +124,4 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", add_facts)
     app.connect("doctree-read", offer_files, priority=400)
     app.connect("autodoc-process-docstring", keep_whole, priority=400)
-    app.connect("html-page-context", mark_breaks)
+    app.connect("html-page-context", complete_page)
