@@ -1,5 +1,6 @@
 """Settings of the documentation site: `sphinx-build -W -b html docs site`."""
 
+import html
 import importlib.metadata
 import os
 import re
@@ -113,7 +114,7 @@ _WHOLE = r'<span class="whole">\g<0></span>'
 
 
 def _marked(found: re.Match[str]) -> str:
-    is_whole = len(found[0]) <= 20 or re.fullmatch("--.{1,28}", found[0])
+    is_whole = len(html.unescape(found[0])) <= 20 or re.fullmatch("--.{1,28}", found[0])
     return found.expand(_WHOLE) if is_whole else re.sub(r"(?<=[A-Za-z][._/])(?=[A-Za-z])", "<wbr>", found[0])
 
 
