@@ -1,9 +1,7 @@
 """Settings of the documentation site: `sphinx-build -W -b html docs site`."""
 
-import html
 import importlib.metadata
 import os
-import re
 import sys
 from typing import Any
 
@@ -96,28 +94,6 @@ def draw_formula(writer: Any, node: nodes.Element) -> None:
     raise nodes.SkipNode
 
 
-def complete_page(*arguments: Any) -> None:
-    """Mark the flags and short words of code that stay in one line, and where a long name may be broken. A picture is
-    a link to itself, so that it can be read on a small screen."""
-    context = arguments[3]
-    if body := context.get("body"):
-        body = _LITERAL.sub(lambda literal: _WORD.sub(_marked, literal[0]), body)
-        body = _COMMANDS.sub(lambda block: _HYPHENATED.sub(_WHOLE, block[0]), body)
-        context["body"] = re.sub(r'<img [^>]*src="([^"]+)"[^>]*>', r'<a href="\1">\g<0></a>', body)
-
-
-_LITERAL = re.compile(r'<code class="[^"]*\bliteral\b.*?</code>', re.DOTALL)
-_WORD = re.compile(r'(?<=<span class="pre">)[^<]+')
-_COMMANDS = re.compile(r'<div class="highlight-bash.*?</pre>', re.DOTALL)
-_HYPHENATED = re.compile(r"(?<=[>\s])(?=[\w./:]*-)[\w./:-]{1,30}(?=[\s<])")
-_WHOLE = r'<span class="whole">\g<0></span>'
-
-
-def _marked(found: re.Match[str]) -> str:
-    is_whole = len(html.unescape(found[0])) <= 20 or re.fullmatch("--.{1,28}", found[0])
-    return found.expand(_WHOLE) if is_whole else re.sub(r"(?<=[A-Za-z][._/])(?=[A-Za-z])", "<wbr>", found[0])
-
-
 def setup(app: Sphinx) -> None:
     """Connect what this file does: `offer_files` before Sphinx collects the files that it copies, `keep_whole` before
     Napoleon."""
@@ -125,4 +101,3 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", add_facts)
     app.connect("doctree-read", offer_files, priority=400)
     app.connect("autodoc-process-docstring", keep_whole, priority=400)
-    app.connect("html-page-context", complete_page)

@@ -181,7 +181,8 @@ def policy_loss(
 
     Returns:
       Scalar `[]` in units of scaled reward, and the actions' mean log density `[]` in nats.
-    Deviation: uses the smaller of the two critics, as in the authors' code; of more, the mean (Chen 2021).
+    Deviation: uses the smaller of the two critics, as in the authors' code. With more than two critics it uses their
+    mean (Chen 2021).
     """
     action, log_prob = distributions.tanh_normal_sample(nets.policy.apply(policy_params, observation), noise)
     twin = nets.critic.apply(state.critic.params, observation, action)
