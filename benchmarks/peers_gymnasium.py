@@ -5,7 +5,8 @@ numbers of steps and updates. They are the defaults of SBX 0.28, except for TD3'
 none by default: N(0, 0.1) of Fujimoto 2018 is given to all. TD3's target networks move by `tau` in every update in SBX;
 here, as in Fujimoto 2018, in every second one, by as much as in two of SBX. Its policy maximises the smaller value of
 both critics, as in SBX and by default not here. What has no common setting is left as each library has it: initial
-weights, Adam's epsilon, and the loss's constant factors.
+weights, Adam's epsilon, and the loss's constant factors. DQN is that of SBX: one network of plain layers whose
+maximum values the next state, without double Q-learning.
 """
 
 import time
@@ -28,7 +29,7 @@ from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
 
 INSTALL = "SBX or stable-baselines3 is not installed; create an environment with them: benchmarks/peers.sh"
-AGENTS = ("sac", "td3", "ppo")
+AGENTS = ("sac", "td3", "ppo", "dqn")
 POLICY_DELAY, ENTROPY_COEFFICIENT, CLIP_EPSILON, GAE_LAMBDA, VALUE_COEFFICIENT, MAX_GRAD_NORM = (
     2,
     0.0,
@@ -59,6 +60,10 @@ class Settings(NamedTuple):
     buffer_size: int = 1_000_000
     exploration_noise: float = 0.1
     """Of TD3."""
+    epsilon: float = 0.05
+    """Of DQN: the share of random actions after it has fallen from 1."""
+    exploration_share: float = 0.1
+    """Of DQN: the share of the run over which it falls."""
     rollout_length: int = 256
     """Steps of each environment in a rollout of PPO."""
     epochs: int = 10
@@ -99,6 +104,9 @@ def chosen(settings: Settings) -> dict[str, float]:
         clipping = {"clip_epsilon": CLIP_EPSILON, "max_grad_norm": MAX_GRAD_NORM, "kl_threshold": NO_LIMIT}
         losses = {"entropy_coefficient": ENTROPY_COEFFICIENT, "value_coefficient": VALUE_COEFFICIENT}
         return {"discount": settings.discount, "gae_lambda": GAE_LAMBDA, **rates, **clipping, **losses}
+    if settings.agent == "dqn":
+        rates = {"learning_rate": settings.learning_rate, "tau": settings.tau}
+        return {"discount": settings.discount, "epsilon": settings.epsilon, **rates}
     values = {"policy_lr": settings.learning_rate, "critic_lr": settings.learning_rate, "tau": settings.tau}
     if settings.agent == "td3":
         own = {"exploration_noise": settings.exploration_noise, "tau": 1 - (1 - settings.tau) ** POLICY_DELAY}
@@ -121,6 +129,8 @@ def flags(settings: Settings, steps_per_generation: int) -> tuple[str, ...]:
     words = [word for name, value in (sizes | values).items() for word in (f"--{name}", str(value))]
     if settings.agent == "td3":
         words += ["--policy-critic", POLICY_CRITIC]
+    if settings.agent == "dqn":
+        words += ["--no-double", "--no-layer-norm", "--exploration-share", str(settings.exploration_share)]
     if settings.target_entropy_scale != 1.0:
         words += ["--target-entropy-scale", str(settings.target_entropy_scale)]
     words.append(f"--{'' if settings.normalize else 'no-'}normalize-observations")
@@ -196,11 +206,11 @@ def peer(library: str, settings: Settings, seed: int) -> Any:
     agent = getattr(sbx if library == "sbx" else sb3, settings.agent.upper())
     device = {"device": "cpu"} if library == "sb3" else {}
     sizes = {"policy_kwargs": {"net_arch": list(settings.hidden_sizes)}, "seed": seed, **device}
-    return agent("MlpPolicy", envs, **arguments(settings, envs.action_space.shape[0]), **sizes)
+    return agent("MlpPolicy", envs, **arguments(settings, envs.action_space.shape), **sizes)
 
 
-def arguments(settings: Settings, action_size: int) -> Mapping[str, Any]:
-    """Keyword arguments of the class of the agent in SBX and stable-baselines3."""
+def arguments(settings: Settings, action_shape: tuple[int, ...]) -> Mapping[str, Any]:
+    """Keyword arguments of the class of the agent in SBX and stable-baselines3; DQN's actions have the shape ()."""
     common = {
         "learning_rate": settings.learning_rate,
         "batch_size": settings.batch_size,
@@ -212,7 +222,10 @@ def arguments(settings: Settings, action_size: int) -> Mapping[str, Any]:
         return {**common, "n_steps": settings.rollout_length, "n_epochs": settings.epochs, **clipping, **losses}
     buffer = {"buffer_size": settings.buffer_size, "learning_starts": settings.learning_starts, "tau": settings.tau}
     updates = {"train_freq": 1, "gradient_steps": settings.num_envs}
-    return {**common, **buffer, **updates, **(_noise(settings, action_size) if settings.agent == "td3" else {})}
+    if settings.agent == "dqn":
+        exploration = {"exploration_fraction": settings.exploration_share, "exploration_final_eps": settings.epsilon}
+        return {**common, **buffer, **updates, **exploration, "target_update_interval": 1}
+    return {**common, **buffer, **updates, **(_noise(settings, action_shape[0]) if settings.agent == "td3" else {})}
 
 
 def _noise(settings: Settings, action_size: int) -> dict[str, Any]:
@@ -228,6 +241,8 @@ def learning_settings(agent: str, task: str, steps: int) -> Settings:
     agents: with 256 units thirty runs take two cores fifteen hours."""
     if agent == "ppo":
         return ppo_settings(task, normalize=True, normalize_rewards=True)
+    if agent == "dqn":
+        return Settings(agent, task, (64, 64), batch_size=64, learning_starts=1_000, buffer_size=steps)
     return Settings(agent, task, (64, 64), learning_starts=min(10_000, steps // 2), buffer_size=steps)
 
 
@@ -254,10 +269,12 @@ def returns(act: ActFn, params: Any, task: str, seeds: Sequence[int]) -> np.ndar
 
 
 def scaled(act: ActFn, task: str) -> ActFn:
-    """A policy with actions in [-1, 1] as one with the actions of a task; compiled."""
+    """A policy with actions in [-1, 1], or with numbers of actions, as one with the actions of a task; compiled."""
     import gymnasium
 
     space: Any = gymnasium.make(task).action_space
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return jax.jit(act)
     return jax.jit(partial(_act_in, act, space.low, space.high))
 
 
@@ -278,6 +295,8 @@ def train(settings: Settings, seed: int, steps: int, every: int, evaluate: Calla
     Returns:
       Seconds of the training.
     """
+    if settings.agent == "dqn":  # SBX takes the share of the steps of its first call
+        settings = settings._replace(exploration_share=min(settings.exploration_share * steps / every, 1.0))
     model, seconds = peer("sbx", settings, seed), 0.0
     for done in range(every, steps + 1, every):
         started = time.perf_counter()

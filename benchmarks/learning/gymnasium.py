@@ -2,6 +2,7 @@
 
     python -m benchmarks.learning.gymnasium --agents sac td3 --steps 200000 --work runs/gymnasium
     python -m benchmarks.learning.gymnasium --agents ppo --steps 1000000 --work runs/gymnasium
+    python -m benchmarks.learning.gymnasium --agents dqn --tasks CartPole-v1 --steps 50000 --work runs/gymnasium
     python -m benchmarks.learning.gymnasium --against brax --agents sac ppo --steps 1000000 --work runs/brax
 
 Rookery trains all seeds as one population of independent members, by `rookery train <agent> --seeds 5`, the peer one

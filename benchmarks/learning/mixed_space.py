@@ -9,10 +9,15 @@ to 14 while the population climbs. Random search keeps the hyper-parameters of e
 A population has found the space if, in most of the last tenth of the generations, most members have the right name and
 the median of the whole numbers is within 2 of the best one. `members_right` is stricter: the share of the members that
 have both.
+
+Each finished run is kept in `benchmarks/results/curves/mixed_space` and is not repeated, so that the benchmark can be
+stopped and continued; `--methods` trains some of the methods, and `--only-report` makes the table of what there is.
 """
 
+import json
 from functools import partial
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -101,22 +106,35 @@ def run(method: str, key: Key) -> dict[str, Array]:
 
 def main() -> None:
     """Run every method with every seed, print a table and write the results."""
-    made = harness.parser(__doc__)
+    made = harness.learning_parser(__doc__, "mixed_space")
     made.add_argument("--seeds", type=int, default=20, help="runs of each method (%(default)s)")
+    made.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS, help="that run (all)")
     options = harness.parse(made)
     options.seeds = 2 if options.quick else options.seeds
-    load, rows = harness.load(), []
-    for method in METHODS:
+    load, kept = harness.load(), Path("runs/mixed_space-quick" if options.quick else options.curves)
+    kept.mkdir(parents=True, exist_ok=True)
+    for method in [] if options.only_report else options.methods:
         compiled = jax.jit(partial(run, method))
-        runs = [jax.device_get(compiled(jax.random.key(seed))) for seed in range(options.seeds)]
-        right = [float(np.mean(one["right"][-GENERATIONS // 10 :])) for one in runs]
-        scores = [float(one["score"]) for one in runs]
-        found = [bool(np.mean(one["found"][-GENERATIONS // 10 :]) > 0.5) for one in runs]
-        row = {"method": method, "runs": len(runs), "found": sum(found)}
-        row |= {"members_right": float(np.median(right)), "score": float(np.median(scores))}
-        rows.append(row | {"right": right, "scores": scores})
-        harness.show(rows[-1:])
-    harness.report("mixed_space", options, rows, load)
+        for seed in range(options.seeds):
+            if not (path := kept / f"{method}-{seed}.json").exists():
+                found = jax.tree.map(np.ndarray.tolist, jax.device_get(compiled(jax.random.key(seed))))
+                path.write_text(json.dumps(found) + "\n")
+                print(path.stem, f"{found['score']:.1f}", flush=True)
+    harness.report("mixed_space", options, [row for row in map(partial(row_of, kept), METHODS) if row], load)
+
+
+def row_of(kept: Path, method: str) -> dict[str, Any]:
+    """The row of the table of a method, or nothing without runs."""
+    runs = [json.loads(path.read_text()) for path in sorted(kept.glob(f"{method}-*.json"))]
+    if not runs:
+        return {}
+    last = -GENERATIONS // 10
+    right = [float(np.mean(one["right"][last:])) for one in runs]
+    found = sum(np.mean(one["found"][last:]) > 0.5 for one in runs)
+    scores = [one["score"] for one in runs]
+    row = {"method": method, "runs": len(runs), "found": int(found)}
+    row |= {"members_right": float(np.median(right)), "score": float(np.median(scores))}
+    return row | {"right": right, "scores": scores}
 
 
 if __name__ == "__main__":
