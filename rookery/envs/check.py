@@ -14,7 +14,16 @@ from numpy.typing import DTypeLike
 from rookery import distributions, hyperparams, trees
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
 from rookery.envs.host.base import LARGEST_REWARD, first_line
-from rookery.factories import MEASURE_NAMES, OWN_ENVIRONMENT, RAISED, check_counts, check_names, place_of
+from rookery.factories import (
+    MEASURE_NAMES,
+    OWN_ENVIRONMENT,
+    RAISED,
+    Within,
+    check_counts,
+    check_names,
+    check_numbers,
+    place_of,
+)
 from rookery.features import Shape, feature_size, is_shape
 from rookery.types import Array, Key, Observation, PyTree
 
@@ -131,6 +140,10 @@ def _report(spec: EnvSpec, problems: Iterable[str]) -> None:
 
 
 def _size_problems(spec: EnvSpec) -> Iterator[str]:
+    try:
+        check_numbers(Within(), **{"spec.qd_offset": spec.qd_offset})
+    except (TypeError, ValueError) as error:
+        yield str(error)
     for name in ("observation_size", "action_size", "episode_length"):
         value = getattr(spec, name)
         try:

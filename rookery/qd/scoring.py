@@ -20,7 +20,7 @@ from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.check import check_interface
 from rookery.envs.tasks.functions import Function
 from rookery.envs.wrappers.teams import check_alone
-from rookery.factories import SettingError, Within, check_fields, type_of
+from rookery.factories import SettingError, Within, check_fields, check_numbers, type_of
 from rookery.hyperparams import Space
 from rookery.learners import widths
 from rookery.learners.base import EvaluationConfig, Learner, genotype
@@ -49,7 +49,7 @@ def function_scoring(
       lower: `[D]`, the lower limits of the descriptor. A genotype with a descriptor outside of the limits competes for
         the nearest cell, and is counted in the metric `outside`.
       upper: `[D]`, the upper limits of the descriptor.
-      qd_offset: the fitness that counts as 0 in the QD score.
+      qd_offset: the fitness that counts as 0 in the QD score, finite.
       bounds: lower and upper bound to which every number of a genotype is clipped.
       name: the name of the task, recorded with a saved repertoire.
 
@@ -57,8 +57,8 @@ def function_scoring(
       The scoring.
 
     Raises:
-      ValueError: the limits are of size 0, of different sizes, or do not increase; or the bounds are not finite, or do
-        not increase.
+      ValueError: the limits are of size 0, of different sizes, or do not increase; the bounds are not finite, or do not
+        increase; or the offset is not finite.
       TypeError: `init` is no function.
 
     Example:
@@ -70,6 +70,7 @@ def function_scoring(
     """
     lowest, highest = (tuple(np.atleast_1d(np.asarray(side, float)).tolist()) for side in (lower, upper))
     descriptor = envs.descriptor_spec("descriptor", "final", lowest, highest)
+    check_numbers(Within(), qd_offset=qd_offset)
     if bounds is not None and not (len(bounds) == 2 and trees.are_finite_in_float32(bounds) and bounds[0] < bounds[1]):
         raise ValueError(f"bounds must be two finite numbers, the lower one first, got {bounds}.")
     if not callable(init):

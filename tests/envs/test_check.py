@@ -1,5 +1,6 @@
 """Checks of user-defined environments: each mistake is reported in one sentence."""
 
+import math
 from typing import Any
 
 import jax
@@ -170,6 +171,7 @@ def test_the_zeros_of_a_reset_may_have_double_precision(name: str) -> None:
     [
         ("no pair", {}, r"reset\(key\) must return \(state, step\), with step from .*\.first_step, got Step"),
         ("", {"observation_size": 3}, r"reset gives observation\.features of shape \(2,\) instead of \(3,\)\. \(spec"),
+        ("", {"qd_offset": math.nan}, r"spec\.qd_offset must be a finite number, got nan\.$"),
         ("", {"observation_size": 0}, r"spec\.observation_size must be at least 1, got 0\.$"),
         (
             "",
