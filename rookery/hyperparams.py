@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery.factories import HYPER_NAMES, SettingError, check_names, float32, unknown_name
+from rookery.factories import HYPER_NAMES, LARGEST_COUNT, SettingError, check_names, float32, unknown_name
 from rookery.types import Array, HyperT, Key
 
 FIXED, EVOLVE = "fixed", "evolve"
@@ -35,6 +35,12 @@ class Domain(abc.ABC):
     is_whole: ClassVar[bool] = False
     """Whether all values are whole numbers, in float32 as those of other domains."""
 
+    def __post_init__(self) -> None:
+        """Take numbers of NumPy, and whole ones beyond int32, as Python's floats."""
+        for name, bound in (("low", self.low), ("high", self.high)):
+            if type(bound) is not int or abs(bound) > LARGEST_COUNT:
+                object.__setattr__(self, name, float(bound))
+
     @abc.abstractmethod
     def at(self, fraction: Array) -> Array:
         """Return the value at `fraction` (in [0, 1]) of the interval, measured on the domain's scale."""
@@ -48,8 +54,7 @@ class Domain(abc.ABC):
         return value * factor
 
     def draw(self, key: Key, value: Array | None = None) -> Array:
-        """Sample a value `[]` within the bounds, uniformly on the scale; the value that it replaces matters to a
-        `Choice`."""
+        """Sample a value `[]` within the bounds, uniformly on the scale; a `Choice` draws another one than `value`."""
         del value
         return self.clip(self.at(jax.random.uniform(key)))
 
@@ -193,9 +198,8 @@ class Choice(Domain):
         if len(names) < 2:
             raise ValueError(f"a Choice needs two names or more, got {', '.join(names) or 'none'}.")
         among = tuple(among) or names
-        for name in names:
-            if name not in among:
-                raise unknown_name("names", name, "choice named", among)
+        for name in (one for one in names if one not in among):
+            raise unknown_name("names", name, "choice named", among)
         for field, value in {"low": 0.0, "high": len(among) - 1.0, "names": names, "among": among}.items():
             object.__setattr__(self, field, value)
 
@@ -214,10 +218,10 @@ class Choice(Domain):
 
     def draw(self, key: Key, value: Array | None = None) -> Array:
         """Sample a name, another one than that of `value`; see `Domain.draw`."""
+        drawn, others = jax.random.uniform(key), len(self.names) - 1
         if value is None:
-            return self.at(jax.random.uniform(key))
-        others = len(self.names) - 1
-        shift = 1.0 + jnp.minimum(jnp.floor(others * jax.random.uniform(key)), others - 1.0)
+            return self.at(drawn)
+        shift = 1.0 + jnp.minimum(jnp.floor(others * drawn), others - 1.0)
         return self._value((self._place(value) + shift) % len(self.names))
 
     def clip(self, value: Array) -> Array:
@@ -395,8 +399,8 @@ def space(defaults: HyperT, domains: Mapping[str, Domain], fields: Mapping[str, 
     check_names("hyper-parameter", defaults._fields, HYPER_NAMES)
     for name, field in fields.items():
         if field.names and getattr(defaults, name) not in range(len(field.names)):
-            problem = f"must be the place of one of the names {', '.join(field.names)} by default, from 0 on"
-            raise SettingError(name, getattr(defaults, name), problem)
+            known = f"one of the names {', '.join(field.names)}"
+            raise SettingError(name, getattr(defaults, name), f"must be the place of {known} by default, from 0 on")
     for name, domain in domains.items():
         _check_name(name, defaults._fields)
         _check_domain(name, domain, fields.get(name, _ANY_VALUE))
@@ -490,8 +494,7 @@ def _plain(choice: Any) -> Any:
 
 def _domain(name: str, choice: Any, field: Field) -> Domain:
     """Return a domain unchanged, or build one from two bounds on the field's scale."""
-    names = getattr(choice, "names", choice)
-    if field.names and isinstance(names, tuple):
+    if field.names and isinstance(names := getattr(choice, "names", choice), tuple):
         return Choice(*(field.names[_place(name, one, field)] for one in names), among=field.names)
     if not isinstance(choice, tuple):
         return choice
@@ -552,10 +555,8 @@ _SMALLEST = float(np.finfo(np.float32).tiny)
 def sample(space: Space[HyperT], key: Key) -> HyperT:
     """Sample one member's hyper-parameters, `[]` float32: evolving fields from separate keys within their bounds, the
     others default."""
-    samples = {
-        name: domain.draw(jax.random.fold_in(key, index)) for index, (name, domain) in enumerate(space.domains.items())
-    }
-    return defaults(space)._replace(**samples)
+    draws = enumerate(space.domains.items())
+    return defaults(space)._replace(**{name: one.draw(jax.random.fold_in(key, index)) for index, (name, one) in draws})
 
 
 def defaults(space: Space[HyperT]) -> HyperT:

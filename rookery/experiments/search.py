@@ -310,7 +310,7 @@ class Search:
         """Give the results of the solutions that `ask` returned.
 
         Args:
-          fitness: `[B]`, higher is better; NaN for a solution that failed, which is not kept.
+          fitness: `[B]`, higher is better; NaN, or masked, for a solution that failed, which is not kept.
           descriptors: `[B, D]`; NaN likewise.
 
         Raises:
@@ -325,7 +325,8 @@ class Search:
             problem = f"batch {self._generation} has its results already" if self._generation else "nothing is asked"
             raise ValueError(f"{problem}; call ask, which returns the solutions to evaluate next.")
         with np.errstate(over="ignore"):
-            fitness, descriptors = (np.asarray(values, np.float32) for values in (fitness, descriptors))
+            given = (np.ma.asarray(values, np.float32) for values in (fitness, descriptors))
+            fitness, descriptors = (np.ma.filled(values, np.nan) for values in given)
         if fitness.shape != (self._size,) or descriptors.shape != (self._size, self._dimensions):
             raise ValueError(
                 f"tell needs the fitness [{self._size}] and the descriptors [{self._size}, {self._dimensions}] of all "

@@ -77,7 +77,7 @@ class Tuner:
         if self._config.is_automatic or self._config.inherit_buffer:
             name = "exploit_interval" if self._config.is_automatic else "inherit_buffer"
             raise SettingError(name, None, "needs members that are trained by this library", "leave it out")
-        self._given, self._seed = given, check_seed(seed)
+        self._given, self._seed = given, int(check_seed(seed))
         domains = {name: value for name, value in given.items() if isinstance(value, Domain)}
         for name, value in given.items():
             if not isinstance(value, Domain | str | int | float | None):
@@ -109,7 +109,8 @@ class Tuner:
         """Select by the fitness, and perturb the hyper-parameters of the members that are replaced.
 
         Args:
-          fitness: `[P]`, higher is better; a member whose value is not finite has failed, and is replaced.
+          fitness: `[P]`, higher is better; a member whose value is masked, or not finite, has failed, and is
+            replaced.
 
         Returns:
           `parents` `[P]`: member i continues from a copy of member `parents[i]`, of which it is one if they are equal.
@@ -119,7 +120,7 @@ class Tuner:
         Raises:
           ValueError: there is not one number for each member.
         """
-        given, largest = np.asarray(fitness, np.float64), float(np.finfo(np.float32).max)
+        given, largest = np.ma.filled(np.ma.asarray(fitness, np.float64), np.nan), float(np.finfo(np.float32).max)
         values = np.where(np.isfinite(given), np.clip(given, -largest, largest), given).astype(np.float32)
         if values.shape != (size := self._state[0].parents.shape):
             raise ValueError(f"tell needs the fitness {list(size)} of all members, got the shape {list(values.shape)}.")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rookery
-from rookery.hyperparams import Choice, LogUniform, LogWhole
+from rookery.hyperparams import Choice, LogUniform, LogWhole, Whole
 from rookery.populations import Tuner, pb2
 
 SPACE = {
@@ -120,6 +120,21 @@ def test_the_space_of_an_agent_and_its_fixed_values():
     members = Tuner(space, population_size=4).ask()
     assert {member["discount"] for member in members} == {0.98}
     assert len({member["policy_lr"] for member in members}) == 4
+
+
+def test_bounds_and_seeds_of_numpy_and_beyond_int32(tmp_path):
+    space = {"few": LogUniform(np.float32(1), np.float32(2)), "many": LogUniform(1, 10**10), "whole": Whole(0, 2**31)}
+    tuner = Tuner(space, population_size=4, seed=np.int64(3))
+    tuner.save(tmp_path / "tuner.json")
+    assert Tuner.load(tmp_path / "tuner.json").ask() == tuner.ask()
+    assert all(1 <= member["few"] <= 2 for member in tuner.ask())
+
+
+def test_a_masked_score_is_that_of_a_failed_member():
+    scores = np.ma.array([0.0, 1.0, 2.0, 9.0], mask=[False, False, False, True])
+    masked, missing = (Tuner(SPACE, population_size=4).tell(given) for given in (scores, [0.0, 1.0, 2.0, np.nan]))
+    assert masked.tolist() == missing.tolist()
+    assert masked[3] != 3
 
 
 def test_what_is_refused(tmp_path):

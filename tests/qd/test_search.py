@@ -110,8 +110,8 @@ def test_what_tell_refuses_changes_nothing(open_search):
         with pytest.raises(ValueError, match=named):
             search.tell(*given)
     assert search.generation == 0
-    search.tell(np.where(np.arange(6) == 0, np.nan, fitness), descriptors)
-    assert search.metrics["rejected"] == 1
+    search.tell(np.ma.array(fitness, mask=np.arange(6) == 1), np.where(np.arange(6)[:, None] == 0, np.nan, descriptors))
+    assert search.metrics["rejected"] == 2
     with pytest.raises(ValueError, match=r"batch 1 has its results already; call ask"):
         search.tell(fitness, descriptors)
     assert search.generation == 1
