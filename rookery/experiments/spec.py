@@ -12,7 +12,7 @@ from rookery import networks
 from rookery.distributed.mesh import Mesh
 from rookery.experiments.agents import AgentRow, Unwrapped
 from rookery.experiments.config import EnvironmentConfig, Rule
-from rookery.factories import suggestion
+from rookery.factories import SettingTypeError, suggestion
 from rookery.hyperparams import Chosen, Space, describe
 from rookery.learners.base import Learner
 from rookery.learners.evolution import EvolutionConfig
@@ -170,6 +170,12 @@ class RunSpec(Generic[MethodT]):
     learner: LearnerConfig | None = None
     space: Mapping[str, Chosen] = field(default_factory=dict)
     """Choices in the search space: name of the hyper-parameter -> choice."""
+
+    def __post_init__(self) -> None:
+        """Check the type of the choices."""
+        if not isinstance(self.space, Mapping):
+            remedy = "leave it out for the defaults" if self.space is None else ""
+            raise SettingTypeError("space", self.space, "must be a dictionary, such as {{'discount': 0.98}", remedy)
 
     @property
     def flat(self) -> dict[str, Any]:

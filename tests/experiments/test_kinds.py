@@ -90,6 +90,8 @@ def test_paths_begin_in_the_home_folder_and_unknown_settings_are_named(monkeypat
         ({"verbose": 3}, "no setting verbose; "),
         ({"learner": 3}, "learner must be of type OffPolicyConfig, got 3"),
         ({"method": 3}, "no setting method; "),
+        ({"space": None}, r"space must be a dictionary, such as {'discount': 0\.98}, got None"),
+        ({"space": [("discount", 0.98)]}, r"space must be a dictionary, such as {'discount': 0\.98}, got \["),
     ):
         with pytest.raises(TypeError, match=message):
             configure("pbt-sac", **settings)
