@@ -6,8 +6,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from rookery.types import Array, PyTree
+
+
+def unmasked(values: ArrayLike, kind: DTypeLike) -> np.ndarray:
+    """Numbers from outside as an array of a floating-point type: NaN where they are masked (`numpy.ma`)."""
+    return np.ma.filled(np.ma.asarray(values, kind), np.nan)
 
 
 def stack(trees: Sequence[PyTree]) -> PyTree:

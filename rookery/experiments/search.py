@@ -325,8 +325,7 @@ class Search:
             problem = f"batch {self._generation} has its results already" if self._generation else "nothing is asked"
             raise ValueError(f"{problem}; call ask, which returns the solutions to evaluate next.")
         with np.errstate(over="ignore"):
-            given = (np.ma.asarray(values, np.float32) for values in (fitness, descriptors))
-            fitness, descriptors = (np.ma.filled(values, np.nan) for values in given)
+            fitness, descriptors = (trees.unmasked(values, np.float32) for values in (fitness, descriptors))
         if fitness.shape != (self._size,) or descriptors.shape != (self._size, self._dimensions):
             raise ValueError(
                 f"tell needs the fitness [{self._size}] and the descriptors [{self._size}, {self._dimensions}] of all "

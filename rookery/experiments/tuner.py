@@ -120,7 +120,7 @@ class Tuner:
         Raises:
           ValueError: there is not one number for each member.
         """
-        given, largest = np.ma.filled(np.ma.asarray(fitness, np.float64), np.nan), float(np.finfo(np.float32).max)
+        given, largest = trees.unmasked(fitness, np.float64), float(np.finfo(np.float32).max)
         values = np.where(np.isfinite(given), np.clip(given, -largest, largest), given).astype(np.float32)
         if values.shape != (size := self._state[0].parents.shape):
             raise ValueError(f"tell needs the fitness {list(size)} of all members, got the shape {list(values.shape)}.")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from rookery import trees
 from rookery.distributed import sync
 from rookery.distributed.signals import Requests
 from rookery.factories import CALLBACK, METRIC_NAMES, RAISED, check_names, place_of
@@ -266,7 +267,7 @@ def _columns(returned: Mapping[Any, Any], generation: Generation, metrics: Mappi
     row, members = {}, {}
     for name, value in returned.items():
         try:
-            array = np.asarray(value, np.float64)
+            array = trees.unmasked(value, np.float64)
         except (TypeError, ValueError):  # such as text
             raise ValueError(f"it returned {name} as {reprlib.repr(value)}; {remedy}") from None
         if array.shape not in ((), fitness.shape):

@@ -229,6 +229,12 @@ class TestHostScoring:
         with pytest.raises(ValueError, match=message):
             scoring._score_batch(lambda *_: (np.zeros(fitness), np.zeros(descriptor)), 2, *given)
 
+    def test_masked_scores_are_missing(self):
+        masked = np.ma.array([1.0, 9.0], mask=[False, True]), np.ma.array(np.zeros((2, 1)), mask=[[True], [False]])
+        fitness, descriptors = scoring._score_batch(lambda *_: masked, 1, np.zeros((2, 4)), jnp.zeros(2, jnp.uint32))
+        assert np.isnan(fitness).tolist() == [False, True]
+        assert np.isnan(descriptors).tolist() == [[True], [False]]
+
 
 class TestEvaluate:
     def test_every_elite_is_evaluated_on_new_episodes_and_no_empty_cell(self, bowl_run):
