@@ -48,7 +48,7 @@ def read(file: str) -> dict[str, Any]:
         raise CommandLineError(f"--config must be a file that ends in .toml, .yaml or .yml, got {file}.")
     language = "TOML" if path.suffix == ".toml" else "YAML"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         settings = tomllib.loads(text) if language == "TOML" else _yaml(text)
     except OSError as error:
         problem = f"{file} cannot be read: {error.strerror}"

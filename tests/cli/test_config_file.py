@@ -104,7 +104,7 @@ def test_other_ways_to_write_a_setting(write):
     expected = same_as("sac --option mass=2 --space.tau 0.1")
     for text in (
         'option = ["mass=2"]\nspace.tau = 0.1',
-        'option = "mass=2"\n"space.tau" = [0.1]',
+        '\ufeffoption = "mass=2"\n"space.tau" = [0.1]',  # the mark with which some editors begin a file
         "[option]\nmass = 2\n[space]\ntau = 0.1",
     ):
         assert parse(["train", "sac", "--config", write(text)]).spec == expected, text
