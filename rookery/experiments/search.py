@@ -173,6 +173,7 @@ class Search:
         self._size, self._dimensions = bindings.emitter.batch_size, bindings.scoring.descriptor.size
         self._config, self._generation, self._saved, self._is_empty = config, 0, 0, True
         self._asked: tuple[EmitterState, PyTree, Metrics] | None = None
+        self._closed: Path | None = None  # the run directory that was released
         self._finished: tuple[int, Metrics, float] = 0, {}, 0.0
         self._writers, self._pace, self._time = RunWriters(Journal()), Pace(config.checkpoint_seconds), time.monotonic()
         # Trace before a folder is made, and compile when it is known to be free.
@@ -264,7 +265,13 @@ class Search:
             with _saving(self._writers):
                 self._writers.wait()
             self._writers.journal.__exit__(kind, error, trace)
+        self._closed = self._writers.folder.path if self._writers.folder else self._closed
         self._writers = RunWriters(Journal())
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            remedy = f"continue it by rookery.qd.Search.load({str(self._closed)!r}), which asks for the same solutions"
+            raise ValueError(f"the search in {self._closed} is closed, so that nothing is recorded; {remedy}.")
 
     def close(self) -> None:
         """Save, and release the run directory; no effect without one, or the second time."""
@@ -314,13 +321,14 @@ class Search:
           descriptors: `[B, D]`; NaN likewise.
 
         Raises:
-          ValueError: nothing is asked, the shapes differ, or a number is infinite.
+          ValueError: nothing is asked, the shapes differ, a number is infinite, or a recorded search is closed.
           OSError: the results cannot be recorded, so that nothing has changed; call `tell` again.
           Diverged: nothing has been feasible in `patience` batches. The results are recorded.
 
         Warns:
           CheckpointWarning: a checkpoint could not be saved; the search continues, and no result is lost.
         """
+        self._check_open()
         if self._asked is None:
             problem = f"batch {self._generation} has its results already" if self._generation else "nothing is asked"
             raise ValueError(f"{problem}; call ask, which returns the solutions to evaluate next.")
@@ -388,8 +396,9 @@ class Search:
         """Save, and write the page `report.html` in the run directory; returns its path.
 
         Raises:
-          ValueError: the search has no run directory, or no results yet.
+          ValueError: the search has no run directory, or no results yet, or is closed.
         """
+        self._check_open()
         if self._writers.folder is None or not self._generation:
             raise ValueError("a report needs results that are recorded; give a run_dir, and call tell.")
         self._save()

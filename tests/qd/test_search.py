@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+from functools import partial
 
 import jax
 import numpy as np
@@ -264,9 +265,14 @@ def test_while_nothing_is_feasible_it_asks_for_initial_solutions(tmp_path):
     assert search.elites().fitnesses.shape == (0,)
     with pytest.raises(ValueError, match="the repertoire is empty"):
         search.best()
+    asked = search.ask()
     search.close()
+    for call_it in (partial(search.tell, *score(asked)), search.report):  # results would be lost
+        with pytest.raises(ValueError, match=r"run is closed, .*rookery\.qd\.Search\.load\('.*run'\), which asks for"):
+            call_it()
     with pytest.raises(RunFolderError, match=r"continue it with rookery\.qd\.Search\.load, replace it"):
         Search(**PLAIN, run_dir=tmp_path / "run")
     with Search.load(tmp_path / "run", patience=9) as search:
         assert search.generation == 3
+        tiny.assert_equal(search.ask(), asked)
         assert advance(search, 1).metrics["coverage"] > 0
