@@ -22,7 +22,7 @@ from typing import Generic, NamedTuple, Protocol
 
 from typing_extensions import TypeVar
 
-from rookery.envs.base import EnvSpec, Previous, Step
+from rookery.envs.base import EnvSpec, Previous, Step, check_categories
 from rookery.hyperparams import Space
 from rookery.types import (
     NO_SETTINGS,
@@ -276,11 +276,12 @@ def check_spec(spec: EnvSpec, agent: str) -> None:
     """Check that an agent is built from a spec, not from an environment.
 
     Raises:
-      ValueError: the spec is something else; the message names the agent.
+      ValueError: the spec is something else, which names the agent, or its categories are no whole numbers.
     """
     if not isinstance(spec, EnvSpec):
         remedy = "pass its spec: env.spec" if hasattr(spec, "spec") else "pass the spec of an environment: env.spec"
         raise ValueError(f"{agent} is built from an EnvSpec, got {type(spec).__name__}; {remedy}.")
+    check_categories(spec)
 
 
 def check_continuous(spec: EnvSpec, agent: str, wraps: bool = False) -> None:

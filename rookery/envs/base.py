@@ -13,7 +13,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -321,6 +321,14 @@ class Environment(NamedTuple):
     def recorded(self, **options: object) -> Settings:
         """The settings with further options of the environment."""
         return {**self.settings, "environment": {**self.settings.get("environment", {}), **options}}
+
+
+def check_categories(spec: EnvSpec) -> None:
+    """Raise a ValueError if the categories are no tuple of whole numbers, such as an array or Gymnasium's `nvec`."""
+    sizes: Any = spec.categories
+    if not (isinstance(sizes, tuple | list) and all(hasattr(size, "__index__") for size in sizes)):
+        remedy = "give whole numbers: tuple(map(int, categories))"
+        raise ValueError(f"spec.categories must be a tuple, such as (2, 3), got {sizes!r}; {remedy}.")
 
 
 def announce_inside(environment: Environment, field: str) -> AnnounceFn | None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from rookery import distributions, hyperparams, trees
-from rookery.envs.base import Environment, EnvSpec, EnvState, Step
+from rookery.envs.base import Environment, EnvSpec, EnvState, Step, check_categories
 from rookery.envs.host.base import LARGEST_REWARD, first_line
 from rookery.factories import (
     MEASURE_NAMES,
@@ -141,9 +141,11 @@ def _report(spec: EnvSpec, problems: Iterable[str]) -> None:
 
 def _size_problems(spec: EnvSpec) -> Iterator[str]:
     try:
+        check_categories(spec)
         check_numbers(Within(), **{"spec.qd_offset": spec.qd_offset})
     except (TypeError, ValueError) as error:
         yield str(error)
+        return
     for name in ("observation_size", "action_size", "episode_length"):
         value = getattr(spec, name)
         try:

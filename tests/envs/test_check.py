@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import rookery
@@ -178,6 +179,12 @@ def test_the_zeros_of_a_reset_may_have_double_precision(name: str) -> None:
             {"discrete": True, "categories": (2, 2)},
             r"spec\.categories is \(2, 2\).* spec\.action_size, which is 1\.",
         ),
+        (
+            "",
+            {"categories": (2.0, 3.0)},
+            r"spec\.categories must be a tuple, such as \(2, 3\), got \(2\.0, 3",
+        ),
+        ("", {"categories": np.array([2, 3])}, r"spec\.categories must be a tuple, such as \(2, 3\), got array"),
         ("", {"team": Team(("a", "a"), (2, 2), (1, 1))}, r"the agent of the team 'a' is there twice"),
         ("", {"team": Team(("a,b", "c"), (2, 2), (1, 1))}, r"the agent of the team 'a,b' needs another name"),
         ("", {"measures": {"a\nb": "text"}}, r"the measure 'a\\nb' needs another name"),
@@ -299,6 +306,8 @@ def test_swapped_arguments_are_errors_that_name_the_order() -> None:
             learner(environment, agent(environment.spec))  # pyright: ignore
         with pytest.raises(ValueError, match=r"^an environment must be a rookery\.Environment, got EnvSpec; "):
             learner(agent(environment.spec), environment.spec)  # pyright: ignore
+    with pytest.raises(ValueError, match=r"spec\.categories must be a tuple, such as \(2, 3\), got array"):
+        ppo(line().spec._replace(categories=np.array([2, 3]), discrete=True, action_size=5))
 
 
 def test_an_agent_of_another_environment_is_an_error() -> None:
