@@ -34,7 +34,7 @@ def write_report(run_dirs: Sequence[str | Path], path: str | Path | None = None,
 
     Raises:
       ValueError: no run is given, a folder is not a run, a run has no finished generation, a table is damaged, or the
-        page cannot be written.
+        page is no .html file, or cannot be written.
 
     Example:
       >>> page = rookery.report.write_report(["runs/pbt-sac"])
@@ -67,6 +67,8 @@ def _open(run_dirs: Sequence[str | Path], path: str | Path | None, begun: bool =
     target = user_path(path or default).absolute()
     if target.is_dir():
         raise ValueError(f"{target} is a folder; name the page itself, such as {target / 'report.html'}.")
+    if target.suffix.lower() not in (".html", ".htm"):  # else a table of the run could be replaced
+        raise ValueError(f"a page is an .html file, got {target}; choose this suffix.")
     if not target.parent.is_dir():
         raise ValueError(f"{target.parent} is not a folder; create it, or choose another path for the page.")
     return records, target

@@ -140,6 +140,10 @@ class TestErrors:
             write_report([run], run)
         with pytest.raises(ValueError, match=r"nowhere is not a folder; create it, or choose another path"):
             write_report([run], tmp_path / "nowhere" / "report.html")
+        before = (run / "config.json").read_bytes()
+        with pytest.raises(ValueError, match=r"a page is an \.html file, got .*run/config\.json; choose this suffix"):
+            write_report([run], run / "config.json")
+        assert (run / "config.json").read_bytes() == before
         assert not (tmp_path / "report.html").exists()
 
 
