@@ -106,18 +106,27 @@ def _options(once: bool) -> dict[str, bool | str]:
     return {name: value for name, value in options.items() if name not in os.environ.get("XLA_FLAGS", "")}
 
 
-def _check(program: base.Program, over: Mesh) -> None:
+def check_switches(has_infinities: bool) -> None:
+    """Raise a ValueError that names a switch of JAX which is on and with which nothing of this library can run.
+
+    Args:
+      has_infinities: whether its results have infinities on purpose, as the fitness of empty cells.
+    """
     if jax.numpy.result_type(float) == "float64":
         raise ValueError(
-            "jax_enable_x64 is on, but agents train in float32: unset JAX_ENABLE_X64, or in Python create and train "
-            "them inside `with jax.enable_x64(False):`."
+            "jax_enable_x64 is on, but everything is computed in float32: unset JAX_ENABLE_X64, or in Python work "
+            "inside `with jax.enable_x64(False):`."
         )
     if backend.switch("jax_disable_jit"):
         raise ValueError("jax_disable_jit is on, but a program is compiled before it runs: unset JAX_DISABLE_JIT.")
-    if backend.switch("jax_debug_infs") and program.table is not None:
+    if backend.switch("jax_debug_infs") and has_infinities:
         raise ValueError(
             "jax_debug_infs is on, but the fitness of empty cells is -inf: unset JAX_DEBUG_INFS; JAX_DEBUG_NANS works."
         )
+
+
+def _check(program: base.Program, over: Mesh) -> None:
+    check_switches(has_infinities=program.table is not None)
     check_population(program.population_size, over)
     if program.batch_size is not None:
         check_population(program.batch_size, over, "batch")

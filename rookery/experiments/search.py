@@ -434,6 +434,7 @@ def _described(
     for key in settings.keys() - known:
         raise TypeError(f"a Search by {method} has no setting {key}; {suggestion(key, [*sorted(known), *_OF_RUNS])}")
     check_counts(batch_size=batch_size)
+    programs.check_switches(has_infinities=True)  # before an emitter is built
     if part == "cma_mae":
         most = min(usual.cma_mae.emitters, max(batch_size // _SAMPLES, 1))
         settings = {"emitters": max(size for size in divisors(batch_size) if size <= most), **settings}

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rookery import hyperparams, trees
-from rookery.factories import SettingError, config_from, type_of, user_path
+from rookery.distributed import programs
+from rookery.factories import HYPER_NAMES, SettingError, check_names, config_from, type_of, user_path
 from rookery.hyperparams import Choice, Domain, LogUniform, LogWhole, OneMinusLog, Space, Uniform, Whole, describe
 from rookery.learners.base import Member
 from rookery.populations.base import member_keys
@@ -85,8 +86,12 @@ class Tuner:
                 raise TypeError(f"{name} {problem}.")
         if not domains:
             raise ValueError("no hyper-parameter has a domain, so that there is nothing to tune; give one.")
-        kind: Any = namedtuple("Hyper", domains)
-        self._space = hyperparams.space(kind(*(domain.low for domain in domains.values())), domains)
+        check_names("hyper-parameter", given, HYPER_NAMES)
+        programs.check_switches(has_infinities=False)
+        kind: Any = namedtuple("Hyper", domains, rename=True)  # such as `learning-rate` and `lambda`
+        own = dict(zip(kind._fields, domains.values(), strict=True))
+        self._names = list(domains)
+        self._space = hyperparams.space(kind(*(domain.low for domain in own.values())), own)
         learner: Any = Outside()
         bindings = PbtBindings(learner, self._space, self._config, population_size, ONE_DEVICE)
         first_key, self._key = jax.random.split(jax.random.key(self._seed))
@@ -101,8 +106,8 @@ class Tuner:
 
     def ask(self) -> list[dict[str, Any]]:
         """The hyper-parameters of each member until the next `tell`: whole numbers as `int`, choices as their names."""
-        columns = {name: np.asarray(values).tolist() for name, values in self._state[1]._asdict().items()}
-        rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+        columns = (np.asarray(values).tolist() for values in self._state[1])
+        rows = (dict(zip(self._names, row, strict=True)) for row in zip(*columns, strict=True))
         return [{name: _value(given, row.get(name)) for name, given in self._given.items()} for row in rows]
 
     def tell(self, fitness: Sequence[float] | ArrayLike) -> np.ndarray:
@@ -124,7 +129,8 @@ class Tuner:
         values = np.where(np.isfinite(given), np.clip(given, -largest, largest), given).astype(np.float32)
         if values.shape != (size := self._state[0].parents.shape):
             raise ValueError(f"tell needs the fitness {list(size)} of all members, got the shape {list(values.shape)}.")
-        self._state = self._tell(*self._state, values, self._key)
+        with jax.debug_nans(False):  # members that failed
+            self._state = self._tell(*self._state, values, self._key)
         return np.array(self._state[0].parents)
 
     def save(self, path: str | Path) -> None:
@@ -151,7 +157,7 @@ class Tuner:
             tuner = cls(space, **content["arguments"])
             leaves, structure = jax.tree.flatten(tuner._state)
             read = zip(leaves, content["state"], strict=True)
-            arrays = [jnp.asarray(values, leaf.dtype).reshape(leaf.shape) for leaf, values in read]
+            arrays = [np.asarray(values, leaf.dtype).reshape(leaf.shape) for leaf, values in read]
             state = jax.tree.unflatten(structure, arrays)
             for name, domain in tuner._space.domains.items():
                 if not jnp.allclose(values := getattr(state[1], name), domain.clip(values)):

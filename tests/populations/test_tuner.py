@@ -137,7 +137,20 @@ def test_a_masked_score_is_that_of_a_failed_member():
     assert masked[3] != 3
 
 
+def test_names_that_python_has_no_variables_for(tmp_path):
+    tuner = Tuner({"learning-rate": LogUniform(1e-4, 1.0), "lambda": Choice("l1", "l2"), "_x": 3}, population_size=2)
+    assert [set(member) for member in tuner.ask()] == [{"learning-rate", "lambda", "_x"}] * 2
+    with jax.debug_nans(True):
+        tuner.tell([1.0, np.nan])
+        tuner.save(tmp_path / "tuner.json")
+        assert Tuner.load(tmp_path / "tuner.json").ask() == tuner.ask()
+
+
 def test_what_is_refused(tmp_path):
+    with jax.enable_x64(True), pytest.raises(ValueError, match="jax_enable_x64 is on"):
+        Tuner(SPACE)
+    with pytest.raises(ValueError, match="the hyper-parameter 'fitness' needs another name"):
+        Tuner({**SPACE, "fitness": 0.1})
     with pytest.raises(TypeError, match=r"rate must be a domain, such as LogUniform\(1e-4, 1.0\), or a constant"):
         Tuner({"rate": (1e-4, 1.0)})
     with pytest.raises(ValueError, match="no hyper-parameter has a domain"):

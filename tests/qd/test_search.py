@@ -141,6 +141,11 @@ def test_arguments_that_are_refused(changed, error, named):
         Search(**{**PLAIN, **changed})
 
 
+def test_double_precision_is_refused():
+    with jax.enable_x64(True), pytest.raises(ValueError, match="jax_enable_x64 is on"):
+        Search(**PLAIN, method="cma-mae")
+
+
 def test_an_emitter_that_trains_agents_is_refused():
     learner = tiny.learner("point_trap")
     scoring = rookery.qd.learner_scoring(learner)

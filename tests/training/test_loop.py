@@ -111,7 +111,7 @@ def test_healthy_runs_work_under_the_debug_flag_for_nan(tmp_path):
     [
         (jax.disable_jit, "^jax_disable_jit is on, but a program is compiled before it runs"),
         (partial(jax.debug_infs, True), "^jax_debug_infs is on, but the fitness of empty cells is -inf"),
-        (partial(jax.enable_x64, True), "^jax_enable_x64 is on, but agents train in float32"),
+        (partial(jax.enable_x64, True), "^jax_enable_x64 is on, but everything is computed in float32"),
     ],
 )
 def test_switches_of_jax_with_which_nothing_can_run_are_one_sentence(switch, message, tmp_path):
