@@ -3,6 +3,7 @@
 import json
 import math
 from functools import partial
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -123,8 +124,9 @@ def test_the_space_of_an_agent_and_its_fixed_values():
 
 
 def test_bounds_and_seeds_of_numpy_and_beyond_int32(tmp_path):
-    space = {"few": LogUniform(np.float32(1), np.float32(2)), "many": LogUniform(1, 10**10), "whole": Whole(0, 2**31)}
-    tuner = Tuner(space, population_size=4, seed=np.int64(3))
+    one, two, seed = cast("Any", (np.float32(1), np.float32(2), np.int64(3)))
+    space = {"few": LogUniform(one, two), "many": LogUniform(1, 10**10), "whole": Whole(0, 2**31)}
+    tuner = Tuner(space, population_size=4, seed=seed)
     tuner.save(tmp_path / "tuner.json")
     assert Tuner.load(tmp_path / "tuner.json").ask() == tuner.ask()
     assert all(1 <= member["few"] <= 2 for member in tuner.ask())
