@@ -48,6 +48,9 @@ class PbtConfig:
     whose interval doubles (IPBT)."""
     round_patience: Annotated[int, Within(1)] = 6
     """exploit-interval auto: selections without a new best fitness that end a round."""
+    rounds_until: Annotated[int | None, Within(1)] = None
+    """exploit-interval auto: no round begins that cannot end within these generations; by default those of the run
+    (no limit in Python)."""
     burn_in: Annotated[int | None, Within(0)] = None
     """Generations at the start in which only members that diverged are replaced; the default is the number of
     generations that end before warm-up allows a first update."""

@@ -221,7 +221,8 @@ def finish(bindings: PbtBindings, state: PbtState, work: Work) -> tuple[PbtState
     if shared.rounds is not None:
         metrics["round"] = jnp.broadcast_to(shared.rounds.number, size)
         metrics["exploit_interval"] = shared.rounds.interval
-        turn = partial(selection.advance_rounds, timing_of(bindings).burn_in, bindings.config.round_patience)
+        limits = bindings.config.round_patience, bindings.config.rounds_until
+        turn = partial(selection.advance_rounds, timing_of(bindings).burn_in, *limits)
         ranked = shared.rounds, proven(shared, fitness), shared.generation
         shared = shared._replace(rounds=bindings.placement.everywhere(turn, *ranked))
     if bindings.config.exploit == "none":

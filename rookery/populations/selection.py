@@ -234,8 +234,8 @@ class Rounds(NamedTuple):
     and rounds that rise slowly end too. Their population is three quarters copies of the best quarter when it is
     shrunk; here it is what its strategy selects. They then train twice as many members until the first selection. Their
     proposals rest on what the descendants of each initial setting reached in its round, and half of them are random;
-    here they rest on the gains of single generations in PB2's window. A program does not know when its run ends, so
-    that a round may begin shortly before.
+    here they rest on the gains of single generations in PB2's window. No round begins that could not end again before
+    the end of the run.
     """
 
     number: Array
@@ -268,12 +268,15 @@ def first_round() -> Rounds:
     return Rounds(zero, zero, one, zero, jnp.full(SMOOTHED, -jnp.inf), jnp.full((), -jnp.inf), zero)
 
 
-def advance_rounds(burn_in: int, patience: int, rounds: Rounds, fitness: Array, generation: Array) -> Rounds:
+def advance_rounds(
+    burn_in: int, patience: int, until: int | None, rounds: Rounds, fitness: Array, generation: Array
+) -> Rounds:
     """The rounds after a generation.
 
     Args:
       burn_in: generations at the start of the run without selection.
       patience: selections without a new maximum after which a round ends; one without a finite fitness does not count.
+      until: generations after which no round begins that could not end by then; None for no such limit.
       rounds: before the generation.
       fitness: `[P]`, by which members are selected.
       generation: `[]` int32, the generation of the fitness, counted from 0.
@@ -288,4 +291,7 @@ def advance_rounds(burn_in: int, patience: int, rounds: Rounds, fitness: Array, 
     later = rounds._replace(selected=time, latest=latest, highest=highest, waited=waited)
     new = first_round()._replace(number=rounds.number + 1, begun=time, interval=2 * rounds.interval, selected=time)
     is_due = (generation >= burn_in) & (time - rounds.selected >= rounds.interval)
-    return trees.where(is_due, trees.where(waited >= patience, new, later), rounds)
+    ends = waited >= patience
+    if until is not None:
+        ends &= time + new.interval * (patience + 1) <= until
+    return trees.where(is_due, trees.where(ends, new, later), rounds)

@@ -30,9 +30,9 @@ def quick_pb2(monkeypatch):
         monkeypatch.setattr(pb2, name, value)
 
 
-def follow(best: list[float], patience: int = 2, burn_in: int = 0) -> list[selection.Rounds]:
+def follow(best: list[float], patience: int = 2, burn_in: int = 0, until: int | None = None) -> list[selection.Rounds]:
     """The rounds after each generation of two members, of which the second is worse by 1."""
-    advance = jax.jit(partial(selection.advance_rounds, burn_in, patience))
+    advance = jax.jit(partial(selection.advance_rounds, burn_in, patience, until))
     current, found = selection.first_round(), []
     for generation, value in enumerate(best):
         current = advance(current, jnp.asarray([value, value - 1.0]), jnp.int32(generation))
@@ -56,6 +56,11 @@ class TestAdvance:
         ends = [g for g, one in enumerate(found) if one.is_last(jnp.int32(g))]
         selections = [g for g, one in enumerate(found) if one.is_selection(jnp.int32(g))]
         assert (ends, selections) == ([6, 14], [0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 18])
+
+    def test_no_round_begins_that_could_not_end_before_the_run(self):
+        # The first round ends after 3 generations, the second would have selections after 5, 7 and 9.
+        assert [int(one.number) for one in follow([1.0] * 9, until=9)] == [0] * 2 + [1] * 7
+        assert [int(one.number) for one in follow([1.0] * 9, until=8)] == [0] * 9
 
     def test_nothing_is_selected_before_the_burn_in_has_ended(self):
         found = follow([9.0, 9.0, 1.0, 2.0], burn_in=2)

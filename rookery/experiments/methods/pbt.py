@@ -1,5 +1,6 @@
 """Population Based Training."""
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -43,7 +44,10 @@ def build(spec: RunSpec[Settings], _: Schedule | None, over: Mesh | None, popula
     settings = spec.method
     mesh = mesh_of(spec.environment, over, population=settings.population)
     spec, learner, space = learner_of(spec, mesh, None, populations)
-    program = pbt(learner, space, settings.population, settings.pbt, layout.placement(mesh, spec.environment.exact))
+    config = settings.pbt
+    if config.is_automatic and config.rounds_until is None:
+        config = dataclasses.replace(config, rounds_until=spec.run.generations)
+    program = pbt(learner, space, settings.population, config, layout.placement(mesh, spec.environment.exact))
     return Built(program, mesh, space, learner, spec)
 
 
@@ -57,7 +61,7 @@ RULES = (
         lambda pbt: pbt.exploit != "none",
         "with another {exploit} than none",
     ),
-    Rule("pbt", ("round_patience",), lambda pbt: pbt.is_automatic, "with {exploit_interval} auto"),
+    Rule("pbt", ("round_patience", "rounds_until"), lambda pbt: pbt.is_automatic, "with {exploit_interval} auto"),
     Rule("pbt", ("frequencies",), lambda pbt: pbt.exploit == "multi-frequency", "with {exploit} multi-frequency"),
     Rule("pbt", ("threshold_std", "threshold_abs"), lambda pbt: pbt.exploit == "threshold", "with {exploit} threshold"),
     Rule("pbt", _TRUNCATION, lambda pbt: pbt.exploit == "truncation", "with {exploit} truncation"),
