@@ -10,6 +10,8 @@ import pytest
 
 import rookery
 from rookery import trees
+from rookery.experiments.build import build
+from rookery.experiments.kinds import configure
 from rookery.factories import SettingError
 from rookery.learners import widths
 from rookery.populations import base, pb2, selection
@@ -200,3 +202,9 @@ class TestSettings:
         chosen = timing(PbtConfig(exploit_interval="auto"), 8, 1_000, 2)
         assert chosen == Timing(2, 1, 2, True)
         assert str(chosen) == "selects at an automatic interval, first in generation 3, replaces 2 members"
+
+    def test_a_run_knows_its_end_and_a_given_one_stays(self):
+        for given, until in ((None, 9), (5, 5)):
+            config = PbtConfig(exploit_interval="auto", rounds_until=given)
+            settings = build(configure("pbt-sac", env="point_goal", pbt=config, generations=9)).program.settings
+            assert settings["pbt"]["rounds_until"] == until
