@@ -198,8 +198,8 @@ class Choice(Domain):
         if len(names) < 2:
             raise ValueError(f"a Choice needs two names or more, got {', '.join(names) or 'none'}.")
         among = tuple(among) or names
-        for name in (one for one in names if one not in among):
-            raise unknown_name("names", name, "choice named", among)
+        if unknown := [name for name in names if name not in among]:
+            raise unknown_name("names", unknown[0], "choice named", among)
         for field, value in {"low": 0.0, "high": len(among) - 1.0, "names": names, "among": among}.items():
             object.__setattr__(self, field, value)
 

@@ -235,7 +235,7 @@ class Rounds(NamedTuple):
     shrunk; here it is what its strategy selects. They then train twice as many members until the first selection. Their
     proposals rest on what the descendants of each initial setting reached in its round, and half of them are random;
     here they rest on the gains of single generations in PB2's window. No round begins that could not end again before
-    the end of the run.
+    the end of the run, where that is known.
     """
 
     number: Array

@@ -1,7 +1,6 @@
 """Population Based Training."""
 
-import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from rookery.distributed import layout
@@ -46,7 +45,7 @@ def build(spec: RunSpec[Settings], _: Schedule | None, over: Mesh | None, popula
     spec, learner, space = learner_of(spec, mesh, None, populations)
     config = settings.pbt
     if config.is_automatic and config.rounds_until is None:
-        config = dataclasses.replace(config, rounds_until=spec.run.generations)
+        config = replace(config, rounds_until=spec.run.generations)
     program = pbt(learner, space, settings.population, config, layout.placement(mesh, spec.environment.exact))
     return Built(program, mesh, space, learner, spec)
 
