@@ -44,7 +44,7 @@ IN_PROCESS = {
     "pbt-diayn": (
         "--env point_goal --episode-length 10 --population 2 --num-skills 3 --balanced --smerl "
         "--normalize-observations --space.env.x-weight evolve --objective approach --replace-count 1 --best-count 1 "
-        "--exploit-interval auto --round-patience 1 "
+        "--exploit-interval auto --round-patience 1 --rounds-until 12 "
         "--steps-per-generation 400 --num-envs 4 --updates-per-step 0.25 --batch-size 8 --hidden-sizes 8 "
         "--discriminator-hidden-sizes 8 --buffer-size 5000 --warmup-steps 8 --eval-episodes 3"
     ),
