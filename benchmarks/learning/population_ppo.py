@@ -13,22 +13,30 @@ A run's score is the mean return of its best member, by the last generation's ev
 continued, and processes can share the tasks, seeds or contenders; `--only-report` makes the tables and the figure of
 what there is. The figure shows those of `--contenders`, which takes the remedies of `REMEDIES` as well, which are tried
 where PBT is not better.
+
+`--scale gpu` trains all seeds of a contender as one program, with 256 environments for each member and fitness from
+training (`GPU`), and stops after `--minutes`; the same command continues. Its files are `--runs`, about 3 MB for each
+run, and a folder of its own for finished ones.
 """
 
 import argparse
 import dataclasses
 import json
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
 from benchmarks import harness
+from benchmarks.learning import seeds_at_once
 from benchmarks.learning.population import run_folder, summary, train
 from rookery.agents.ppo import PpoConfig
+from rookery.distributed.mesh import here
+from rookery.experiments import build
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.kinds import configure
 from rookery.experiments.spec import RunSpec
@@ -37,6 +45,7 @@ from rookery.populations.config import PbtConfig
 from rookery.report import statistics
 from rookery.report.figures import style
 from rookery.storage.lineage import lineage
+from rookery.training.config import RunConfig
 
 POPULATION, FREQUENCIES = 32, (1, 10, 25, 50)
 EPISODES, FRESH_BLOCKS = 4, 32
@@ -53,6 +62,7 @@ class Budget(NamedTuple):
     generations: int
     epochs: int
     minibatches: int
+    fitness_from: Literal["evaluation", "training"] = "evaluation"
 
 
 BUDGET = Budget(num_envs=16, rollout_length=64, updates=4, generations=100, epochs=4, minibatches=4)
@@ -61,6 +71,9 @@ BUDGETS |= {
     "CartPole-v1": BUDGET._replace(updates=1, generations=60),
     "Breakout-MinAtar": BUDGET._replace(updates=2, generations=60),
 }
+GPU = Budget(256, 32, updates=16, generations=153, epochs=4, minibatches=8, fitness_from="training")
+"""20 million steps of each member."""
+GPU_BUDGETS = dict.fromkeys(("hopper", "walker2d", "halfcheetah", "ant"), GPU)
 CONTENDERS: Mapping[str, PbtConfig | bool] = {
     "defaults": False,  # independent members, hyper-parameters not drawn
     "random search": True,
@@ -91,28 +104,60 @@ FITNESS = {"pursuit_continuous": "prey"}
 
 def main() -> None:
     made = harness.learning_parser(__doc__, "population_ppo")
-    made.add_argument("--envs", nargs="+", default=list(BUDGETS), choices=list(BUDGETS))
+    made.add_argument("--scale", default="cpu", choices=("cpu", "gpu"), help="budget (%(default)s)")
+    made.add_argument("--minutes", type=float, default=8, help="of training, with --scale gpu (%(default)s)")
+    made.add_argument("--envs", nargs="+", choices=list(BUDGETS | GPU_BUDGETS), help="(all of the scale)")
     made.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=ALL)
     made.add_argument("--seeds", type=int, default=5, help="number of runs (%(default)s)")
     made.add_argument("--first-seed", type=int, default=0, help="seed of the first run (%(default)s)")
     made.add_argument("--runs", default="runs/population_ppo", help="folder of the run directories (%(default)s)")
     options = harness.parse(made)
-    load, runs = harness.load(), Path(options.runs)
-    kept = runs / "curves" if options.quick else Path(options.curves)
+    is_cpu = options.scale == "cpu"
+    load, runs, until = harness.load(), Path(options.runs), time.monotonic() + 60 * options.minutes
+    kept = runs / "curves" if options.quick else Path(options.curves + "_gpu" * (not is_cpu))
     kept.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(runs / "cache"))
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    budgets = {env: budget._replace(generations=2) if options.quick else budget for env, budget in BUDGETS.items()}
+    budgets = BUDGETS if is_cpu else GPU_BUDGETS
+    options.envs = options.envs or list(budgets)
+    if options.quick:
+        budgets = {env: budget._replace(num_envs=8, rollout_length=8, generations=2) for env, budget in budgets.items()}
     for env in [] if options.only_report else options.envs:
-        for seed in seeds:  # all contenders of a seed first, so that an unfinished benchmark compares them
+        # All contenders of a seed first, so that an unfinished benchmark compares them.
+        for group in [[seed] for seed in seeds] if is_cpu else [list(seeds)]:
             for contender in options.contenders:
                 config = config_of(env, contender, budgets[env])
-                folder = run_folder(runs, config, contender, seed)
-                path = kept / f"{folder.name}.json"
-                if not path.exists():
-                    train(runs, config, contender, budgets[env].generations, [seed], FRESH_BLOCKS)
-                    path.write_text(json.dumps(summary_of(folder)) + "\n")
+                folders = [run_folder(runs, config, contender, seed) for seed in group]
+                paths = [kept / f"{folder.name}.json" for folder in folders]
+                if all(path.exists() for path in paths):
+                    continue
+                if is_cpu:
+                    train(runs, config, contender, budgets[env].generations, group, FRESH_BLOCKS)
+                    found = [summary_of(folders[0])]
+                else:
+                    found = at_once(config, contender, budgets[env].generations, folders, group, until)
+                for path, row in zip(paths, found, strict=False):
+                    path.write_text(json.dumps(row) + "\n")
     report(options, kept, load)
+
+
+def at_once(
+    config: RunSpec, contender: str, generations: int, folders: list[Path], seeds: list[int], until: float
+) -> list[dict[str, Any]]:
+    """What `summary_of` returns, without schedules, of runs that are one program; [] if they are not finished."""
+    built = build.build(dataclasses.replace(config, run=RunConfig(0, generations)), over=here())
+    if not seeds_at_once.advance(built, folders, seeds, generations, until):
+        return []
+    fitness, returns = seeds_at_once.returns(built, folders, seeds, FRESH_BLOCKS)
+    per_generation = built.program.steps_per_generation // POPULATION
+    rows = []
+    for seed, curve, scores in zip(seeds, fitness, returns.mean(axis=2), strict=True):
+        best = int(np.nanargmax(np.where(np.isfinite(curve[-1]), curve[-1], -np.inf)))
+        row = {"contender": contender, "agent": "ppo", "env": config.environment.env, "seed": seed}
+        row |= {"score": float(scores[best]), "members": scores.tolist(), "seemed": float(curve[-1, best])}
+        row |= {"env_steps": len(curve) * built.program.steps_per_generation, "steps_per_generation": per_generation}
+        rows.append(row | {"best": np.nanmax(curve, axis=1).tolist(), "schedule": {}})
+    return rows
 
 
 def config_of(env: str, contender: str, budget: Budget) -> RunSpec:
@@ -132,6 +177,7 @@ def config_of(env: str, contender: str, budget: Budget) -> RunSpec:
         eval_episodes=EPISODES,
         start_states=32,
         fitness=FITNESS.get(env),
+        fitness_from=budget.fitness_from,
     )
     anneal = budget.updates * budget.generations if contender in RATES_FALL else None
     agent = PpoConfig(
@@ -173,7 +219,7 @@ def report(options: argparse.Namespace, kept: Path, load: Any) -> None:
             rows.append({**summary("ppo", env, name, scores, REFERENCES), "schedules": schedules})
         if options.picture and named:
             draw(options, env, {name: of_name for name, of_name in named.items() if name in options.contenders})
-    harness.report("learning_population_ppo", options, rows, load)
+    harness.report(f"learning_population_ppo{'-gpu' * (options.scale == 'gpu')}", options, rows, load)
 
 
 def draw(options: argparse.Namespace, env: str, named: Mapping[str, list[dict[str, Any]]]) -> None:
