@@ -66,14 +66,14 @@ class Budget(NamedTuple):
 
 
 BUDGET = Budget(num_envs=16, rollout_length=64, updates=4, generations=100, epochs=4, minibatches=4)
-BUDGETS = dict.fromkeys(("hopper", "walker2d", "pursuit_continuous", "Pendulum-v1"), BUDGET)
+BUDGETS: dict[str, Budget] = dict.fromkeys(("hopper", "walker2d", "pursuit_continuous", "Pendulum-v1"), BUDGET)
 BUDGETS |= {
     "CartPole-v1": BUDGET._replace(updates=1, generations=60),
     "Breakout-MinAtar": BUDGET._replace(updates=2, generations=60),
 }
 GPU = Budget(256, 32, updates=16, generations=153, epochs=4, minibatches=8, fitness_from="training")
 """20 million steps of each member."""
-GPU_BUDGETS = dict.fromkeys(("hopper", "walker2d", "halfcheetah", "ant"), GPU)
+GPU_BUDGETS: dict[str, Budget] = dict.fromkeys(("hopper", "walker2d", "halfcheetah", "ant"), GPU)
 CONTENDERS: Mapping[str, PbtConfig | bool] = {
     "defaults": False,  # independent members, hyper-parameters not drawn
     "random search": True,
@@ -118,7 +118,7 @@ def main() -> None:
     kept.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(runs / "cache"))
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    budgets = BUDGETS if is_cpu else GPU_BUDGETS
+    budgets: Mapping[str, Budget] = BUDGETS if is_cpu else GPU_BUDGETS
     options.envs = options.envs or list(budgets)
     if options.quick:
         budgets = {env: budget._replace(num_envs=8, rollout_length=8, generations=2) for env, budget in budgets.items()}
