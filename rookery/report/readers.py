@@ -11,7 +11,7 @@ from rookery.factories import BEST, MEASURE, RETURN, nearest, suggestion
 from rookery.report.dimensions import Dimensions, dimensions
 from rookery.report.formatting import Settings, fitness_metric, objective, part
 from rookery.report.runs import Run, finite_or_nan, ranking_fitness
-from rookery.storage.csv_log import HAS_MEMBERS, are_too_few, filled, lost_rows, read_csv, read_members
+from rookery.storage.csv_log import HAS_MEMBERS, are_too_few, check_columns, filled, lost_rows, read_csv, read_members
 from rookery.storage.events import read_journal
 from rookery.storage.island_files import ISLAND, islands_of
 from rookery.storage.lineage import Lineage, lineage_of
@@ -127,7 +127,7 @@ class RunRecord:
         always = ("generation", "env_steps", "best_fitness")
         needed = [name for name in _TOGETHER if name in always or any(name in table for table in tables)]
         for island in self.islands:
-            check_columns(island.folder.metrics_file, island.metrics, needed, "put a copy of the file back")
+            check_columns(island.folder.metrics_file, island.metrics, needed)
         return _together(tables) or self._tables[0]
 
     @property
@@ -272,8 +272,7 @@ class RunRecord:
         if not path.is_file():
             return None
         table = _read(path)
-        if not {"generation", "cell", "fitness"} <= set(table):
-            raise ValueError(f"{path} lacks the columns of its first line; put a copy of the file back.")
+        check_columns(path, table, ("generation", "cell", "fitness"))
         return table
 
     @cached_property
@@ -312,12 +311,6 @@ def open_run(path: str | Path) -> RunRecord:
             raise
         suggestions = ", ".join(str(known[name]) for name in near)
         raise RunFolderError(f"{str(error).removesuffix('.')}; runs near it are {suggestions}.") from error
-
-
-def check_columns(path: Path, table: Table, needed: Sequence[str], remedy: str) -> None:
-    """Raise ValueError if a table lacks some of the needed columns."""
-    if missing := [name for name in needed if name not in table]:
-        raise ValueError(f"{path} lacks the columns {', '.join(missing)}; {remedy}.")
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

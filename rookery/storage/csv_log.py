@@ -19,6 +19,7 @@ from rookery.storage.run_dir import RunFolder, output_to, write_atomically
 from rookery.storage.tensorboard import Events
 
 _LONGEST_ROW = 2**16
+MEMBER_COLUMNS = ("generation", "member", "parent", "fitness")  # the first columns of `lineage.csv`
 HAS_MEMBERS = "replaced"  # column of `metrics.csv` of a run that has `lineage.csv`
 _MOST_LOST = 1000  # rows that may be lost for each that is there: they are filled in, in memory
 INTEGER_COLUMNS = KEY_COLUMNS  # columns that `read_csv` returns as int64; all others are float64
@@ -192,8 +193,16 @@ def read_csv(path: Path, names: Names = MappingProxyType({})) -> dict[str, np.nd
 
 
 def read_members(folder: RunFolder) -> dict[str, np.ndarray]:
-    """The columns of `lineage.csv` of a run whose configuration is known; {} without the file."""
-    return read_csv(folder.lineage_file, folder.config.get(CHOICES, {})) if folder.lineage_file.is_file() else {}
+    """The columns of `lineage.csv` of a run whose configuration is known; {} without the file, or if it is empty."""
+    return _existing(folder.lineage_file, *MEMBER_COLUMNS, names=folder.config.get(CHOICES, {}))
+
+
+def check_columns(
+    path: Path, table: Mapping[str, np.ndarray], needed: Iterable[str], remedy: str = "put a copy of the file back"
+) -> None:
+    """Raise ValueError if a table lacks some of the needed columns."""
+    if missing := [name for name in needed if name not in table]:
+        raise ValueError(f"{path} lacks the columns {', '.join(missing)}; {remedy}.")
 
 
 def read_last(path: Path) -> dict[str, float]:
@@ -320,10 +329,9 @@ class _Table:
 
 
 def _existing(path: Path, *needed: str, names: Names = MappingProxyType({})) -> dict[str, np.ndarray]:
-    """The columns of a table to which rows will be appended; {} if the file does not exist or is empty."""
-    table = read_csv(path, names) if path.exists() else {}
-    if missing := [name for name in needed if table and name not in table]:
-        raise ValueError(f"{path} is damaged: it has no column {missing[0]}; put a copy of it back, or move it away.")
+    """The columns of a table; {} if the file does not exist or is empty."""
+    table = read_csv(path, names) if path.is_file() else {}
+    check_columns(path, table, needed if table else ())
     return table
 
 
@@ -446,6 +454,6 @@ def _parse(path: Path, name: str, column: Sequence[str], names: Sequence[str] | 
         places = {name: repr(float(place)) for place, name in enumerate(names)}
         column = [places.get(text, text) for text in column]
     try:
-        return np.array(column, dtype=str).astype(_type_of(name))
+        return np.array(column, dtype=object).astype(_type_of(name))
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{path}, column {name} is damaged: {error}; correct or delete the line.") from error

@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rookery.factories import CALLBACK, MEASURE, RETURN, ROUND
-from rookery.storage.csv_log import read_csv, read_members
+from rookery.storage.csv_log import MEMBER_COLUMNS, check_columns, read_csv, read_members
 from rookery.storage.island_files import ISLAND, Exchange, ancestors, best_of, islands_of, read_exchanges
 from rookery.storage.record import CHOICES, PROGRAM, PYTHON, SCHEDULE, agent_name, agent_of
 from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.types import FROM_REPERTOIRE, Record
 
-_KNOWN_COLUMNS = ("generation", "member", "parent", "fitness")
 _RATING = "rating"
 
 
@@ -226,9 +225,10 @@ def _tables(folder: RunFolder) -> tuple[Mapping[str, np.ndarray], Mapping[str, n
 def lineage_of(folder: RunFolder, members: Mapping[str, np.ndarray], metrics: Mapping[str, np.ndarray]) -> Lineage:
     """The lineage of a run by the columns of its `lineage.csv` and `metrics.csv`, {} for a file that does not exist; a
     ValueError if no generation is finished, or a table is damaged."""
-    _check_table(folder, folder.lineage_file, members, _KNOWN_COLUMNS)
+    if not all(table and len(next(iter(table.values()))) for table in (members, metrics)):
+        raise _unfinished(folder)
+    check_columns(folder.metrics_file, metrics, ("env_steps",))
     generations, population = _shape(folder, members)
-    _check_table(folder, folder.metrics_file, metrics, ("env_steps",))
     whole = generations * population
     table = {name: column[:whole].reshape(generations, population) for name, column in members.items()}
     kind, of_agents = folder.config.get("kind"), folder.config.get("member") == "agent"
@@ -254,7 +254,7 @@ def lineage_of(folder: RunFolder, members: Mapping[str, np.ndarray], metrics: Ma
 
 def is_hyper(column: str) -> bool:
     """Whether a column of `lineage.csv` is a hyper-parameter."""
-    return column not in (*_KNOWN_COLUMNS, _RATING) and not _is_reported(column)
+    return column not in (*MEMBER_COLUMNS, _RATING) and not _is_reported(column)
 
 
 def _is_reported(column: str) -> bool:
@@ -339,15 +339,6 @@ def _column(values: ArrayLike) -> np.ndarray:
     """Values of a schedule as float64, or as names."""
     column = np.asarray(values)
     return column if column.dtype.kind == "U" else column.astype(np.float64)
-
-
-def _check_table(folder: RunFolder, path: Path, columns: Mapping[str, np.ndarray], needed: tuple[str, ...]) -> None:
-    """Reject a table without a row or without a needed column."""
-    if not columns or not len(next(iter(columns.values()))):
-        raise _unfinished(folder)
-    missing = [name for name in needed if name not in columns]
-    if missing:
-        raise ValueError(f"{path} is damaged: it has no column {', '.join(missing)}; put a copy of the file back.")
 
 
 def _shape(folder: RunFolder, columns: Mapping[str, np.ndarray]) -> tuple[int, int]:

@@ -360,7 +360,7 @@ class TestInvalidTables:
             with pytest.raises(ValueError, match=rf"parent of member 1 in generation 2 is {bad}, not in 0\.\.2; put a"):
                 lineage(run)
         table.write_text(table.read_text().replace("parent", "origin"))
-        with pytest.raises(ValueError, match=r"lineage\.csv is damaged: it has no column parent; put a copy"):
+        with pytest.raises(ValueError, match=r"lineage\.csv lacks the columns parent; put a copy"):
             lineage(table.parent)
 
     @pytest.mark.parametrize("steps", [0, -300, 301, NAN, INF])

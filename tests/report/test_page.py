@@ -85,6 +85,7 @@ class TestLosses:
             ("lineage.csv", 0, None, "lineage.csv has lost all rows"),
             ("lineage.csv", None, None, "lineage.csv has lost all rows"),
             ("lineage.csv", "2,0,", "1\n", "lineage.csv, line"),
+            ("lineage.csv", 0, "0,0,", "lineage.csv lacks the columns generation, member"),
         ],
     )
     def test_a_page_is_made_of_what_is_left(self, tmp_path, name, start, stop, note):

@@ -326,8 +326,8 @@ def test_truncation_is_atomic(run, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a,b\n1,2\n", "it has no column generation"),
-        ("0,1.0\n", "it has no column generation"),
+        ("a,b\n1,2\n", "lacks the columns generation"),
+        ("0,1.0\n", "lacks the columns generation"),
         (f"generation,a\n0,{chr(0) * 200_000}\n", "field larger than field limit"),
         (f"generation,a\n{10**30},1.0\n", "column generation is damaged"),
     ],

@@ -16,11 +16,12 @@ from rookery.report.formatting import (
     objective,
 )
 from rookery.report.page_json import JsonObject, packed, packed_fields, rounded
-from rookery.report.readers import RunRecord, check_columns
+from rookery.report.readers import RunRecord
 from rookery.report.runs import Run, curve, finite_or_nan, worst_fitness
 from rookery.report.sections.islands import islands_chapter
 from rookery.report.sections.repertoire import repertoire_chapter
 from rookery.report.sections.summary import head, seconds
+from rookery.storage.csv_log import check_columns
 from rookery.storage.lineage import Lineage
 from rookery.storage.played import Episodes
 from rookery.storage.record import SCALES
@@ -50,7 +51,7 @@ def chapters(record: RunRecord) -> JsonObject:
 def check_metrics(record: RunRecord) -> None:
     """Raise ValueError if no generation of a run is finished, or its table lacks a column that a page needs."""
     needed = _NEEDED + _OF_REPERTOIRE * ("coverage" in record.metrics)
-    check_columns(record.folder.metrics_file, record.metrics, needed, "put a copy of the file back")
+    check_columns(record.folder.metrics_file, record.metrics, needed)
 
 
 def _learning(record: RunRecord) -> JsonObject:
