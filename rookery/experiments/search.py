@@ -55,6 +55,7 @@ from rookery.types import Array, Evaluation, Key, Metrics, PyTree, Record
 METHODS: Mapping[str, Any] = {"map-elites": (map_elites_runs, "variation"), "cma-mae": (cma_mae_runs, "cma_mae")}
 """Name -> module with the settings, and the part of them that is the emitter's."""
 _OF_RUNS = ("checkpoint_every", "checkpoint_seconds", "keep", "patience", "overwrite")
+_DIGEST = "search_sha256"  # key of `config.json`
 _SAMPLES = 36  # of each distribution of CMA-MAE, at least, as in its paper
 
 
@@ -106,6 +107,7 @@ class Search:
     ):
         run = {key: settings.pop(key) for key in _OF_RUNS if key in settings}
         described = {"lower": lower, "upper": upper, "descriptor": descriptor, "method": method}
+        _check_keys(lower)
         arguments = _plain({**described, "batch_size": batch_size, **settings})
         bindings, self._bounds = _described(**arguments)
         self._build(bindings, _run_config({**run, "seed": seed, "run_dir": run_dir}), arguments)
@@ -148,8 +150,8 @@ class Search:
           **run: other values of `checkpoint_every`, `checkpoint_seconds`, `keep` or `patience`.
 
         Raises:
-          ValueError: the folder contains no search, it is in use, or this machine computes other solutions than those
-            that were asked.
+          ValueError: the folder contains no search, it is in use, its `config.json` was edited, or this machine
+            computes other solutions than those that were asked.
           CheckpointError: no checkpoint can be read.
 
         Warns:
@@ -162,10 +164,16 @@ class Search:
         if bool(arguments) == (scoring is not None):
             remedy = "leave the scoring out" if arguments else "give the arguments of Search.of again"
             raise ValueError(f"{run_dir} records {'all' if arguments else 'no'} arguments of its search; {remedy}.")
+        config = _run_config({**run, "run_dir": run_dir}, resume=True)
+        if recorded.get(_DIGEST) not in (None, _digest(arguments, config.seed)):
+            raise ValueError(
+                f"{run_dir} began with other arguments or another seed than those of its config.json; put a copy of "
+                "that file back, or begin another search."
+            )
         search = cls.__new__(cls)
         built = _described(**arguments) if scoring is None else (_bound(scoring, centroids, emitter), None)
         bindings, search._bounds = built
-        search._build(bindings, _run_config({**run, "run_dir": run_dir}, resume=True), arguments, resume=True)
+        search._build(bindings, config, arguments, resume=True)
         return search
 
     def _build(self, bindings: MapElitesBindings, config: RunConfig, arguments: Record, resume: bool = False) -> None:
@@ -199,6 +207,7 @@ class Search:
         program, config = self._program, self._config
         run = {name: getattr(config, name) for name in ("seed", "run_dir", *_OF_RUNS)}
         record = {"kind": PYTHON, **program_record(program), SEARCH: arguments, "run": run}
+        record[_DIGEST] = _digest(arguments, config.seed)
         if not resume:
             folder = stack.enter_context(
                 create(str(config.run_dir), record_of_new(program, config, record), config.overwrite)
@@ -440,8 +449,7 @@ def _described(
         settings = {"emitters": max(size for size in divisors(batch_size) if size <= most), **settings}
     chosen = kind_of(method).default().replace(batch_size=batch_size, **settings).method
     # All numbers have one pair of bounds, to which the method clips them.
-    low, high = (jax.tree.map(partial(np.asarray, dtype=np.float32), side, is_leaf=_is_leaf) for side in (lower, upper))
-    _check_bounds(low, high)
+    low, high = _checked(lower, upper)
     lows, unflatten = ravel_pytree(low)
     highs, is_scaled = ravel_pytree(high)[0], not (jnp.ptp(lows) == 0 and jnp.ptp(ravel_pytree(high)[0]) == 0)
     bounds = (0.0, 1.0) if is_scaled else (float(lows[0]), float(highs[0]))
@@ -458,13 +466,29 @@ def _is_leaf(node: object) -> bool:
     return not isinstance(node, Mapping)
 
 
-def _check_bounds(low: PyTree, high: PyTree) -> None:
-    shapes = [jax.tree.map(np.shape, side) for side in (low, high)]
-    if shapes[0] != shapes[1] or not sum(leaf.size for leaf in jax.tree.leaves(low)):
+def _check_keys(bounds: PyTree) -> None:
+    """A solution is recorded as JSON, whose keys are strings."""
+    for key, value in () if _is_leaf(bounds) else bounds.items():
+        if not isinstance(key, str):
+            raise SettingError(
+                "lower", None, f"has the key {key!r}", f"name each part of a solution, as in 'part {key}'"
+            )
+        _check_keys(value)
+
+
+def _checked(*bounds: PyTree) -> list[PyTree]:
+    """The lower and the upper bounds as arrays of float32."""
+    try:
+        found = [jax.tree.map(partial(np.asarray, dtype=np.float32), side, is_leaf=_is_leaf) for side in bounds]
+    except (TypeError, ValueError) as error:
+        raise SettingError("lower", None, f"must be an array of numbers or a dictionary of arrays ({error})") from error
+    shapes = [jax.tree.map(np.shape, side) for side in found]
+    if shapes[0] != shapes[1] or not sum(leaf.size for leaf in jax.tree.leaves(found[0])):
         raise SettingError("lower", None, "must be numbers of the same shapes as {upper}")
-    ends = zip(jax.tree.leaves(low), jax.tree.leaves(high), strict=True)
+    ends = zip(*map(jax.tree.leaves, found), strict=True)
     if not all(np.isfinite([one, other]).all() and (one < other).all() for one, other in ends):
         raise SettingError("lower", None, "must be finite and below {upper}, which must be finite too")
+    return found
 
 
 def _uniform(unflatten: Callable, size: int, bounds: tuple[float, float], key: Key) -> PyTree:
@@ -544,6 +568,11 @@ def _numbers(values: np.ndarray) -> list[float]:
 def _at(share: ArrayLike, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """The numbers at a share of their ranges."""
     return np.clip(low + np.asarray(share) * (high - low), low, high)
+
+
+def _digest(arguments: Record, seed: int) -> str:
+    """By which arguments that were edited are recognised."""
+    return hashlib.sha256(json.dumps([arguments, seed], sort_keys=True).encode()).hexdigest()
 
 
 def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -128,6 +128,9 @@ def test_what_tell_refuses_changes_nothing(open_search):
         ({"emitters": 2}, TypeError, r"a Search by map-elites has no setting emitters"),
         ({"lower": [1] * 3}, ValueError, "lower must be finite and below upper"),
         ({"lower": [-1] * 4}, ValueError, "lower must be numbers of the same shapes as upper"),
+        ({"lower": ([-1, -1], [-1])}, ValueError, "lower must be an array of numbers or a dictionary of arrays"),
+        ({"lower": {0: [-1]}, "upper": {0: [1]}}, ValueError, r"lower has the key 0; name each part .*'part 0'"),
+        ({"lower": {"a": {(0, 1): [-1]}}}, ValueError, r"lower has the key \(0, 1\)"),
         ({"descriptor": [-1, 1]}, ValueError, "descriptor needs a lower and an upper limit"),
         ({"qd_offset": np.nan}, ValueError, "qd_offset must be a finite number, got nan"),
         ({"qd_offset": 1e40}, ValueError, "qd_offset must be a finite number of float32"),
@@ -224,6 +227,25 @@ class TestRecorded:
             search = Search.load(tmp_path / "edited")
         with search:
             assert search.generation == 2
+
+    @pytest.mark.parametrize(
+        ("part", "changed"),
+        [
+            ("search", {"lower": [-2] * 3}),  # elites would be read on another scale
+            ("search", {"qd_offset": -9.0}),
+            ("search", {"upper": "x"}),
+            ("search", {"lower": None}),
+            ("run", {"seed": 5}),
+        ],
+    )
+    def test_arguments_that_were_edited_are_refused(self, killed, tmp_path, part, changed):
+        path = shutil.copytree(killed[1] / "killed", tmp_path / "edited") / "config.json"
+        content = json.loads(path.read_text())
+        content["config"][part].update(changed)
+        path.write_text(json.dumps(content))
+        (path.parent / "results.jsonl").unlink()  # of which the solutions would show another seed
+        with pytest.raises(ValueError, match=r"edited began with other arguments or another seed .*; put a copy of"):
+            Search.load(path.parent)
 
     def test_a_full_disk_loses_no_result(self, killed, tmp_path, monkeypatch):
         shutil.copytree(killed[1] / "killed", tmp_path / "full")
