@@ -125,7 +125,8 @@ class Tuner:
         Raises:
           ValueError: there is not one number for each member.
         """
-        given, largest = trees.unmasked(fitness, np.float64), float(np.finfo(np.float32).max)
+        # No sum over the latest ones overflows.
+        given, largest = trees.unmasked(fitness, np.float64), float(np.finfo(np.float32).max) / self._config.smooth
         values = np.where(np.isfinite(given), np.clip(given, -largest, largest), given).astype(np.float32)
         if values.shape != (size := self._state[0].parents.shape):
             raise ValueError(f"tell needs the fitness {list(size)} of all members, got the shape {list(values.shape)}.")
@@ -189,8 +190,10 @@ def _value(given: Any, value: float | None) -> Any:
     """A value as a training loop takes it."""
     if not isinstance(given, Domain) or value is None:
         return given
-    names = getattr(given, "among", None)
-    return names[int(value)] if names else int(value) if given.is_whole else value
+    if isinstance(given, Choice):
+        return given.among[int(value)]
+    value = min(max(value, given.low), given.high)  # float32 may round a number beyond its bounds
+    return int(value) if given.is_whole else float(value)
 
 
 def _described(value: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rookery
-from rookery.hyperparams import Choice, LogUniform, LogWhole, Whole
+from rookery.hyperparams import Choice, LogUniform, LogWhole, Uniform, Whole
 from rookery.populations import Tuner, pb2
 
 SPACE = {
@@ -66,6 +66,8 @@ def test_members_that_have_all_failed_get_other_hyper_parameters():
     for fitness in ([4.0, 3.0, 2.0, 1.0], [NAN] * 4):
         smooth.tell(fitness)
     assert smooth.tell([1.0, 2.0, 3.0, 4.0])[0] == 3, "the first fitness was that of parameters that are gone"
+    for _ in range(3):
+        assert smooth.tell([3e38, 3.2e38, 2e38, 1.0]).tolist()[:3] == [0, 1, 2], "their sum is no number of float32"
 
 
 @pytest.fixture(autouse=True)
@@ -130,6 +132,14 @@ def test_bounds_and_seeds_of_numpy_and_beyond_int32(tmp_path):
     tuner.save(tmp_path / "tuner.json")
     assert Tuner.load(tmp_path / "tuner.json").ask() == tuner.ask()
     assert all(1 <= member["few"] <= 2 for member in tuner.ask())
+
+
+def test_no_value_is_beyond_its_bounds_in_float64():
+    whole, share = Whole(2**24 - 1, 2**24 + 3), Uniform(0.3, 0.3000001)  # float32 has neither upper bound
+    tuner = Tuner({"whole": whole, "share": share}, population_size=64)
+    members = tuner.ask()
+    assert {member["whole"] for member in members} <= {*range(2**24 - 1, 2**24 + 4)}
+    assert all(0.3 <= member["share"] <= 0.3000001 for member in members)
 
 
 def test_a_masked_score_is_that_of_a_failed_member():
