@@ -16,6 +16,7 @@ from rookery import factories
 from rookery.deploy.evaluate import evaluate
 from rookery.distributed import layout
 from rookery.distributed.mesh import Mesh, describe
+from rookery.distributed.programs import check_switches
 from rookery.distributed.signals import Interrupted
 from rookery.distributed.sync import connect, is_first, process_count
 from rookery.envs import custom
@@ -159,6 +160,7 @@ def start(
     run_dir, here = str(spec.run.run_dir), os.getcwd()
     if not (resume or spec.run.overwrite) and process_count() == 1:  # before anything is built
         check_new(run_dir, f"rookery.load({run_dir!r}).resume(generations=...)" if command is None else "")
+    check_switches(has_infinities=False)  # before an agent is built
     built = build.build(spec, schedule)
     config = spec.run
     if os.getcwd() != here:  # a user's file has changed it

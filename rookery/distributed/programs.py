@@ -119,6 +119,12 @@ def check_switches(has_infinities: bool) -> None:
         )
     if backend.switch("jax_disable_jit"):
         raise ValueError("jax_disable_jit is on, but a program is compiled before it runs: unset JAX_DISABLE_JIT.")
+    guard = backend.switch("jax_transfer_guard_host_to_device") or backend.switch("jax_transfer_guard")
+    if str(guard).startswith("disallow"):
+        raise ValueError(
+            f"jax_transfer_guard is {guard}, but constants and results are copied between host and device: unset "
+            "JAX_TRANSFER_GUARD."
+        )
     if backend.switch("jax_debug_infs") and has_infinities:
         raise ValueError(
             "jax_debug_infs is on, but the fitness of empty cells is -inf: unset JAX_DEBUG_INFS; JAX_DEBUG_NANS works."

@@ -111,6 +111,10 @@ def test_healthy_runs_work_under_the_debug_flag_for_nan(tmp_path):
     [
         (jax.disable_jit, "^jax_disable_jit is on, but a program is compiled before it runs"),
         (partial(jax.debug_infs, True), "^jax_debug_infs is on, but the fitness of empty cells is -inf"),
+        (
+            partial(jax.transfer_guard, "disallow"),
+            "^jax_transfer_guard is disallow, but constants and results are copied",
+        ),
         (partial(jax.enable_x64, True), "^jax_enable_x64 is on, but everything is computed in float32"),
     ],
 )
@@ -119,6 +123,9 @@ def test_switches_of_jax_with_which_nothing_can_run_are_one_sentence(switch, mes
     with switch():
         with pytest.raises(ValueError, match=message):
             run(program, generations=1, run_dir=tmp_path / "run", quiet=True)
+        if "debug_infs" not in message:
+            with pytest.raises(ValueError, match=message):
+                rookery.train("sac", "point_room", run_dir=tmp_path / "run", quiet=True)  # before its agent is built
         assert not (tmp_path / "run").exists()
         if "x64" in message:
             with jax.enable_x64(False):
