@@ -542,7 +542,7 @@ def _recorded(path: Path, shape: tuple[int, int]) -> tuple[dict[int, Record], di
     """The recorded results of batches [B, D]: generation -> line of the file with the `arrays`; and generation ->
     digest of the solutions asked. Lines that are damaged are left out, with a warning if it is the last one."""
     results, asked, is_damaged = {}, {}, False
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
+    for line in path.read_text(encoding="utf-8-sig", errors="replace").splitlines() if path.is_file() else ():
         is_damaged = True
         with contextlib.suppress(ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
             event = json.loads(line)

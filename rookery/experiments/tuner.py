@@ -151,7 +151,7 @@ class Tuner:
           ValueError: it is no such file.
         """
         try:
-            content = json.loads(user_path(path).read_text(encoding="utf-8"))
+            content = json.loads(user_path(path).read_text(encoding="utf-8-sig"))
             if content["format"] != FORMAT:
                 raise ValueError(f"format {content['format']}")
             space = {name: _read(value) for name, value in content["arguments"].pop("space").items()}

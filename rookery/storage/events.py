@@ -166,7 +166,7 @@ def read_journal(folder: RunFolder) -> list[dict[str, Any]]:
     """
     events = []
     if folder.journal_file.exists():
-        for line in folder.journal_file.read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in folder.journal_file.read_text(encoding="utf-8-sig", errors="replace").splitlines():
             with contextlib.suppress(ValueError, RecursionError):
                 events.append(json.loads(line))
     return [event for event in events if isinstance(event, dict) and _is_event(event)]

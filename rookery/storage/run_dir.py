@@ -16,7 +16,7 @@ from typing import Any
 import filelock
 
 from rookery.factories import user_path
-from rookery.storage.record import PYTHON, SEARCH
+from rookery.storage.record import DEFAULTS, PYTHON, SEARCH
 from rookery.types import Record
 from rookery.versions import version, versions
 
@@ -352,7 +352,7 @@ def _is_of_another_program(config_file: Path) -> bool:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))  # editors may begin the file with a mark
         written_by, written_format = content["versions"]["rookery"], content["format"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:  # ValueError: not JSON, or not UTF-8
         raise _damaged(path, f"{type(error).__name__}: {error}") from error
@@ -363,8 +363,9 @@ def _read_config(path: Path) -> dict[str, Any]:
         )
     if not isinstance(content.get("config"), dict):
         raise _damaged(path, "no `config` in it")
-    if not isinstance(kind := content["config"].get("kind", ""), str):
-        raise _damaged(path, f"its `kind` is {kind!r}")
+    for part, kind in (("kind", str), ("run", dict), (DEFAULTS, dict)):
+        if not isinstance(value := content["config"].get(part, kind()), kind):
+            raise _damaged(path, f"its `{part}` is {value!r}")
     if written_format == 1 and "world" in content["config"]:  # the name of this part before format 2
         content["config"]["environment"] = content["config"].pop("world")
     functions = next((REPLACED[folder] for folder in path.resolve().parents if folder in REPLACED), {})

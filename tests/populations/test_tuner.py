@@ -129,8 +129,10 @@ def test_bounds_and_seeds_of_numpy_and_beyond_int32(tmp_path):
     one, two, seed = cast("Any", (np.float32(1), np.float32(2), np.int64(3)))
     space = {"few": LogUniform(one, two), "many": LogUniform(1, 10**10), "whole": Whole(0, 2**31)}
     tuner = Tuner(space, population_size=4, seed=seed)
-    tuner.save(tmp_path / "tuner.json")
-    assert Tuner.load(tmp_path / "tuner.json").ask() == tuner.ask()
+    path = tmp_path / "tuner.json"
+    tuner.save(path)
+    path.write_text(path.read_text(), encoding="utf-8-sig")  # as some editors do
+    assert Tuner.load(path).ask() == tuner.ask()
     assert all(1 <= member["few"] <= 2 for member in tuner.ask())
 
 

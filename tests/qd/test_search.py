@@ -176,6 +176,8 @@ class TestRecorded:
     def test_a_killed_search_asks_the_same_batch_and_continues_bit_for_bit(self, killed, tmp_path, monkeypatch):
         whole, folder, asked = killed
         again = shutil.copytree(folder / "killed", tmp_path / "again")
+        for name in ("config.json", "results.jsonl", "journal.jsonl"):  # as some editors save them
+            (again / name).write_text((again / name).read_text(), encoding="utf-8-sig")
         with Search.load(again, keep=1) as search:
             assert search.generation == 3
             search.tell(*score(asked))  # the batch that was asked before

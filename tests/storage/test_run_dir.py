@@ -184,6 +184,8 @@ def test_a_configuration_of_format_1_is_read_with_the_present_names(tmp_path):
         (b"[]", "is damaged"),
         (b'{"format": 1, "versions": {"rookery": "0"}}', "no `config`"),
         (b'{"format": 1, "versions": {"rookery": "0"}, "config": {"kind": 5}}', "its `kind` is 5"),
+        (b'{"format": 1, "versions": {"rookery": "0"}, "config": {"run": 3}}', "its `run` is 3"),
+        (b'{"format": 1, "versions": {"rookery": "0"}, "config": {"defaults": []}}', r"its `defaults` is \[\]"),
         (b'{"format": 99, "versions": {"rookery": "7.0"}, "config": {}}', "has format 99.*use rookery 7.0"),
     ],
 )
@@ -195,6 +197,13 @@ def test_a_damaged_or_foreign_configuration(tmp_path, content, message):
             open_existing(tmp_path, write=write)
     create(tmp_path, CONFIG, overwrite=True).release()
     assert caught.value.__traceback__, "it references the folder object, so the lock was released explicitly"
+
+
+def test_a_byte_order_mark_that_an_editor_added(tmp_path):
+    create(tmp_path, CONFIG).release()
+    path = tmp_path / "config.json"
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    assert open_existing(tmp_path).config == CONFIG
 
 
 def test_writing_is_atomic(tmp_path, monkeypatch):
