@@ -269,7 +269,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            error.filename = str(path)
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)

@@ -1,5 +1,6 @@
 """Animation of an episode with bodies in a plane, as `.gif` or `.mp4`."""
 
+import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from rookery.report.figures.style import INK, PALETTE, QUIET, colour_of
-from rookery.storage.run_dir import user_path
+from rookery.storage.run_dir import user_path, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -123,7 +124,9 @@ def _save_gif(canvas: "FigureCanvasAgg", updates: Iterator[None], path: Path, fr
     palette = _palette_image(np.concatenate(frames[:: math.ceil(len(frames) / _SAMPLED)]))
     images = [Image.fromarray(frame).quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
     options = {"append_images": images[1:], "duration": round(1000 / frames_per_second), "loop": 0, "optimize": True}
-    images[0].save(path, save_all=True, **options)
+    content = io.BytesIO()
+    images[0].save(content, "gif", save_all=True, **options)
+    write_atomically(path, content.getvalue())
 
 
 def _palette_image(sample: np.ndarray) -> "PaletteImage":

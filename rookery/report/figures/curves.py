@@ -152,7 +152,7 @@ def _draw_fitness(
     unit = " (evaluations)" if lineage is None else " of each seed" if seeds else " of the population"
     axes.set_xlabel(f"environment steps{'' if is_alone else unit}")
     axes.set_ylabel(label)
-    axes.legend(frameon=False, loc="lower right")  # curves rise
+    axes.legend(*axes.get_legend_handles_labels(), frameon=False, loc="lower right")  # curves rise
     count_steps(axes)
     tidy(axes)
 

@@ -1,5 +1,6 @@
 """Colours, and the style of figures and axes."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rookery.report.formatting import steps_text
-from rookery.storage.run_dir import user_path
+from rookery.storage.run_dir import user_path, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,7 +73,9 @@ def save_figure(figure: "Figure", path: Path) -> Path:
             text.set_parse_math(False)
             text.set_text(text.get_text().encode(errors="replace").decode())
     path = path if path.suffix else path.with_suffix(".png")
-    figure.savefig(path, dpi=130)
+    content = io.BytesIO()
+    figure.savefig(content, dpi=130, format=path.suffix[1:])
+    write_atomically(path, content.getvalue())
     return path
 
 

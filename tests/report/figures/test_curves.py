@@ -1,13 +1,18 @@
 """`curves.png`: its panels, their labels and their values."""
 
+import errno
 import os
+import re
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
+from rookery.envs.rendering.scene import Scene, Scenery
 from rookery.report.figures import curves
+from rookery.report.figures.animation import animate
 from rookery.report.figures.style import RANKS, new_figure, save_figure
 from rookery.report.readers import open_run
 from rookery.storage.run_dir import create
@@ -132,6 +137,30 @@ def test_independent_members_have_an_interval_instead_of_the_best(tmp_path):
     labels = [text.get_text() for text in first.get_legend().get_texts()]
     assert labels == ["interquartile mean of 2 seeds, 95 % band"]
     assert first.get_xlabel() == "environment steps of each seed"
+
+
+def test_independent_members_without_any_fitness_have_no_interval_and_no_warning(tmp_path):
+    path, unknown = tmp_path / "run", {"best_fitness": (np.nan, np.nan), "median_fitness": (np.nan, np.nan)}
+    write(path, unknown, {"kind": "sac", "draw_hyper": False})
+    lineage = path / "lineage.csv"
+    lineage.write_text(re.sub(r"^(\d,\d,\d),.*?,", r"\1,nan,", lineage.read_text(), flags=re.MULTILINE))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # as matplotlib warns of an empty legend
+        assert not axes_of(path)[0].get_legend().get_texts()
+
+
+def test_a_full_disk_leaves_the_picture_that_was_there(tmp_path, monkeypatch):
+    path = curves.draw_curves(write(tmp_path, {}))
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(OSError, match=r"No space left on device: '.*curves\.png'"):
+        curves.draw_curves(tmp_path)
+    film = tmp_path / "film.gif"
+    film.write_bytes(before)
+    state = Scene(np.zeros((2, 1, 2)), np.zeros((2, 1)), np.ones((2, 1), bool))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(OSError, match=r"No space left on device: '.*film\.gif'"):
+        animate(Scenery((-1.0, -1.0), (1.0, 1.0), ("point",), (0.1,)), state, {"point": np.zeros(2)}, film)
+    assert path.read_bytes() == film.read_bytes() == before
 
 
 def test_one_member_has_one_curve(tmp_path):
