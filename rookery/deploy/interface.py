@@ -64,7 +64,7 @@ def decode(about, action, xp=np):
         )
     low, high = (xp.asarray(taken[side], wide).reshape(shape) for side in ("low", "high"))
     share = 0.5 * (xp.clip(action.reshape(action.shape[:-1] + shape).astype(wide), -1.0, 1.0) + 1.0)
-    return xp.clip((1.0 - share) * low + share * high, low, high).astype(taken["type"] if xp is np else wide)
+    return xp.asarray(xp.clip((1.0 - share) * low + share * high, low, high), taken["type"] if xp is np else wide)
 
 
 def _array(value, xp):

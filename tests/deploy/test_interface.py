@@ -37,6 +37,7 @@ OBSERVATIONS = {
 ACTIONS = {
     "box": BOX,
     "grid": gymnasium.spaces.Box(-1e30, 1e30, (2, 3), np.float32),
+    "number": gymnasium.spaces.Box(-2.0, 4.0, ()),
     "discrete": gymnasium.spaces.Discrete(3, start=2),
     "multi-discrete": gymnasium.spaces.MultiDiscrete(np.asarray([[2, 5], [3, 2]]), start=np.asarray([[0, -1], [7, 0]])),
     "multi-binary": gymnasium.spaces.MultiBinary((2, 3)),
@@ -117,6 +118,7 @@ def test_actions_are_those_that_the_environment_takes(name: str) -> None:
     for action in batch:
         taken = interface.decode(description, action)
         assert space.contains(taken)
+        assert isinstance(taken, int if space.shape == () and acted.discrete else np.ndarray)
         np.testing.assert_array_equal(taken, acted.decode(action))
     np.testing.assert_array_equal(interface.decode(description, batch), acted.decode(batch))
     traced = jax.vmap(lambda action: interface.decode(description, action, jnp))(batch)

@@ -163,6 +163,26 @@ class TestSteps:
         np.testing.assert_array_equal(step.observation.features, space.sample().reshape(-1))
 
 
+class Single(Counter):
+    """Takes an array without an axis, as a sample of its space is one, and rewards it."""
+
+    def __init__(self) -> None:
+        Counter.__init__(self)
+        self.action_space = gymnasium.spaces.Box(-2.0, 4.0, ())
+
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict]:
+        assert isinstance(action, np.ndarray)
+        assert self.action_space.contains(action)
+        return self.observed(), float(action), False, False, {}
+
+
+def test_an_action_without_an_axis_is_an_array() -> None:
+    environment = adapted(Single)
+    state, _ = starts(environment, SEEDS[:2])
+    _, step = compiled(environment.step)(state, np.float32([[0.5], [-1.0]]), KEYS[:2])
+    assert (step.reward.tolist(), step.broken.tolist()) == ([2.5, -2.0], [False, False])
+
+
 class Reseeded(gymnasium.Wrapper):
     """Every later episode has the same seed, as with a single start state."""
 

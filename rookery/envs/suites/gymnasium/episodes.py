@@ -83,7 +83,8 @@ class Episodes:
                 if seed >= 0:
                     env, (features, _) = self._open(seed)
                     self._episodes[slot], starts[row] = _Episode(env, self._task.measures), _checksum(features)
-                self._step(rows, row, slot, decoded[row] if valid[row] else None)
+                action = decoded[row, ...] if isinstance(decoded, np.ndarray) else decoded[row]
+                self._step(rows, row, slot, action if valid[row] else None)
             except BaseException as error:  # also SystemExit, which is one environment's failure
                 episode = self._episodes.get(slot)
                 failures[row] = _described(error, f"step {episode.steps + 1}" if episode else "reset")

@@ -375,7 +375,8 @@ def _decode_parts(starts: np.ndarray, dtype: np.dtype | None, action: np.ndarray
 def _decode_box(low: np.ndarray, high: np.ndarray, dtype: np.dtype, action: np.ndarray) -> np.ndarray:
     shaped = action.astype(np.float64).reshape(action.shape[:-1] + low.shape)
     share = 0.5 * (_clip(shaped, -1.0, 1.0) + 1.0)
-    return _clip((1.0 - share) * low + share * high, low, high).astype(dtype)  # exact at -1 and 1, without overflow
+    # Exact at -1 and 1, without overflow; `asarray` since NumPy makes a number of an array `[]`.
+    return np.asarray(_clip((1.0 - share) * low + share * high, low, high).astype(dtype))
 
 
 def _clip(values: np.ndarray, low: np.ndarray | float, high: np.ndarray | float) -> np.ndarray:
