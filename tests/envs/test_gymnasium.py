@@ -179,7 +179,7 @@ class Single(Counter):
 def test_an_action_without_an_axis_is_an_array() -> None:
     environment = adapted(Single)
     state, _ = starts(environment, SEEDS[:2])
-    _, step = compiled(environment.step)(state, np.float32([[0.5], [-1.0]]), KEYS[:2])
+    _, step = compiled(environment.step)(state, np.asarray([[0.5], [-1.0]], np.float32), KEYS[:2])
     assert (step.reward.tolist(), step.broken.tolist()) == ([2.5, -2.0], [False, False])
 
 

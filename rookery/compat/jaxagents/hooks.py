@@ -109,6 +109,8 @@ class Hooks(ABC):
     def _critic_loss_input(self, update_runner: Runner, traj_batch: Transition) -> tuple: ...
 
     def __getattr__(self, name: str) -> Any:
+        if hasattr(type(self), name):  # a property in which a method of a subclass has failed
+            return object.__getattribute__(self, name)
         loop = INSIDE.get(name)
         found = f"{type(self).__name__} has no {name!r}"
         raise AttributeError(f"{found}: it is inside a loop of the library; replace {loop}." if loop else f"{found}.")
@@ -418,12 +420,17 @@ class Hooks(ABC):
         evaluator = evaluation.evaluator(self._act, self._environment, config)
         bank_key, key = jax.random.split(typed_key(rng))
         bank = start_bank(self._environment, bank_key, n_episodes)
-        episodes = evaluation.evaluate(evaluator, Genotype(actor_training, (), None), bank, key).episodes
+        found = evaluation.evaluate(evaluator, Genotype(actor_training, (), None), bank, key)
+        # An actor that has diverged acted by 0; `roles` is NaN for it, and for all where the physics broke.
+        episodes, acted = found.episodes, jnp.isfinite(found.roles) | (found.broken > 0)
         ends = (episodes[f"{name}/0"] > 0 for name in ("terminated", "truncated"))
         agents = range(self.n_actors)
         return self._eval_metrics(
             *ends,
-            *(jnp.stack([episodes[f"{name}/{i}"] for i in agents], axis=-1) for name in ("final_reward", "return")),
+            *(
+                jnp.where(acted, jnp.stack([episodes[f"{name}/{i}"] for i in agents], axis=-1), jnp.nan)
+                for name in ("final_reward", "return")
+            ),
         )
 
     def _eval_metrics(

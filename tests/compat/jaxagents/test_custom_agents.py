@@ -117,6 +117,25 @@ def test_given_parameters_are_evaluated():
     np.testing.assert_allclose(evaluation["returns"], [[0.0, -1.25]] * 3, atol=1e-6)
 
 
+def test_an_actor_whose_actions_are_not_finite_has_no_return():
+    agent = custom()
+    runner, _ = agent._begin(jax.random.key(0), HYPER)
+    actors = runner.actor_training.replace(params=jnp.asarray([0.5, jnp.nan]))
+    evaluation = agent._eval_agent(jax.random.key(2), actors, runner.critic_training, 3)
+    np.testing.assert_allclose(evaluation["returns"], [[0.0, np.nan]] * 3, atol=1e-6)
+    np.testing.assert_allclose(evaluation["final_rewards"], [[0.0, np.nan]] * 3, atol=1e-6)
+
+
+class Misspelt(TowardsHalf):
+    def _sample_actions(self, _: jax.Array, training: Any, *__: Any) -> jax.Array:
+        return training.parms
+
+
+def test_an_attribute_that_a_method_of_a_subclass_misspells_is_the_one_that_is_named():
+    with pytest.raises(AttributeError, match="TrainState has no 'parms'"):
+        custom(Misspelt).train(jax.random.key(0), HYPER)
+
+
 class ThreeActions(TowardsHalf):
     def policy(self, *_: Any) -> jax.Array:
         return jnp.zeros((3,))
