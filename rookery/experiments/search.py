@@ -27,7 +27,7 @@ from rookery.experiments.cells import find_cells
 from rookery.experiments.kinds import kind_of
 from rookery.experiments.methods import cma_mae as cma_mae_runs
 from rookery.experiments.methods import map_elites as map_elites_runs
-from rookery.factories import SettingError, check_counts, divisors, suggestion, unknown_name
+from rookery.factories import SettingError, check_counts, divisors, suggestion, unknown_name, verbatim
 from rookery.populations.base import ProgramState
 from rookery.populations.sharding import ONE_DEVICE
 from rookery.populations.stages import StagedStep, split, staged_step
@@ -67,8 +67,8 @@ class Search:
     same machine and versions, also between `ask` and `tell`; `close`, or a `with` block, saves and releases the folder.
 
     Args:
-      lower: lower bounds of a solution: an array, or a (nested) dictionary of arrays. If all numbers have the same
-        bounds, the method works on them as they are, else on shares of each number's range, in [0, 1].
+      lower: lower bounds of a solution: an array, or a (nested) dictionary of arrays by names. If all numbers have
+        the same bounds, the method works on them as they are, else on shares of each number's range, in [0, 1].
       upper: the upper bounds, of the same shapes.
       descriptor: the lower and upper limit of each of its D dimensions.
       method: "map-elites" (iso+line variation) or "cma-mae".
@@ -471,7 +471,7 @@ def _check_keys(bounds: PyTree) -> None:
     for key, value in () if _is_leaf(bounds) else bounds.items():
         if not isinstance(key, str):
             raise SettingError(
-                "lower", None, f"has the key {key!r}", f"name each part of a solution, as in 'part {key}'"
+                "lower", None, f"has the key {verbatim(key)}", "name each part of a solution by a string"
             )
         _check_keys(value)
 
@@ -481,7 +481,7 @@ def _checked(*bounds: PyTree) -> list[PyTree]:
     try:
         found = [jax.tree.map(partial(np.asarray, dtype=np.float32), side, is_leaf=_is_leaf) for side in bounds]
     except (TypeError, ValueError) as error:
-        raise SettingError("lower", None, f"must be an array of numbers or a dictionary of arrays ({error})") from error
+        raise SettingError("lower", None, "must be an array of numbers or a dictionary of arrays") from error
     shapes = [jax.tree.map(np.shape, side) for side in found]
     if shapes[0] != shapes[1] or not sum(leaf.size for leaf in jax.tree.leaves(found[0])):
         raise SettingError("lower", None, "must be numbers of the same shapes as {upper}")
