@@ -152,12 +152,15 @@ def run_folder(runs: Path, config: RunSpec, contender: str, seed: int) -> Path:
 
 def evaluator(built: Built, result: loop.Result, seed: int, blocks: int) -> dict[str, Any]:
     """Mean returns over new episodes of the best member and of all, and the fitness by which the best was selected."""
-    fitness = result.history[-1]["fitness"]
-    best = int(np.nanargmax(np.where(np.isfinite(fitness), fitness, -np.inf)))
     returns = fresh_returns(built, result, seed, blocks).mean(axis=1)
+    return scored(result.history[-1]["fitness"], returns, len(result.history) * built.program.steps_per_generation)
+
+
+def scored(fitness: np.ndarray, returns: np.ndarray, env_steps: int) -> dict[str, Any]:
+    """The fresh return of the member with the best fitness, from the fitness and the mean fresh returns `[P]`."""
+    best = int(np.argmax(np.where(np.isfinite(fitness), fitness, -np.inf)))
     score = float(returns[best])  # the best member of a generation always survives its exploit
-    steps = len(result.history) * built.program.steps_per_generation
-    return {"score": score, "members": returns.tolist(), "seemed": float(fitness[best]), "env_steps": steps}
+    return {"score": score, "members": returns.tolist(), "seemed": float(fitness[best]), "env_steps": env_steps}
 
 
 def fresh_returns(built: Built, result: loop.Result, seed: int, blocks: int = FRESH_BLOCKS) -> np.ndarray:

@@ -33,7 +33,7 @@ import numpy as np
 
 from benchmarks import harness
 from benchmarks.learning import seeds_at_once
-from benchmarks.learning.population import run_folder, summary, train
+from benchmarks.learning.population import run_folder, scored, summary, train
 from rookery.agents.ppo import PpoConfig
 from rookery.distributed.mesh import here
 from rookery.experiments import build
@@ -146,18 +146,18 @@ def at_once(
 ) -> list[dict[str, Any]]:
     """What `summary_of` returns, without schedules, of runs that are one program; [] if they are not finished."""
     built = build.build(dataclasses.replace(config, run=RunConfig(0, generations)), over=here())
-    if not seeds_at_once.advance(built, folders, seeds, generations, until):
+    finished = seeds_at_once.advance(built.program, folders, seeds, generations, until)
+    if finished is None:
         return []
-    fitness, returns = seeds_at_once.returns(built, folders, seeds, FRESH_BLOCKS)
-    per_generation = built.program.steps_per_generation // POPULATION
-    rows = []
-    for seed, curve, scores in zip(seeds, fitness, returns.mean(axis=2), strict=True):
-        best = int(np.nanargmax(np.where(np.isfinite(curve[-1]), curve[-1], -np.inf)))
-        row = {"contender": contender, "agent": "ppo", "env": config.environment.env, "seed": seed}
-        row |= {"score": float(scores[best]), "members": scores.tolist(), "seemed": float(curve[-1, best])}
-        row |= {"env_steps": len(curve) * built.program.steps_per_generation, "steps_per_generation": per_generation}
-        rows.append(row | {"best": np.nanmax(curve, axis=1).tolist(), "schedule": {}})
-    return rows
+    state, fitness = finished
+    returns = seeds_at_once.returns(built.program, state, seeds, FRESH_BLOCKS).mean(axis=2)
+    steps = built.program.steps_per_generation
+    about = {"contender": contender, "agent": "ppo", "env": config.environment.env, "schedule": {}}
+    about["steps_per_generation"] = steps // POPULATION
+    return [
+        {**about, "seed": seed, **scored(curve[-1], means, generations * steps), "best": np.nanmax(curve, 1).tolist()}
+        for seed, curve, means in zip(seeds, fitness, returns, strict=True)
+    ]
 
 
 def config_of(env: str, contender: str, budget: Budget) -> RunSpec:

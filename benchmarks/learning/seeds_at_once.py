@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery.experiments.build import Built
 from rookery.populations.base import Program, ProgramState
 from rookery.types import Array, Key
 
@@ -22,22 +21,24 @@ SAVE_EVERY = 60.0
 """Seconds between two saves."""
 
 
-def advance(built: Built, folders: Sequence[Path], seeds: Sequence[int], generations: int, until: float) -> bool:
+def advance(
+    program: Program, folders: Sequence[Path], seeds: Sequence[int], generations: int, until: float
+) -> tuple[ProgramState, np.ndarray] | None:
     """Train the runs of some seeds together, from where their files end.
 
     Args:
-      built: the run; its own seed is not used.
+      program: of each run.
       folders: of the runs, in which `state.npz` is written.
       seeds: of the runs.
       generations: of each run.
       until: end of this call, by `time.monotonic`, which the running generation may exceed.
 
     Returns:
-      Whether the runs are finished.
+      The state `[S, ...]` and the fitness `[S, G, P]` of finished runs; None if the time was too short.
     """
     if time.monotonic() > until:
-        return False
-    program, keys = built.program, jax.vmap(jax.random.key)(jnp.asarray(seeds))
+        return None
+    keys = keys_of(seeds)
     state, fitness = load(program, folders, keys)
     step = jax.jit(jax.vmap(program.step), donate_argnums=0)
     saved = time.monotonic()
@@ -47,19 +48,21 @@ def advance(built: Built, folders: Sequence[Path], seeds: Sequence[int], generat
         if len(fitness) == generations or time.monotonic() > min(until, saved + SAVE_EVERY):
             save(folders, state, fitness)
             saved = time.monotonic()
-        if time.monotonic() > until:
-            break
-    return len(fitness) == generations
+        if len(fitness) < generations and time.monotonic() > until:
+            return None
+    return state, np.stack(fitness, axis=1)
 
 
-def returns(built: Built, folders: Sequence[Path], seeds: Sequence[int], blocks: int) -> tuple[np.ndarray, np.ndarray]:
-    """Fitness `[S, G, P]` of finished runs, and returns `[S, P, N]` of their members over new episodes."""
-    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds))
-    state, fitness = load(built.program, folders, keys)
-    evaluate = jax.jit(jax.vmap(built.program.evaluate))
-    new = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, 2**31), blocks))(keys)
-    found = [np.asarray(evaluate(state, new[:, block])["returns"]) for block in range(blocks)]
-    return np.stack(fitness, axis=1), np.concatenate(found, axis=2)
+def returns(program: Program, state: ProgramState, seeds: Sequence[int], blocks: int) -> np.ndarray:
+    """Returns `[S, P, N]` of the members of finished runs over new episodes."""
+    evaluate = jax.jit(jax.vmap(program.evaluate))
+    new = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, 2**31), blocks))(keys_of(seeds))
+    return np.concatenate([np.asarray(evaluate(state, new[:, block])["returns"]) for block in range(blocks)], axis=2)
+
+
+def keys_of(seeds: Sequence[int]) -> Key:
+    """The key of each run."""
+    return jax.vmap(jax.random.key)(jnp.asarray(seeds))
 
 
 def load(program: Program, folders: Sequence[Path], keys: Key) -> tuple[ProgramState, list[np.ndarray]]:

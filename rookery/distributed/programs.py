@@ -57,7 +57,7 @@ def compile_program(program: base.Program, over: Mesh) -> Compiled:
 
     Raises:
       ValueError: the devices do not divide the population or the batch, or a switch of JAX is on with which no program
-        can run: `jax_enable_x64`, `jax_disable_jit`, or with a repertoire `jax_debug_infs`.
+        can run: `jax_enable_x64`, `jax_disable_jit`, `jax_transfer_guard`, or with a repertoire `jax_debug_infs`.
     """
     _check(program, over)
     layout = shardings(over, program.divides_cells)

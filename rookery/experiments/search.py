@@ -40,6 +40,7 @@ from rookery.report.page import write_report
 from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
 from rookery.storage.csv_log import RunLog, TableWarning, read_last
 from rookery.storage.events import Diverged, Journal
+from rookery.storage.manifest import digest_of
 from rookery.storage.record import PYTHON, SEARCH, check_keys, kind_label
 from rookery.storage.run_dir import append_line, create, open_existing, output_to
 from rookery.training.config import RunConfig
@@ -55,7 +56,7 @@ from rookery.types import Array, Evaluation, Key, Metrics, PyTree, Record
 METHODS: Mapping[str, Any] = {"map-elites": (map_elites_runs, "variation"), "cma-mae": (cma_mae_runs, "cma_mae")}
 """Name -> module with the settings, and the part of them that is the emitter's."""
 _OF_RUNS = ("checkpoint_every", "checkpoint_seconds", "keep", "patience", "overwrite")
-_DIGEST = "search_sha256"  # key of `config.json`
+_DIGEST = "search_sha256"  # key of `config.json`, whose value shows whether the arguments were edited
 _SAMPLES = 36  # of each distribution of CMA-MAE, at least, as in its paper
 
 
@@ -107,7 +108,7 @@ class Search:
     ):
         run = {key: settings.pop(key) for key in _OF_RUNS if key in settings}
         described = {"lower": lower, "upper": upper, "descriptor": descriptor, "method": method}
-        _check_keys(lower)
+        _check_names(lower)
         arguments = _plain({**described, "batch_size": batch_size, **settings})
         bindings, self._bounds = _described(**arguments)
         self._build(bindings, _run_config({**run, "seed": seed, "run_dir": run_dir}), arguments)
@@ -165,7 +166,7 @@ class Search:
             remedy = "leave the scoring out" if arguments else "give the arguments of Search.of again"
             raise ValueError(f"{run_dir} records {'all' if arguments else 'no'} arguments of its search; {remedy}.")
         config = _run_config({**run, "run_dir": run_dir}, resume=True)
-        if recorded.get(_DIGEST) not in (None, _digest(arguments, config.seed)):
+        if recorded.get(_DIGEST) not in (None, digest_of([arguments, config.seed])):
             raise ValueError(
                 f"{run_dir} began with other arguments or another seed than those of its config.json; put a copy of "
                 "that file back, or begin another search."
@@ -207,7 +208,7 @@ class Search:
         program, config = self._program, self._config
         run = {name: getattr(config, name) for name in ("seed", "run_dir", *_OF_RUNS)}
         record = {"kind": PYTHON, **program_record(program), SEARCH: arguments, "run": run}
-        record[_DIGEST] = _digest(arguments, config.seed)
+        record[_DIGEST] = digest_of([arguments, config.seed])
         if not resume:
             folder = stack.enter_context(
                 create(str(config.run_dir), record_of_new(program, config, record), config.overwrite)
@@ -466,14 +467,14 @@ def _is_leaf(node: object) -> bool:
     return not isinstance(node, Mapping)
 
 
-def _check_keys(bounds: PyTree) -> None:
+def _check_names(bounds: PyTree) -> None:
     """A solution is recorded as JSON, whose keys are strings."""
     for key, value in () if _is_leaf(bounds) else bounds.items():
         if not isinstance(key, str):
             raise SettingError(
                 "lower", None, f"has the key {verbatim(key)}", "name each part of a solution by a string"
             )
-        _check_keys(value)
+        _check_names(value)
 
 
 def _checked(*bounds: PyTree) -> list[PyTree]:
@@ -568,11 +569,6 @@ def _numbers(values: np.ndarray) -> list[float]:
 def _at(share: ArrayLike, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """The numbers at a share of their ranges."""
     return np.clip(low + np.asarray(share) * (high - low), low, high)
-
-
-def _digest(arguments: Record, seed: int) -> str:
-    """By which arguments that were edited are recognised."""
-    return hashlib.sha256(json.dumps([arguments, seed], sort_keys=True).encode()).hexdigest()
 
 
 def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Grouping of run directories by configuration: the runs of a group differ only in their seeds."""
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from rookery.factories import BEST, is_reference
 from rookery.report.formatting import Settings
 from rookery.report.readers import RunRecord, open_run
 from rookery.report.runs import Run
+from rookery.storage.manifest import digest_of
 from rookery.storage.record import (
     CHOICES,
     DEFAULTS,
@@ -164,8 +164,7 @@ def _settings(config: Settings) -> dict[str, Any]:
     """
     settings = {name: value for name, value in config.items() if name not in _NO_SETTINGS}
     if SCHEDULE in config:
-        digest = hashlib.sha256(json.dumps(config[SCHEDULE], sort_keys=True).encode()).hexdigest()
-        settings |= {SCHEDULE: digest[:6], "replay_schedule": None}
+        settings |= {SCHEDULE: digest_of(config[SCHEDULE])[:6], "replay_schedule": None}
     if config.get("kind") in (PYTHON, PROGRAM):
         settings["kind"] = kind_label(config)
         if are_independent(config):  # no other setting may distinguish it from a population

@@ -81,7 +81,7 @@ def write(directory: Path, body: Manifest) -> None:
     for path in [folder, *(path for path in folder.rglob("*") if path.is_dir()), directory]:
         sync_directory(path)
     full: Manifest = {**body, "format": FORMAT, "files": files}
-    write_atomically(_path(directory, body["generation"]), json.dumps({"sha256": _text_digest(full), "body": full}))
+    write_atomically(_path(directory, body["generation"]), json.dumps({"sha256": digest_of(full), "body": full}))
 
 
 def read(directory: Path, generation: int) -> Manifest:
@@ -92,7 +92,7 @@ def read(directory: Path, generation: int) -> Manifest:
         with _reading(path):
             content = json.loads(path.read_bytes())
         body = content["body"]
-        if _text_digest(body) != content["sha256"]:
+        if digest_of(body) != content["sha256"]:
             raise Damaged(f"{path} has changed since it was written")
     except (ValueError, KeyError, TypeError):
         raise Damaged(f"{path} is not a valid manifest") from None
@@ -168,8 +168,9 @@ def _path(directory: Path, generation: int) -> Path:
     return directory / f"{CHECKPOINT_PREFIX}{generation:08d}.json"
 
 
-def _text_digest(body: Manifest) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+def digest_of(content: object) -> str:
+    """The digest of JSON values, the same for any order of their keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _sync_and_hash(path: Path) -> tuple[int, str]:
