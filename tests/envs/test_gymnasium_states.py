@@ -11,7 +11,7 @@ import pytest
 from rookery.envs.base import Environment
 from rookery.envs.host.base import ENDED, FRESH, HostError
 from rookery.envs.host.pool import HostPool
-from rookery.envs.suites.gymnasium.adapter import from_gymnasium
+from rookery.envs.suites.gymnasium.adapter import Factory, from_gymnasium
 from tests.envs import gymnasium_environments as own
 from tests.envs.gymnasium_environments import Counter, adapted, limited
 
@@ -64,6 +64,20 @@ def assert_continues(saved_by: Environment, other: Environment, scale: float = 1
         for one, two in zip(own_rows, other_rows, strict=True):
             assert one.tobytes() == two.tobytes()
     return expected
+
+
+def test_a_warning_of_mujoco_is_printed_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handlers: list = [None]
+    monkeypatch.setattr("mujoco.get_mju_user_warning", lambda: handlers[-1])
+    monkeypatch.setattr("mujoco.set_mju_user_warning", handlers.append)
+    create = Factory(partial(checked, "Hopper-v5"))
+    _ = create(), create()
+    (handler,) = handlers[1:]
+    for text in ("settotalmass is deprecated", "settotalmass is deprecated", "Nan in QACC"):
+        handler(text)
+    assert capsys.readouterr().err == "MuJoCo warns: settotalmass is deprecated\nMuJoCo warns: Nan in QACC\n"
 
 
 @pytest.mark.parametrize("name", MUJOCO)

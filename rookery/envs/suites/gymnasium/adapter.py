@@ -6,6 +6,7 @@ They run on the host: see `rookery.envs.host`.
 import functools
 import importlib
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -33,8 +34,8 @@ EXTRA = "gymnasium"  # extra of this package that installs the suite
 INSTALL = f'pip install "rookery[{EXTRA}]"'
 
 
-_ROWS_HERE = 8
 _CLOSE_SECONDS = 5.0  # an object may block when it is closed
+_ROWS_HERE = 8
 """Up to so many environments of Gymnasium's own are stepped in the thread of the program: it takes 0.1 ms each, and
 threads on two cores 0.5 ms."""
 
@@ -60,7 +61,11 @@ class Factory:
 
     def __call__(self) -> "Env":
         """A new environment object; the errors are those of `checked`."""
-        return self.checked(self.create())
+        env = self.checked(self.create())
+        if (mujoco := sys.modules.get("mujoco")) and mujoco.get_mju_user_warning() is None:
+            # MuJoCo repeats its warnings for every object, on the terminal and in MUJOCO_LOG.TXT of the current folder.
+            mujoco.set_mju_user_warning(functools.cache(lambda text: print(f"MuJoCo warns: {text}", file=sys.stderr)))
+        return env
 
     def checked(self, env: Any) -> "Env":
         """An environment object; a ValueError if it is none, or if it or the environment in its wrappers was created
