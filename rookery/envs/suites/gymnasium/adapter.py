@@ -61,16 +61,14 @@ class Factory:
 
     def __call__(self) -> "Env":
         """A new environment object; the errors are those of `checked`."""
-        env = self.checked(self.create())
-        if (mujoco := sys.modules.get("mujoco")) and mujoco.get_mju_user_warning() is None:
-            # MuJoCo repeats its warnings for every object, on the terminal and in MUJOCO_LOG.TXT of the current folder.
-            mujoco.set_mju_user_warning(functools.cache(lambda text: print(f"MuJoCo warns: {text}", file=sys.stderr)))
-        return env
+        return self.checked(self.create())
 
     def checked(self, env: Any) -> "Env":
         """An environment object; a ValueError if it is none, or if it or the environment in its wrappers was created
-        before."""
-        gymnasium = _import()
+        before. From then on a warning of MuJoCo is printed once; it repeats each for every object."""
+        gymnasium, mujoco = _import(), sys.modules.get("mujoco")
+        if mujoco and mujoco.get_mju_user_warning() is None:
+            mujoco.set_mju_user_warning(functools.cache(lambda text: print(f"MuJoCo warns: {text}", file=sys.stderr)))
         if not isinstance(env, gymnasium.Env):
             kind = "a vector environment" if isinstance(env, gymnasium.vector.VectorEnv) else type_of(env)
             raise ValueError(
