@@ -26,7 +26,7 @@ from rookery.cli import app
 from rookery.distributed import programs
 from rookery.distributed.mesh import AXIS, Mesh
 from rookery.experiments import build
-from rookery.factories import suggestion
+from rookery.settings import suggestion
 
 INSTALL = 'pip install "rookery[cuda13]"'
 _PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")

@@ -13,7 +13,7 @@ from sphinx.application import Sphinx
 sys.path.insert(0, os.path.dirname(__file__))
 import facts  # beside this file
 
-from rookery.factories import Within
+from rookery.settings import Within
 
 project = "Rookery"
 copyright = "The Rookery maintainers"

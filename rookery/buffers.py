@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.factories import check_counts
+from rookery.settings import check_counts
 from rookery.types import Array, Key, PyTree
 
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery.factories import HYPER_NAMES, LARGEST_COUNT, SettingError, check_names, float32, unknown_name
+from rookery.settings import HYPER_NAMES, LARGEST_COUNT, SettingError, check_names, float32, unknown_name
 from rookery.types import Array, HyperT, Key
 
 FIXED, EVOLVE = "fixed", "evolve"

@@ -19,12 +19,12 @@ from rookery.experiments import build, config_io, repertoire_io, warm_start, war
 from rookery.experiments.kinds import check_effects, kind_of, with_steps
 from rookery.experiments.spec import RunSpec
 from rookery.experiments.warm_start import RestoredRun
-from rookery.factories import type_of, user_path
 from rookery.islands import plan
 from rookery.populations.base import Program, ProgramState
 from rookery.qd.repertoire import Repertoire
 from rookery.report.page import write_report
 from rookery.report.readers import RunRecord, open_run
+from rookery.settings import type_of, user_path
 from rookery.storage import sources
 from rookery.storage.best_checkpoint import find
 from rookery.storage.checkpoint import Checkpointer

@@ -24,7 +24,6 @@ from rookery.experiments import build, warm_start, warm_start_settings
 from rookery.experiments.config_io import run_record
 from rookery.experiments.methods.program import check_program
 from rookery.experiments.spec import Built, RunSpec
-from rookery.factories import SettingError
 from rookery.islands import IslandError, run_islands
 from rookery.islands.plan import CallbacksFn
 from rookery.learners.base import FitnessConfig
@@ -37,6 +36,7 @@ from rookery.report.figures.repertoire import draw_repertoire
 from rookery.report.formatting import counted
 from rookery.report.page import write_report
 from rookery.report.sections.summary import evaluation_share
+from rookery.settings import SettingError
 from rookery.storage.csv_log import read_csv
 from rookery.storage.island_files import best_of, islands_of
 from rookery.storage.lineage import Schedule, check_agent, lineage, record_of

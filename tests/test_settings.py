@@ -15,7 +15,7 @@ import rookery
 from rookery.cli.app import _parse, read_line
 from rookery.cli.commands import COMMANDS
 from rookery.experiments.kinds import kinds
-from rookery.factories import LARGEST_COUNT, SettingError, Within, _checked_fields
+from rookery.settings import LARGEST_COUNT, SettingError, Within, _checked_fields
 
 RANGES = {
     "above 0": "actor_lr alpha_init critic_lr initial_dual initial_sigma length_scale output_scale "

@@ -15,7 +15,8 @@ import numpy as np
 from rookery import hyperparams, trees
 from rookery.agents.base import Agent, OffPolicyAgent, OnPolicyAgent, RolloutExtras
 from rookery.envs.base import ActionWithCarry, EnvSpec, Previous, Step
-from rookery.factories import METRIC_NAMES, OWN_AGENT, RAISED, check_names, place_of
+from rookery.factories import OWN_AGENT, RAISED, place_of
+from rookery.settings import METRIC_NAMES, check_names
 from rookery.types import Array, Hyper, Key, Observation, PyTree, Transition
 
 _UPDATES = 8

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 
 from rookery import networks
 from rookery.envs.base import EnvSpec
-from rookery.factories import OWN_NETWORK, RAISED, SettingError, place_of, unknown_name, verbatim
+from rookery.factories import OWN_NETWORK, RAISED, place_of
 from rookery.features import Shape, has_image, is_image, is_shape
 from rookery.networks import Encoder, NetworkT
+from rookery.settings import SettingError, unknown_name, verbatim
 from rookery.types import Array, Key, PyTree
 
 

@@ -30,8 +30,8 @@ from rookery.agents.encoders import EncoderName, apart, reader
 from rookery.agents.minibatch import UpdateSpec, annealed, clipped_adam, cut_rows, shuffle, train_both
 from rookery.agents.ppo_settings import PpoConfig, PpoHyper, environment_defaults, optional_space, resolve_defaults
 from rookery.envs.base import ActionWithCarry, EnvSpec
-from rookery.factories import config_from
 from rookery.features import has_image
+from rookery.settings import config_from
 from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition, named
 
 REWARD_LIMIT = 10.0  # normalised rewards are clipped to +-REWARD_LIMIT

@@ -12,8 +12,8 @@ from rookery import distributions, gradients, hyperparams, networks
 from rookery.agents.encoders import EncoderName
 from rookery.agents.minibatch import EPSILON
 from rookery.envs.base import EnvSpec
-from rookery.factories import Within, check_fields
 from rookery.hyperparams import Choice, Field, LogUniform, OneMinusLog, Uniform, Whole
+from rookery.settings import Within, check_fields
 from rookery.types import Scalar
 
 

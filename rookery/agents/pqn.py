@@ -22,8 +22,8 @@ from rookery.agents.base import OnPolicyAgent, check_spec
 from rookery.agents.encoders import EncoderName, apart, reader
 from rookery.agents.minibatch import UpdateSpec, annealed, epoch, shuffle
 from rookery.envs.base import EnvSpec
-from rookery.factories import FRACTION, Within, check_fields, config_from
 from rookery.hyperparams import Field, LogUniform, OneMinusLog
+from rookery.settings import FRACTION, Within, check_fields, config_from
 from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition, named
 
 

@@ -16,8 +16,8 @@ from rookery import distributions, gradients, hyperparams, networks, returns, tr
 from rookery.agents.base import OffPolicyAgent, UpdateLayout, check_continuous
 from rookery.agents.encoders import EncoderName, apart, reader
 from rookery.envs.base import EnvSpec
-from rookery.factories import POSITIVE, Within, check_fields, config_from
 from rookery.hyperparams import Field, LogUniform, OneMinusLog, Whole
+from rookery.settings import POSITIVE, Within, check_fields, config_from
 from rookery.types import Array, Key, Metrics, Observation, PyTree, Scalar, Transition, named
 
 

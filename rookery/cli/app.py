@@ -39,16 +39,9 @@ from rookery.experiments import warm_start_settings
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import KindWarning, check_effects, kinds, with_steps
 from rookery.experiments.spec import Kind, RunSpec
-from rookery.factories import (
-    GUIDES,
-    SettingError,
-    Within,
-    check_fields,
-    is_reference,
-    place_of,
-    unknown_name,
-)
+from rookery.factories import is_reference, place_of
 from rookery.islands import IslandError
+from rookery.settings import GUIDES, SettingError, Within, check_fields, unknown_name
 from rookery.storage import events, sources
 from rookery.storage.checkpoint import CheckpointWarning
 from rookery.storage.csv_log import TableWarning

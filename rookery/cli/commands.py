@@ -17,11 +17,12 @@ from rookery.deploy import evaluate
 from rookery.deploy import render as rendering
 from rookery.envs import registry
 from rookery.envs.custom import is_custom
-from rookery.factories import SUITE_PREFIXES, SettingError, Within
+from rookery.factories import SUITE_PREFIXES
 from rookery.report import tables
 from rookery.report.figures.skills import draw_skills
 from rookery.report.formatting import counted
 from rookery.report.statistics import MOST_RESAMPLES
+from rookery.settings import SettingError, Within
 from rookery.storage import run_dir, sources
 from rookery.storage.checkpoint import CheckpointError
 from rookery.storage.island_files import best_of

@@ -14,8 +14,8 @@ from rookery.cli.options import HEADINGS, in_groups, options_of_kind
 from rookery.cli.parser import CommandLineError
 from rookery.experiments.config import parameter_flag
 from rookery.experiments.spec import RunSpec
-from rookery.factories import user_path
 from rookery.learners.rollout import PREFIX
+from rookery.settings import user_path
 
 SUFFIXES = (".toml", ".yaml", ".yml")
 

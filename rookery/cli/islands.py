@@ -9,9 +9,9 @@ from rookery import running
 from rookery.cli.options import Positional
 from rookery.distributed.initialize import ProcessesConfig
 from rookery.experiments.spec import RunSpec
-from rookery.factories import SettingError, Within
 from rookery.islands import plan, replay_island
 from rookery.report.formatting import counted
+from rookery.settings import SettingError, Within
 from rookery.storage import events
 from rookery.storage.island_files import check_is_no_island, island_dir
 from rookery.storage.run_dir import RunFolder, open_existing

@@ -19,11 +19,11 @@ from rookery.experiments.config import parameter_flag
 from rookery.experiments.methods import program
 from rookery.experiments.spec import Kind, RunSpec
 from rookery.experiments.wrappers import team
-from rookery.factories import Within, range_of
 from rookery.hyperparams import Field, Space
 from rookery.learners import n_step, widths
 from rookery.learners.base import EvaluationConfig
 from rookery.learners.rollout import PREFIX
+from rookery.settings import Within, range_of
 from rookery.storage.record import SKILL_METHODS
 
 MAIN = "main options"

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from rookery.cli.options import ENVIRONMENT, HEADINGS, Option, flag_of, in_groups
 from rookery.experiments.spec import name_here
-from rookery.factories import SettingError, nearest
+from rookery.settings import SettingError, nearest
 
 _WORDS = {int: "whole number", float: "number", str: "word", Path: "path"}
 _SPACE = (

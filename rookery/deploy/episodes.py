@@ -24,8 +24,8 @@ from rookery.envs.base import Environment, SkillSpec
 from rookery.envs.rendering.scene import Picture
 from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import warm_start
-from rookery.factories import check_counts
 from rookery.populations.base import Program
+from rookery.settings import check_counts
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.island_files import best_of
 from rookery.storage.played import FORMAT, Episodes, write_episodes

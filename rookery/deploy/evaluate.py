@@ -17,7 +17,6 @@ from rookery.envs.descriptors import visited_cells
 from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import warm_start
 from rookery.experiments.warm_start import RestoredRun
-from rookery.factories import MEASURE, RETURN, check_counts, suggestion
 from rookery.learners.base import Bank, Learner, genotype
 from rookery.learners.evaluation import with_episodes
 from rookery.learners.goals import check_goals, reach_goals
@@ -27,6 +26,7 @@ from rookery.qd import repertoire as repertoires
 from rookery.qd import scoring
 from rookery.qd.map_elites import repertoire_of
 from rookery.report.runs import Fresh
+from rookery.settings import MEASURE, RETURN, check_counts, suggestion
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.csv_log import write_table
 from rookery.storage.island_files import best_of

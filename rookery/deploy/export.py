@@ -17,9 +17,9 @@ from rookery.deploy.onnx import NoOnnxError
 from rookery.deploy.policy import Cell, Policy
 from rookery.deploy.reference_episode import ReferenceEpisode, reference_episode
 from rookery.experiments import warm_start
-from rookery.factories import user_path
 from rookery.networks import computing_in
 from rookery.populations.base import Program
+from rookery.settings import user_path
 from rookery.storage.run_dir import open_existing, write_atomically
 from rookery.versions import version
 

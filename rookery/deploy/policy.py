@@ -19,13 +19,13 @@ from rookery.envs.base import ActionWithCarry, EnvSpec
 from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.experiments import warm_start
 from rookery.experiments.warm_start import RestoredRun
-from rookery.factories import SettingError
 from rookery.features import Part, is_shape
 from rookery.learners import rollout
 from rookery.learners.base import Evaluator, genotype
 from rookery.qd import repertoire as repertoires
 from rookery.qd.map_elites import repertoire_of
 from rookery.qd.repertoire import Elite, Repertoire
+from rookery.settings import SettingError
 from rookery.types import Array, Genotype, Observation, PyTree
 
 Cell = str | int | Sequence[float] | np.ndarray | Array

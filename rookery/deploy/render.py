@@ -14,10 +14,10 @@ from rookery.deploy.policy import Cell, elite_text, select
 from rookery.envs.base import Environment, EnvSpec, EnvState
 from rookery.envs.rendering.scene import Picture, Scene, Scenery
 from rookery.experiments import warm_start
-from rookery.factories import user_path
 from rookery.learners import rollout
 from rookery.populations.base import Program
 from rookery.report.figures.animation import animate
+from rookery.settings import user_path
 from rookery.training.config import check_seed
 from rookery.types import Array, Genotype, Key, Observation, PyTree
 

@@ -21,7 +21,7 @@ from rookery.distributed import sync
 from rookery.distributed.heartbeat import Watch
 from rookery.distributed.mesh import use_cores
 from rookery.distributed.signals import SIGNALS, Interrupted
-from rookery.factories import SettingError, Within, check_fields
+from rookery.settings import SettingError, Within, check_fields
 
 NOT_CONNECTED = 74  # the exit code of a process that could not connect to the others in time
 _LONGEST = 1e6  # seconds, 12 days: the system's waits and those of JAX's runtime have limits

@@ -14,17 +14,9 @@ from numpy.typing import DTypeLike
 from rookery import distributions, hyperparams, trees
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step, check_categories
 from rookery.envs.host.base import LARGEST_REWARD, first_line
-from rookery.factories import (
-    MEASURE_NAMES,
-    OWN_ENVIRONMENT,
-    RAISED,
-    Within,
-    check_counts,
-    check_names,
-    check_numbers,
-    place_of,
-)
+from rookery.factories import OWN_ENVIRONMENT, RAISED, place_of
 from rookery.features import Shape, feature_size, is_shape
+from rookery.settings import MEASURE_NAMES, Within, check_counts, check_names, check_numbers
 from rookery.types import Array, Key, Observation, PyTree
 
 ResultT = TypeVar("ResultT")

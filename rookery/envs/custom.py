@@ -9,7 +9,8 @@ from importlib import metadata
 
 from rookery import factories
 from rookery.envs.base import Environment
-from rookery.factories import Product, call, check_names, is_reference, load, reference_to, type_of
+from rookery.factories import Product, call, is_reference, load, reference_to
+from rookery.settings import check_names, type_of
 
 ENTRY_POINTS = "rookery.environments"
 """Entry-point group in which a package declares its environments: name -> `package.module:factory`."""

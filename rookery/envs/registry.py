@@ -25,8 +25,8 @@ from rookery.envs.suites.playground import brax_tasks
 from rookery.envs.suites.playground import descriptors as playground_descriptors
 from rookery.envs.suites.playground import tasks as playground_tasks
 from rookery.envs.tasks import functions, point_maze, probes, pursuit
-from rookery.factories import OptionError, suggestion, type_of, unknown_name
 from rookery.hyperparams import Space
+from rookery.settings import OptionError, suggestion, type_of, unknown_name
 from rookery.types import Settings
 
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from rookery.distributed.device_memory import machine, size
 from rookery.envs.base import DescriptorSpec
-from rookery.factories import FRACTION, SettingError, Within, check_counts, check_fields
 from rookery.qd import archives, centroids
 from rookery.qd.archives import Archive
+from rookery.settings import FRACTION, SettingError, Within, check_counts, check_fields
 from rookery.storage import array_files
 from rookery.types import Array
 

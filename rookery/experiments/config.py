@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
-from rookery.factories import FRACTION, Within, check_fields
 from rookery.learners.rollout import PREFIX
 from rookery.networks import Precision
+from rookery.settings import FRACTION, Within, check_fields
 
 
 @dataclass(frozen=True)

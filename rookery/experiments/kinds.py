@@ -12,9 +12,10 @@ from rookery.experiments.agents import rows
 from rookery.experiments.methods import METHODS
 from rookery.experiments.spec import Kind, RunSpec
 from rookery.experiments.wrappers import WRAPPERS
-from rookery.factories import POSITIVE, RAISED, SettingError, place_of, unknown_name
+from rookery.factories import RAISED, place_of
 from rookery.hyperparams import Choice, Chosen, Space, describe
 from rookery.learners.evolution import EvolutionConfig
+from rookery.settings import POSITIVE, SettingError, unknown_name
 
 PLUGINS = "rookery.kinds"
 """Group of the entry points of installed packages that add agents and methods: functions without arguments, which add a

@@ -29,7 +29,7 @@ from rookery.experiments.agents import AgentRow
 from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.spec import RunSpec
-from rookery.factories import SUITE_PREFIXES, SettingError, check_names, unknown_name, verbatim
+from rookery.factories import SUITE_PREFIXES
 from rookery.features import has_image
 from rookery.hyperparams import Space
 from rookery.learners import widths
@@ -41,6 +41,7 @@ from rookery.learners.rollout import PREFIX
 from rookery.populations.sharding import Placement
 from rookery.qd.base import Scoring
 from rookery.qd.scoring import PolicyConfig, named_scoring, policy_scoring
+from rookery.settings import SettingError, check_names, unknown_name, verbatim
 from rookery.storage.lineage import Schedule
 
 

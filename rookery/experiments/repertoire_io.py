@@ -12,12 +12,12 @@ import numpy as np
 
 from rookery.distributed import mesh, programs
 from rookery.experiments import build, config_io
-from rookery.factories import user_path
 from rookery.learners.base import without_data
 from rookery.populations.base import Program
 from rookery.qd.base import Scoring
 from rookery.qd.map_elites import repertoire_of
 from rookery.qd.repertoire import Repertoire, empty
+from rookery.settings import user_path
 from rookery.storage import array_files, leaf_specs, sources
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.island_files import best_of

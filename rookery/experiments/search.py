@@ -27,7 +27,6 @@ from rookery.experiments.cells import find_cells
 from rookery.experiments.kinds import kind_of
 from rookery.experiments.methods import cma_mae as cma_mae_runs
 from rookery.experiments.methods import map_elites as map_elites_runs
-from rookery.factories import SettingError, check_counts, divisors, suggestion, unknown_name, verbatim
 from rookery.populations.base import ProgramState
 from rookery.populations.sharding import ONE_DEVICE
 from rookery.populations.stages import StagedStep, split, staged_step
@@ -37,6 +36,7 @@ from rookery.qd.map_elites import MapElitesBindings, begin, bind, keep, map_elit
 from rookery.qd.repertoire import Elite, Repertoire, best
 from rookery.qd.scoring import evaluation_outside, host_scoring
 from rookery.report.page import write_report
+from rookery.settings import SettingError, check_counts, divisors, suggestion, unknown_name, verbatim
 from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
 from rookery.storage.csv_log import RunLog, TableWarning, read_last
 from rookery.storage.events import Diverged, Journal

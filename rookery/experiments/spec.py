@@ -12,13 +12,13 @@ from rookery import networks
 from rookery.distributed.mesh import Mesh
 from rookery.experiments.agents import AgentRow, Unwrapped
 from rookery.experiments.config import EnvironmentConfig, Rule
-from rookery.factories import SettingTypeError, suggestion
 from rookery.hyperparams import Chosen, Space, describe
 from rookery.learners.base import Learner
 from rookery.learners.evolution import EvolutionConfig
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.populations.base import Program
+from rookery.settings import SettingTypeError, suggestion
 from rookery.storage.lineage import Schedule
 from rookery.storage.record import SKILL_METHODS
 from rookery.training.config import RunConfig

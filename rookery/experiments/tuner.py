@@ -19,13 +19,13 @@ from numpy.typing import ArrayLike
 
 from rookery import hyperparams, trees
 from rookery.distributed import programs
-from rookery.factories import HYPER_NAMES, SettingError, check_names, config_from, type_of, user_path
 from rookery.hyperparams import Choice, Domain, LogUniform, LogWhole, OneMinusLog, Space, Uniform, Whole, describe
 from rookery.learners.base import Member
 from rookery.populations.base import member_keys
 from rookery.populations.config import PbtConfig, check_population
 from rookery.populations.pbt import PbtBindings, PbtShared, exploit, first_shared, record_fitness
 from rookery.populations.sharding import ONE_DEVICE
+from rookery.settings import HYPER_NAMES, SettingError, check_names, config_from, type_of, user_path
 from rookery.storage.run_dir import write_atomically
 from rookery.training.config import check_seed
 from rookery.types import Array

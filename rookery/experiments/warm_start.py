@@ -16,7 +16,6 @@ from rookery.experiments import build, config_io
 from rookery.experiments.methods.program import of_program
 from rookery.experiments.parts import base_agent
 from rookery.experiments.spec import Built, RunSpec
-from rookery.factories import SettingError
 from rookery.hyperparams import Space
 from rookery.learners.base import genotype, without_data
 from rookery.learners.skills import freeze_skills
@@ -26,6 +25,7 @@ from rookery.qd import repertoire as repertoires
 from rookery.qd.initial import begin_from
 from rookery.qd.map_elites import repertoire_of
 from rookery.qd.scoring import learner_scoring
+from rookery.settings import SettingError
 from rookery.storage import sources
 from rookery.storage.best_checkpoint import find
 from rookery.storage.checkpoint import Checkpointer

@@ -10,7 +10,7 @@ from rookery.experiments.config_io import from_record
 from rookery.experiments.kinds import kind_of
 from rookery.experiments.spec import Kind, RunSpec
 from rookery.experiments.wrappers import WRAPPERS
-from rookery.factories import SettingError, verbatim
+from rookery.settings import SettingError, verbatim
 from rookery.storage.record import PYTHON, agent_of
 from rookery.storage.run_dir import RunFolderError, open_existing
 

@@ -12,13 +12,13 @@ from rookery.distributed.signals import Requests
 from rookery.experiments import build, warm_start
 from rookery.experiments.config_io import from_record, run_record
 from rookery.experiments.spec import Built, RunSpec
-from rookery.factories import SettingError, divisors
 from rookery.islands.island import Island, Schedule
 from rookery.islands.migration import Migration, migration
 from rookery.islands.store import Store
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.populations.config import check_population
 from rookery.qd.pbt_emitter import counts
+from rookery.settings import SettingError, divisors
 from rookery.storage import sources
 from rookery.storage.island_files import ISLAND, ImportJournal, island_dir
 from rookery.storage.run_dir import RunFolder, open_existing

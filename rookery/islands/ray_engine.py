@@ -17,9 +17,9 @@ from rookery.distributed.signals import Interrupted, Requests
 from rookery.distributed.sync import PACKAGES
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.spec import RunSpec
-from rookery.factories import SettingError, verbatim
 from rookery.islands.failures import ENDS_ONE, Outcome, failed
 from rookery.islands.plan import Builder, CallbacksFn, as_recorded, check
+from rookery.settings import SettingError, verbatim
 from rookery.storage.run_dir import RunFolder, RunFolderError, resume_command
 from rookery.training.compilation import keep_compiled_programs
 from rookery.versions import versions

@@ -9,12 +9,12 @@ import numpy as np
 from rookery.distributed.signals import Interrupted, Requests
 from rookery.experiments.config_io import run_record
 from rookery.experiments.spec import RunSpec
-from rookery.factories import SettingError
 from rookery.islands import ray_engine
 from rookery.islands.engine import take_turns
 from rookery.islands.failures import IslandError, Outcome, record, sentences
 from rookery.islands.plan import Builder, CallbacksFn, as_recorded, check
 from rookery.islands.store import Store, StoreError
+from rookery.settings import SettingError
 from rookery.storage import sources
 from rookery.storage.island_files import island_dir, reached
 from rookery.storage.record import with_first_defaults

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 
 from rookery.agents.base import ActFn, IntrinsicReward
 from rookery.envs.base import Environment, EnvSpec
-from rookery.factories import SettingError, Within, check_fields, type_of
 from rookery.hyperparams import Space
+from rookery.settings import SettingError, Within, check_fields, type_of
 from rookery.types import (
     NO_SETTINGS,
     Array,

@@ -15,7 +15,6 @@ from rookery.envs import descriptors
 from rookery.envs.base import Environment, EnvSpec, Step, Team
 from rookery.envs.wrappers import auto_reset, skills
 from rookery.envs.wrappers.time_limit import guard_physics
-from rookery.factories import MEASURE, SettingError, unknown_name, verbatim
 from rookery.learners import widths
 from rookery.learners.base import (
     SUMMARIES,
@@ -37,6 +36,7 @@ from rookery.learners.rollout import (
     space_with_parameters,
     transition_row,
 )
+from rookery.settings import MEASURE, SettingError, unknown_name, verbatim
 from rookery.types import Array, Evaluation, Genotype, HyperT, Key, PyTree, StateT, Transition
 
 

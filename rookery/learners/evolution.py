@@ -22,11 +22,11 @@ from rookery.agents.base import ActFn
 from rookery.envs.base import Environment
 from rookery.envs.check import check_interface
 from rookery.envs.wrappers.time_limit import guard_physics
-from rookery.factories import RETURN, Within, check_counts, check_fields, config_from
 from rookery.hyperparams import Field, LogUniform
 from rookery.learners import evaluation, rollout
 from rookery.learners.base import Bank, EvaluationConfig, Evaluator, Learner, Member, check_evaluation
 from rookery.learners.on_policy import Actors, collect, start_actors
+from rookery.settings import RETURN, Within, check_counts, check_fields, config_from
 from rookery.types import Array, Evaluation, Genotype, Key, Metrics, Observation, PyTree, Scalar, named
 
 NUM_ENVS, ROLLOUT_LENGTH = 16, 16

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from rookery.agents import backend
-from rookery.factories import METRIC_NAMES, TRAIN_RETURN, check_names
 from rookery.learners.base import Bank, Member, StepFn
+from rookery.settings import METRIC_NAMES, TRAIN_RETURN, check_names
 from rookery.types import Array, Key, Metrics, PyTree
 
 

@@ -15,7 +15,10 @@ from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.teams import check_alone
 from rookery.envs.wrappers.time_limit import guard_physics
-from rookery.factories import (
+from rookery.learners import evaluation, grouped_updates, n_step, rollout
+from rookery.learners.base import Bank, FitnessConfig, Learner, Member, check_evaluation
+from rookery.learners.iterations import Phases, training
+from rookery.settings import (
     LARGEST_COUNT,
     METRIC_NAMES,
     SettingError,
@@ -25,9 +28,6 @@ from rookery.factories import (
     check_names,
     config_from,
 )
-from rookery.learners import evaluation, grouped_updates, n_step, rollout
-from rookery.learners.base import Bank, FitnessConfig, Learner, Member, check_evaluation
-from rookery.learners.iterations import Phases, training
 from rookery.types import Array, Evaluation, HyperT, Key, Metrics, PyTree, StateT, Transition, named
 
 BUFFER_SIZE = 1_000_000

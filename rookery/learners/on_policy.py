@@ -17,7 +17,10 @@ from rookery.agents.base import OnPolicyAgent, RolloutExtras
 from rookery.envs import base as envs
 from rookery.envs.wrappers import auto_reset, time_limit
 from rookery.envs.wrappers.recurrence import with_carry
-from rookery.factories import (
+from rookery.learners import evaluation, rollout
+from rookery.learners.base import Bank, FitnessConfig, Learner, Member, Opponents, check_evaluation
+from rookery.learners.iterations import training
+from rookery.settings import (
     METRIC_NAMES,
     SettingError,
     Within,
@@ -29,9 +32,6 @@ from rookery.factories import (
     unknown_name,
     verbatim,
 )
-from rookery.learners import evaluation, rollout
-from rookery.learners.base import Bank, FitnessConfig, Learner, Member, Opponents, check_evaluation
-from rookery.learners.iterations import training
 from rookery.types import (
     Array,
     Evaluation,

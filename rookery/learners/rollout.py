@@ -14,12 +14,12 @@ from rookery.agents.base import ActFn, Agent, KeepFn, OffPolicyAgent, OnPolicyAg
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step
 from rookery.envs.check import check_interface
 from rookery.envs.wrappers import auto_reset
-from rookery.factories import RETURN, TRAIN_RETURN, check_names
 from rookery.hyperparams import Space
 from rookery.learners.base import (
     Bank,
     Member,
 )
+from rookery.settings import RETURN, TRAIN_RETURN, check_names
 from rookery.types import (
     Array,
     Evaluation,

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from rookery import hyperparams
-from rookery.factories import SettingError, check_counts
 from rookery.learners.base import Bank, Learner, Member, genotype
+from rookery.settings import SettingError, check_counts
 from rookery.types import Array, Evaluation, Hyper, Key, Metrics
 
 

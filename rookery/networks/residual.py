@@ -11,10 +11,10 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
-from rookery.factories import SettingError
 from rookery.networks.base import Network
 from rookery.networks.dense import forward, layer
 from rookery.networks.weights import ZEROS, initialize_at_once, orthogonal
+from rookery.settings import SettingError
 from rookery.types import Array, Observation, PyTree
 
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0  # the authors' code

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 from typing_extensions import TypeVar
 
 from rookery.envs.base import DescriptorSpec
-from rookery.factories import MEASURE, RETURN
 from rookery.hyperparams import Space
 from rookery.learners.base import Learner
 from rookery.populations.config import Timing
+from rookery.settings import MEASURE, RETURN
 from rookery.types import NO_SETTINGS, Array, Evaluation, Hyper, Key, Metrics, PyTree, Settings
 
 MembersT = TypeVar("MembersT", infer_variance=True)

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
-from rookery.factories import FRACTION, POSITIVE, SettingError, Within, check_counts, check_fields
+from rookery.settings import FRACTION, POSITIVE, SettingError, Within, check_counts, check_fields
 
 
 @dataclass(frozen=True)

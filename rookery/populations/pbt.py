@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 
 from rookery import hyperparams, trees
-from rookery.factories import AGENT_RETURN, METRIC_NAMES, SettingError, check_names, config_from
 from rookery.hyperparams import Space
 from rookery.learners import widths
 from rookery.learners.base import Bank, Learner, Member, check_learner, genotype
@@ -26,6 +25,7 @@ from rookery.populations.inheritance import inherit, perturb, resize, shrink_and
 from rookery.populations.selection import Rounds
 from rookery.populations.sharding import ONE_DEVICE, Placement
 from rookery.populations.stages import StagedInit, StagedStep, Work
+from rookery.settings import AGENT_RETURN, METRIC_NAMES, SettingError, check_names, config_from
 from rookery.types import Array, Evaluation, Hyper, HyperT, Key, Metrics, PyTree, StateT
 
 

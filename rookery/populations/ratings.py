@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.factories import SettingError, check_counts
 from rookery.learners.base import Bank, Learner, Member, genotype
 from rookery.populations.base import member_keys
 from rookery.populations.selection import comparable
 from rookery.populations.sharding import Placement
+from rookery.settings import SettingError, check_counts
 from rookery.types import Array, Genotype, Key, PyTree
 
 

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery import hyperparams
-from rookery.factories import unknown_name
 from rookery.hyperparams import Space
 from rookery.learners import widths
 from rookery.populations.base import Program
 from rookery.populations.pbt import PbtState
 from rookery.populations.stages import change_init, change_step
+from rookery.settings import unknown_name
 from rookery.types import Array, HyperT, StateT
 
 

@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery import hyperparams, trees
-from rookery.factories import SettingError
 from rookery.hyperparams import Space
 from rookery.learners.base import Bank, Learner, Member, Opponents, genotype
 from rookery.learners.rollout import PREFIX
@@ -53,6 +52,7 @@ from rookery.populations.pbt import advance as pbt_advance
 from rookery.populations.pbt import evaluate_member as pbt_evaluate_member
 from rookery.populations.sharding import ONE_DEVICE, MoveFn, Placement, move_here
 from rookery.populations.stages import Work
+from rookery.settings import SettingError
 from rookery.types import Array, Evaluation, Genotype, HyperT, Key, Metrics, PyTree, StateT
 
 

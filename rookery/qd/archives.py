@@ -10,12 +10,12 @@ from typing import NamedTuple, Protocol
 
 import jax.numpy as jnp
 
-from rookery.factories import FRACTION, SettingError, check_counts
 from rookery.populations.sharding import HERE, Rows
 from rookery.qd import novelty, thresholds
 from rookery.qd import repertoire as repertoires
 from rookery.qd.centroids import FindFn, finder
 from rookery.qd.repertoire import Added, Repertoire
+from rookery.settings import FRACTION, SettingError, check_counts
 from rookery.types import NO_SETTINGS, Array, PyTree, Settings
 
 

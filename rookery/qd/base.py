@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from typing_extensions import TypeVar
 
 from rookery.envs.base import DescriptorSpec
-from rookery.factories import check_names, type_of
 from rookery.learners.base import Bank, EvaluateFn, Evaluator, StartStatesFn
 from rookery.populations.base import MembersT, SharedT
 from rookery.qd.repertoire import Added, Repertoire
+from rookery.settings import check_names, type_of
 from rookery.types import NO_SETTINGS, Array, Evaluation, GenotypeT, Key, Metrics, Settings
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery import trees
-from rookery.factories import check_counts
+from rookery.settings import check_counts
 from rookery.types import Array, Key
 
 _UNROLLED = 4  # centroids per iteration of the loop; a larger number is slower to compile and no faster to run

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from rookery import trees
-from rookery.factories import check_counts
 from rookery.populations.base import member_keys
 from rookery.populations.sharding import HERE, Rows
 from rookery.qd import repertoire as repertoires
 from rookery.qd.base import Bank, Emitter, EmitterState, EmitterStateT, Scoring
 from rookery.qd.repertoire import Added, Repertoire
 from rookery.qd.variation import VariationConfig, child
+from rookery.settings import check_counts
 from rookery.types import Evaluation, GenotypeT, Key, Metrics, PyTree
 
 

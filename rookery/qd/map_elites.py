@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery import trees
-from rookery.factories import RESERVED_COLUMNS, check_names
 from rookery.learners.evaluation import evaluate as evaluate_episodes
 from rookery.populations import base, rebuild
 from rookery.populations.base import Program, ProgramState
@@ -26,6 +25,7 @@ from rookery.qd.archives import Archive
 from rookery.qd.base import Bank, Emitter, EmitterState, Scoring, check_scoring, checked_extras
 from rookery.qd.repertoire import Added, Repertoire
 from rookery.qd.staged import staged_ask
+from rookery.settings import RESERVED_COLUMNS, check_names
 from rookery.types import Array, Evaluation, Key, Metrics, PyTree
 
 

@@ -5,7 +5,6 @@ Source: Pierrot 2023, "Evolving Populations of Diverse RL Agents with MAP-Elites
 
 from typing import Any
 
-from rookery.factories import config_from
 from rookery.hyperparams import Space
 from rookery.learners.base import Learner, check_learner
 from rookery.populations import rebuild
@@ -16,6 +15,7 @@ from rookery.qd.map_elites import map_elites
 from rookery.qd.pbt_emitter import MePbtConfig, pbt_emitter
 from rookery.qd.scoring import learner_scoring
 from rookery.qd.variation import VariationConfig
+from rookery.settings import config_from
 from rookery.types import Array
 
 

@@ -18,7 +18,6 @@ import jax.numpy as jnp
 
 from rookery import trees
 from rookery.agents.base import check_continuous
-from rookery.factories import FRACTION, POSITIVE, SettingError, check_counts, check_fields
 from rookery.hyperparams import Space
 from rookery.learners.base import Bank, Learner, Member, genotype
 from rookery.learners.iterations import divisible
@@ -34,6 +33,7 @@ from rookery.qd.base import Emitter, EmitterState, Scoring
 from rookery.qd.repertoire import Added, Repertoire
 from rookery.qd.staged import StagedAsk
 from rookery.qd.variation import VariationConfig
+from rookery.settings import FRACTION, POSITIVE, SettingError, check_counts, check_fields
 from rookery.types import FROM_REPERTOIRE, Array, Evaluation, Key, Metrics, PyTree
 
 

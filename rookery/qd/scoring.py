@@ -20,13 +20,13 @@ from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.check import check_interface
 from rookery.envs.tasks.functions import Function
 from rookery.envs.wrappers.teams import check_alone
-from rookery.factories import SettingError, Within, check_fields, check_numbers, type_of
 from rookery.hyperparams import Space
 from rookery.learners import widths
 from rookery.learners.base import EvaluationConfig, Learner, genotype
 from rookery.learners.evaluation import evaluation_of, evaluator, more_episodes
 from rookery.learners.evolution import Policy
 from rookery.qd.base import Bank, Scoring
+from rookery.settings import SettingError, Within, check_fields, check_numbers, type_of
 from rookery.types import Array, Evaluation, Genotype, GenotypeT, HyperT, Key, Observation, PyTree, StateT
 
 

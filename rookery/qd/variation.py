@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from rookery.factories import Within, check_fields
+from rookery.settings import Within, check_fields
 from rookery.types import Array, Genotype, Key, PyTree, Scalar
 
 _Tree = TypeVar("_Tree")

@@ -17,7 +17,6 @@ from rich import box, console
 from rich.table import Table
 from rich.text import Text
 
-from rookery.factories import SettingError
 from rookery.report.compare_notes import MIXED, notes
 from rookery.report.compare_records import TOO_FEW, Comparison, Pair, Row, Setting, ranked
 from rookery.report.figures.comparison import MOST_PAIRS, check_format, draw_comparison
@@ -34,6 +33,7 @@ from rookery.report.statistics import (
     optimality_gap,
     probability_of_improvement,
 )
+from rookery.settings import SettingError
 
 __all__ = ["Comparison", "Fresh", "Pair", "Row", "Setting", "compare", "group_runs", "tables"]
 

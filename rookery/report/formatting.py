@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rookery.factories import AGENT_RETURN, BEST, MEASURE, RETURN
+from rookery.settings import AGENT_RETURN, BEST, MEASURE, RETURN
 from rookery.storage.record import SKILL_METHODS, environment_label, kind_label
 
 Settings = Mapping[str, Any]  # JSON values by name, as in `config.json`

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rookery.factories import BEST, MEASURE, RETURN, nearest, suggestion
 from rookery.report.dimensions import Dimensions, dimensions
 from rookery.report.formatting import Settings, fitness_metric, objective, part
 from rookery.report.runs import Run, finite_or_nan, ranking_fitness
+from rookery.settings import BEST, MEASURE, RETURN, nearest, suggestion
 from rookery.storage.csv_log import HAS_MEMBERS, are_too_few, check_columns, filled, lost_rows, read_csv, read_members
 from rookery.storage.events import read_journal
 from rookery.storage.island_files import ISLAND, islands_of

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rookery.factories import BEST, is_reference
+from rookery.factories import is_reference
 from rookery.report.formatting import Settings
 from rookery.report.readers import RunRecord, open_run
 from rookery.report.runs import Run
+from rookery.settings import BEST
 from rookery.storage.manifest import digest_of
 from rookery.storage.record import (
     CHOICES,

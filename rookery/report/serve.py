@@ -10,9 +10,9 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from rookery.factories import SettingError, verbatim
 from rookery.report.page import compose
 from rookery.report.readers import open_run
+from rookery.settings import SettingError, verbatim
 from rookery.storage.island_files import islands_of
 from rookery.storage.run_dir import open_existing
 

@@ -8,11 +8,11 @@ import numpy.typing as npt
 from rich import box
 from rich.table import Table
 
-from rookery.factories import MEASURE
 from rookery.report.formatting import counted, equal_decimals, no_qd_score, number, signed
 from rookery.report.readers import open_run
 from rookery.report.runs import ranking_fitness, worst_fitness
 from rookery.report.statistics import interquartile_mean, over_runs
+from rookery.settings import MEASURE
 from rookery.storage.lineage import Lineage
 from rookery.storage.played import Tournament
 

@@ -4,7 +4,7 @@ import contextlib
 import math
 from collections.abc import Iterable, Mapping
 
-from rookery.factories import SettingError, suggestion, unknown_name, verbatim
+from rookery.settings import SettingError, suggestion, unknown_name, verbatim
 from rookery.storage import manifest
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv

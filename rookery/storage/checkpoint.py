@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from rookery.distributed import sync
-from rookery.factories import user_path
+from rookery.settings import user_path
 from rookery.storage import leaf_specs, manifest
 from rookery.storage.leaf_specs import Target
 from rookery.storage.manifest import Manifest

@@ -13,7 +13,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rookery.factories import KEY_COLUMNS
+from rookery.settings import KEY_COLUMNS
 from rookery.storage.record import CHOICES
 from rookery.storage.run_dir import RunFolder, output_to, write_atomically
 from rookery.storage.tensorboard import Events

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rookery.factories import CALLBACK, MEASURE, RETURN, ROUND
+from rookery.settings import CALLBACK, MEASURE, RETURN, ROUND
 from rookery.storage.csv_log import MEMBER_COLUMNS, check_columns, read_csv, read_members
 from rookery.storage.island_files import ISLAND, Exchange, ancestors, best_of, islands_of, read_exchanges
 from rookery.storage.record import CHOICES, PROGRAM, PYTHON, SCHEDULE, agent_name, agent_of

@@ -15,7 +15,7 @@ from typing import Any
 
 import filelock
 
-from rookery.factories import user_path
+from rookery.settings import user_path
 from rookery.storage.record import DEFAULTS, PYTHON, SEARCH
 from rookery.types import Record
 from rookery.versions import version, versions

@@ -17,7 +17,8 @@ from types import ModuleType
 from typing import Any
 
 from rookery import factories
-from rookery.factories import SettingError, is_reference, make_importable, verbatim
+from rookery.factories import is_reference, make_importable
+from rookery.settings import SettingError, verbatim
 from rookery.storage.run_dir import REPLACED, RunFolder, open_existing, output_to, write_atomically
 from rookery.types import Record
 

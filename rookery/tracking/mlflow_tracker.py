@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rookery.distributed import sync
-from rookery.factories import user_path
+from rookery.settings import user_path
 from rookery.tracking import records
 from rookery.tracking.records import TrackerError
 from rookery.training.callbacks import Generation, Start

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rookery.factories import CALLBACK
+from rookery.settings import CALLBACK
 from rookery.storage.csv_log import read_csv
 from rookery.storage.island_files import ISLAND
 from rookery.storage.lineage import is_hyper

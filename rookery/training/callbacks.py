@@ -14,7 +14,8 @@ import numpy as np
 from rookery import trees
 from rookery.distributed import sync
 from rookery.distributed.signals import Requests
-from rookery.factories import CALLBACK, METRIC_NAMES, RAISED, check_names, place_of
+from rookery.factories import RAISED, place_of
+from rookery.settings import CALLBACK, METRIC_NAMES, check_names
 from rookery.storage.record import CHOICES
 from rookery.storage.run_dir import OutputWarning
 from rookery.training.metrics import mean_over_members

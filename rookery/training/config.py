@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-from rookery.factories import Within, check_counts, check_fields, expand_paths
+from rookery.settings import Within, check_counts, check_fields, expand_paths
 
 _LARGEST_SEED = 2**32 - 1
 

@@ -19,9 +19,9 @@ import numpy as np
 from rookery.distributed import device_memory, mesh, programs, sync
 from rookery.distributed.mesh import Mesh
 from rookery.distributed.signals import Requests
-from rookery.factories import LARGEST_COUNT, RESERVED_COLUMNS, SettingError, check_names, config_from, verbatim
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.stages import StagedStep, staged_step
+from rookery.settings import LARGEST_COUNT, RESERVED_COLUMNS, SettingError, check_names, config_from, verbatim
 from rookery.storage import sources
 from rookery.storage.best_checkpoint import Best
 from rookery.storage.checkpoint import Checkpointer

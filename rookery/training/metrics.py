@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rookery.factories import BEST, MEASURE, RETURN
 from rookery.populations.base import Program
 from rookery.populations.stages import staged_step
+from rookery.settings import BEST, MEASURE, RETURN
 
 
 class WallTimes(NamedTuple):

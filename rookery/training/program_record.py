@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from rookery import hyperparams
-from rookery.factories import type_of
 from rookery.populations.base import Program
+from rookery.settings import type_of
 from rookery.storage.record import (
     CHOICES,
     DESCRIPTOR,

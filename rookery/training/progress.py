@@ -16,7 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from rookery.factories import AGENT_RETURN
+from rookery.settings import AGENT_RETURN
 from rookery.training.metrics import EVALUATION
 from rookery.training.terminal import Terminal, terminal
 

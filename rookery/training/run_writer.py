@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from rookery.factories import CALLBACK, MEASURE, RAISED, RETURN, ROUND, place_of
+from rookery.factories import RAISED, place_of
 from rookery.populations.base import ProgramState, TableFn
+from rookery.settings import CALLBACK, MEASURE, RETURN, ROUND
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog, write_table
 from rookery.storage.events import Journal

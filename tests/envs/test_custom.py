@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import rookery
-from rookery import factories
+from rookery import factories, settings
 from rookery.envs import custom, registry
 from rookery.envs.base import Environment
 from rookery.experiments.parts import option_values
@@ -102,14 +102,14 @@ def test_a_parameter_of_a_factory_has_any_name(file: Path, name: str) -> None:
 )
 def test_the_one_rule_for_names_from_outside(name: Any) -> None:
     with pytest.raises(ValueError, match=rf"^the metric {re.escape(repr(name)[:120])} (needs another|is there)"):
-        factories.check_names("metric", ["x", name])
+        settings.check_names("metric", ["x", name])
 
 
 @pytest.mark.parametrize("name", ["hyper/x", "broken_x", "fitness", "seconds", "max_fitness", "member/0/x", "reward"])
 def test_names_that_the_library_uses_are_reserved(name: str) -> None:
     with pytest.raises(ValueError, match=f"^the metric '{name}' needs another name, since rookery uses it itself"):
-        factories.check_names("metric", [name], factories.METRIC_NAMES)
-    factories.check_names("metric", ["loss/actor", "Q1", "verlust_ä", "0", "fitness_2"], factories.METRIC_NAMES)
+        settings.check_names("metric", [name], settings.METRIC_NAMES)
+    settings.check_names("metric", ["loss/actor", "Q1", "verlust_ä", "0", "fitness_2"], settings.METRIC_NAMES)
 
 
 @pytest.mark.parametrize("words", [["width=4", "width=5"], ["a,b=1"], ["a b =1"]])

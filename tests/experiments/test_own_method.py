@@ -19,12 +19,12 @@ from rookery.experiments.agents import AGENTS, AgentRow
 from rookery.experiments.methods import METHODS
 from rookery.experiments.parts import environment_of, mesh_of
 from rookery.experiments.spec import Built, Method, RunSpec
-from rookery.factories import Within, check_fields
 from rookery.hyperparams import Field, LogUniform, declared
 from rookery.learners.base import EvaluationConfig, Learner, Member
 from rookery.learners.evaluation import evaluation_of, evaluator
 from rookery.learners.off_policy import OffPolicyConfig
 from rookery.qd.scoring import PolicyConfig, policy
+from rookery.settings import Within, check_fields
 from rookery.storage.csv_log import read_csv
 from rookery.types import Genotype, Scalar
 from tests.commandline import call

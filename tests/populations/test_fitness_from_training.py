@@ -11,12 +11,12 @@ import pytest
 
 import rookery
 from rookery.distributed.mesh import make_mesh
-from rookery.factories import SettingError
 from rookery.islands.migration import migration
 from rookery.learners.base import Learner
 from rookery.learners.iterations import divisible
 from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import pbt
+from rookery.settings import SettingError
 from rookery.storage.csv_log import read_csv
 from rookery.types import Evaluation
 from tests import tiny, walks

@@ -12,7 +12,6 @@ import rookery
 from rookery import trees
 from rookery.experiments.build import build
 from rookery.experiments.kinds import configure
-from rookery.factories import SettingError
 from rookery.learners import widths
 from rookery.populations import base, pb2, selection
 from rookery.populations.config import PbtConfig, Timing, timing
@@ -20,6 +19,7 @@ from rookery.populations.inheritance import shrink_and_perturb
 from rookery.populations.pbt import pbt
 from rookery.populations.role_pbt import pbt_roles
 from rookery.populations.sharding import ONE_DEVICE
+from rookery.settings import SettingError
 from tests import tiny, walks
 
 INF = np.inf

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rookery.factories import SettingError
 from rookery.report import serve
 from rookery.report.serve import Pages, server
+from rookery.settings import SettingError
 from rookery.storage.run_dir import create
 from tests.written_runs import MEMBERS, write, write_repertoire
 

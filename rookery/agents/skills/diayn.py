@@ -20,9 +20,9 @@ from rookery import distributions, gradients, hyperparams, networks
 from rookery.agents.base import IntrinsicReward, OffPolicyAgent, UpdateLayout, check_continuous
 from rookery.agents.skills import smerl
 from rookery.envs.base import EnvSpec, SkillSpec, Step
-from rookery.factories import SettingError, Within, config_from, verbatim
 from rookery.features import as_floats
 from rookery.hyperparams import Field, LogUniform, Space
+from rookery.settings import SettingError, Within, config_from, verbatim
 from rookery.types import Array, Hyper, Key, Metrics, Observation, PyTree, Scalar, Transition
 
 

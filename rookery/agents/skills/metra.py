@@ -25,9 +25,9 @@ from rookery.agents.base import IntrinsicReward, OffPolicyAgent
 from rookery.agents.skills import smerl
 from rookery.agents.skills.diayn import act, check_discovery, explore, layout_around
 from rookery.envs.base import EnvSpec, Previous, SkillSpec, Step
-from rookery.factories import POSITIVE, Within, config_from
 from rookery.features import as_floats
 from rookery.hyperparams import Field, LogUniform, Space
+from rookery.settings import POSITIVE, Within, config_from
 from rookery.types import Array, Hyper, Key, Metrics, Observation, PyTree, Scalar, Transition
 
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from rookery import hyperparams
 from rookery.envs.base import SkillSpec, Step
-from rookery.factories import SettingError, Within, check_fields
 from rookery.hyperparams import Field, LogUniform, Space
+from rookery.settings import SettingError, Within, check_fields
 from rookery.types import Array, Hyper, Metrics, PyTree, Scalar
 
 RATE = 0.2  # of the running means, which average about the last ten episodes

@@ -11,7 +11,7 @@ from rookery.compat.records import Record, per_agent
 from rookery.envs import base as envs
 from rookery.envs.suites.third_party import strongly_typed
 from rookery.envs.wrappers.time_limit import count_step, guard_physics
-from rookery.factories import check_counts
+from rookery.settings import check_counts
 from rookery.types import Array, Key, Observation, PyTree
 
 

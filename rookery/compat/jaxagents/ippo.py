@@ -27,7 +27,7 @@ from rookery.compat.jaxagents.records import (
     check_hyperparams,
 )
 from rookery.compat.records import check, per_agent, typed_key
-from rookery.factories import check_counts
+from rookery.settings import check_counts
 from rookery.training import progress
 from rookery.types import Array, Hyper, Key, PyTree
 

@@ -12,7 +12,7 @@ from jax.core import Tracer
 
 from rookery.compat.jaxagents.environment import TruncationEnvState
 from rookery.compat.records import Record, check, static_field, typed_key
-from rookery.factories import FRACTION, Within, check_counts
+from rookery.settings import FRACTION, Within, check_counts
 from rookery.types import Array, Key, PyTree, Scalar
 
 

@@ -37,11 +37,11 @@ from rookery.compat.records import (
     typed_key,
 )
 from rookery.envs import base as envs
-from rookery.factories import SettingError, check_counts
 from rookery.gradients import Learned
 from rookery.learners import rollout
 from rookery.networks import input_vector
 from rookery.qd.scoring import descriptor_of
+from rookery.settings import SettingError, check_counts
 from rookery.types import Array, Hyper, Key, Metrics, Observation, PyTree
 from rookery.types import Transition as CoreTransition
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from rookery.compat.qdax.environments import BatchState
 from rookery.compat.qdax.records import ReplayBuffer, Transition
 from rookery.compat.records import check, check_equal
-from rookery.factories import check_counts
+from rookery.settings import check_counts
 from rookery.types import Array, Metrics
 
 __all__ = ["do_iteration_fn", "warmstart_buffer"]

@@ -15,13 +15,13 @@ import numpy as np
 from rookery import trees
 from rookery.compat.records import check, typed_key
 from rookery.distributed import layout
-from rookery.factories import FRACTION, check_counts, check_numbers
 from rookery.populations.base import member_keys
 from rookery.populations.sharding import WHOLE
 from rookery.qd import centroids as cells
 from rookery.qd import repertoire as repertoires
 from rookery.qd import variation
 from rookery.qd.map_elites import bounded
+from rookery.settings import FRACTION, check_counts, check_numbers
 from rookery.types import Array, Key, Metrics, PyTree, Scalar
 
 __all__ = ["DistributedMAPElites", "MAPElites", "MapElitesRepertoire", "MixingEmitter", "compute_cvt_centroids"]

@@ -12,9 +12,9 @@ from rookery.compat.qdax.populations import Population, check_population, exploi
 from rookery.compat.qdax.records import PBTStateT, PBTTrainingState, ReplayBuffer, Transition
 from rookery.compat.records import Record, check, check_equal, split_key, typed_key
 from rookery.distributed import layout
-from rookery.factories import check_counts
 from rookery.populations.sharding import WHOLE
 from rookery.qd.pbt_emitter import MePbtConfig, counts
+from rookery.settings import check_counts
 from rookery.types import Array, Key, PyTree
 
 __all__ = ["PBTEmitter", "PBTEmitterConfig", "PBTEmitterState", "sac_pbt_variation_fn", "td3_pbt_variation_fn"]

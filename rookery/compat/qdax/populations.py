@@ -29,7 +29,6 @@ from rookery.compat.qdax.records import (
 from rookery.compat.records import check, check_equal, shared_count, split_key, typed_key
 from rookery.distributed import layout
 from rookery.envs.base import Step, first_step
-from rookery.factories import check_counts
 from rookery.learners import evaluation, rollout
 from rookery.learners.base import EvaluationConfig, Evaluator, Member, genotype
 from rookery.learners.off_policy import OffPolicyBindings, OffPolicyConfig, iterate, summarize
@@ -39,6 +38,7 @@ from rookery.populations.inheritance import inherit, perturb
 from rookery.populations.sharding import WHOLE, Shares, moved
 from rookery.qd.pbt_emitter import Counts, origins
 from rookery.qd.scoring import descriptor_of
+from rookery.settings import check_counts
 from rookery.types import Array, Evaluation, Hyper, Key, Metrics, Observation, PyTree
 
 __all__ = ["PBT", "PBTSAC", "PBTTD3"]

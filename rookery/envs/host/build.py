@@ -5,7 +5,7 @@ from functools import partial
 from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.host import calls
 from rookery.envs.host.pool import HostPool
-from rookery.factories import check_counts
+from rookery.settings import check_counts
 
 TIMEOUT = 60.0  # default time limit of a reset or step, in seconds
 

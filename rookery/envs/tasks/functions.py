@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from rookery.envs import base
 from rookery.envs.base import DescriptorSpec
-from rookery.factories import check_counts, unknown_name
+from rookery.settings import check_counts, unknown_name
 from rookery.types import Array, Key
 
 EDGE = 5.12  # the usual search domain of the sphere and Rastrigin functions is [-5.12, 5.12]^n

@@ -36,8 +36,8 @@ from rookery.envs import base
 from rookery.envs.base import Environment, EnvSpec, Step, Team
 from rookery.envs.rendering.scene import Picture, Scene, Scenery
 from rookery.envs.wrappers import time_limit
-from rookery.factories import Within, check_counts, check_numbers
 from rookery.hyperparams import Field, Uniform
+from rookery.settings import Within, check_counts, check_numbers
 from rookery.types import Array, Key, Scalar
 
 EPISODE_LENGTH = 200

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step, announce_inside, parameterize_inside
 from rookery.envs.rendering import scene
-from rookery.factories import check_counts
 from rookery.features import Shape, flatten_features, is_shape, unflatten_features
+from rookery.settings import check_counts
 from rookery.types import Array, Key
 
 

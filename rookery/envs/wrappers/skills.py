@@ -30,7 +30,7 @@ from rookery.envs.base import (
 )
 from rookery.envs.rendering import scene
 from rookery.envs.wrappers.time_limit import guard_physics
-from rookery.factories import LARGEST_COUNT, SettingError, Within, check_counts, check_fields
+from rookery.settings import LARGEST_COUNT, SettingError, Within, check_counts, check_fields
 from rookery.types import Array, Key, PyTree
 
 _DIRECTIONS = 8  # evenly spread directions that represent the skills on a circle in evaluations

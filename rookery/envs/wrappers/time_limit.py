@@ -11,8 +11,8 @@ from rookery import trees
 from rookery.envs.base import Environment, EnvState, Step, announce_inside, parameterize_inside
 from rookery.envs.host.base import LARGEST_REWARD
 from rookery.envs.rendering import scene
-from rookery.factories import check_counts
 from rookery.networks import call_in
+from rookery.settings import check_counts
 from rookery.types import Array, Key
 
 

@@ -7,11 +7,11 @@ from rookery.distributed.mesh import Mesh
 from rookery.experiments.cells import ANNEALED_RATE, CellsConfig
 from rookery.experiments.methods import map_elites
 from rookery.experiments.spec import Built, RunSpec
-from rookery.factories import Within
 from rookery.populations.sharding import Placement
 from rookery.qd.base import Emitter, Scoring
 from rookery.qd.cma.config import CmaMaeConfig
 from rookery.qd.cma.emitter import cma_mae
+from rookery.settings import Within
 from rookery.storage.lineage import Schedule
 
 

@@ -7,9 +7,9 @@ from rookery.distributed import layout
 from rookery.distributed.mesh import Mesh
 from rookery.experiments.parts import learner_of, mesh_of
 from rookery.experiments.spec import Built, Method, RunSpec
-from rookery.factories import Within, check_fields, expand_paths
 from rookery.populations.independent import seeds
 from rookery.populations.replay import replay
+from rookery.settings import Within, check_fields, expand_paths
 from rookery.storage.lineage import Schedule, at_steps
 
 

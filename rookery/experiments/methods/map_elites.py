@@ -10,7 +10,6 @@ from rookery.experiments.cells import CellsConfig, find_cells
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.parts import mesh_of, placement_of, scoring, sharded_cells
 from rookery.experiments.spec import Built, Method, RunSpec
-from rookery.factories import Within, check_fields, expand_paths
 from rookery.learners.base import EvaluationConfig
 from rookery.populations.sharding import Placement
 from rookery.qd.base import Emitter, Scoring
@@ -18,6 +17,7 @@ from rookery.qd.emitters import iso_line
 from rookery.qd.map_elites import map_elites
 from rookery.qd.scoring import PolicyConfig
 from rookery.qd.variation import VariationConfig
+from rookery.settings import Within, check_fields, expand_paths
 from rookery.storage.lineage import Schedule
 
 

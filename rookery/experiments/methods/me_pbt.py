@@ -8,11 +8,11 @@ from rookery.experiments.cells import CellsConfig, find_cells
 from rookery.experiments.config import ISLAND_RULES, EnvironmentConfig, IslandsConfig
 from rookery.experiments.parts import learner_of, mesh_of, placement_of, sharded_cells
 from rookery.experiments.spec import Built, Method, RunSpec
-from rookery.factories import Within, check_fields, expand_paths
 from rookery.qd.me_pbt import me_pbt
 from rookery.qd.pbt_emitter import MePbtConfig, counts
 from rookery.qd.scoring import descriptor_of
 from rookery.qd.variation import VariationConfig
+from rookery.settings import Within, check_fields, expand_paths
 from rookery.storage.lineage import Schedule
 
 

@@ -9,9 +9,9 @@ from rookery.experiments.config import ISLAND_RULES, IslandsConfig, Rule
 from rookery.experiments.methods.independent import describe
 from rookery.experiments.parts import learner_of, mesh_of
 from rookery.experiments.spec import Built, Method, RunSpec
-from rookery.factories import Within, check_fields, expand_paths
 from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import pbt
+from rookery.settings import Within, check_fields, expand_paths
 from rookery.storage.lineage import Schedule
 
 

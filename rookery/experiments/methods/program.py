@@ -10,10 +10,11 @@ from rookery.envs.base import Environment
 from rookery.experiments.config import DevicesConfig
 from rookery.experiments.parts import option_values, requested_mesh
 from rookery.experiments.spec import Built, Method, RunSpec
-from rookery.factories import OWN_PROGRAM, Product, call, check_fields, is_reference, load, type_of
+from rookery.factories import OWN_PROGRAM, Product, call, is_reference, load
 from rookery.learners.base import Learner
 from rookery.populations.base import Program
 from rookery.qd.base import Scoring
+from rookery.settings import check_fields, type_of
 from rookery.storage.lineage import Schedule
 from rookery.storage.record import PROGRAM
 

@@ -10,13 +10,13 @@ from rookery.experiments.config import Rule
 from rookery.experiments.methods import pbt as methods_pbt
 from rookery.experiments.parts import learner_of, mesh_of
 from rookery.experiments.spec import Built, RunSpec
-from rookery.factories import SettingError, Within, verbatim
 from rookery.learners.base import Learner
 from rookery.learners.evaluation import measures_episodes
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.populations.config import LeagueConfig
 from rookery.populations.pbt import pbt
 from rookery.populations.role_pbt import pbt_roles
+from rookery.settings import SettingError, Within, verbatim
 from rookery.storage.lineage import Schedule
 
 

@@ -8,8 +8,8 @@ from rookery.envs.base import Environment, EnvSpec
 from rookery.envs.wrappers.teams import as_team, identify
 from rookery.experiments.agents import Wrapper
 from rookery.experiments.config import EnvironmentConfig, Rule
-from rookery.factories import check_fields
 from rookery.learners.on_policy import OnPolicyConfig
+from rookery.settings import check_fields
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from rookery.factories import POSITIVE, Within, check_fields
+from rookery.settings import POSITIVE, Within, check_fields
 
 
 @dataclass(frozen=True)

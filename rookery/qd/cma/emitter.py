@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from rookery import trees
-from rookery.factories import SettingError
 from rookery.populations.base import member_keys
 from rookery.populations.sharding import ONE_DEVICE, Placement
 from rookery.qd import repertoire as repertoires
@@ -25,6 +24,7 @@ from rookery.qd.base import Bank, Emitter, EmitterState, Scoring
 from rookery.qd.cma import distribution
 from rookery.qd.cma.config import CmaMaeConfig
 from rookery.qd.repertoire import Added, Repertoire
+from rookery.settings import SettingError
 from rookery.types import Array, Evaluation, Genotype, Key, Metrics, PyTree
 
 LARGEST_FULL = 1_000

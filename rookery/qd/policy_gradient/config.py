@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from rookery.agents.td3 import Td3Config, Td3Hyper
-from rookery.factories import FRACTION, POSITIVE, SettingError, Within, check_fields
 from rookery.qd.scoring import PolicyConfig
+from rookery.settings import FRACTION, POSITIVE, SettingError, Within, check_fields
 
 
 @dataclass(frozen=True)

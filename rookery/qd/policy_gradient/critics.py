@@ -9,9 +9,9 @@ import jax.numpy as jnp
 
 from rookery import buffers, trees
 from rookery.agents.base import OffPolicyAgent
-from rookery.factories import SettingError
 from rookery.learners.base import Member
 from rookery.learners.off_policy import learn
+from rookery.settings import SettingError
 from rookery.types import Array, Key, Metrics
 
 _LONGEST_BLOCK = 25  # updates of an iteration, between two of which a generation can be interrupted

@@ -8,7 +8,6 @@ from rookery import buffers
 from rookery.agents.td3 import networks_of, td3
 from rookery.envs.base import EnvSpec
 from rookery.envs.wrappers.teams import check_alone
-from rookery.factories import SettingError
 from rookery.populations.config import rounded
 from rookery.populations.sharding import ONE_DEVICE, Placement
 from rookery.qd import emitters
@@ -22,6 +21,7 @@ from rookery.qd.policy_gradient.variation import Ascent
 from rookery.qd.scoring import PolicyConfig
 from rookery.qd.staged import StagedAsk
 from rookery.qd.variation import VariationConfig
+from rookery.settings import SettingError
 
 
 def pga_me(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rookery.factories import SettingError
 from rookery.report.compare_records import TOO_FEW, Comparison, Pair, Row, Setting, ranked
 from rookery.report.figures.style import (
     INK,
@@ -25,6 +24,7 @@ from rookery.report.formatting import counted, steps_text
 from rookery.report.run_groups import Group
 from rookery.report.runs import curve
 from rookery.report.statistics import Estimate
+from rookery.settings import SettingError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rookery.factories import AGENT_RETURN
 from rookery.report.figures.style import (
     INK,
     PALETTE,
@@ -33,6 +32,7 @@ from rookery.report.formatting import (
 )
 from rookery.report.readers import RunRecord, Table, open_run
 from rookery.report.runs import Run, curve, ranking_fitness, worst_fitness
+from rookery.settings import AGENT_RETURN
 from rookery.storage.lineage import Lineage
 from rookery.storage.record import SCALES
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rookery.factories import AGENT_RETURN
 from rookery.report.figures.skills import view_of
 from rookery.report.formatting import (
     REPERTOIRE_METRICS,
@@ -21,6 +20,7 @@ from rookery.report.runs import Run, curve, finite_or_nan, worst_fitness
 from rookery.report.sections.islands import islands_chapter
 from rookery.report.sections.repertoire import repertoire_chapter
 from rookery.report.sections.summary import head, seconds
+from rookery.settings import AGENT_RETURN
 from rookery.storage.csv_log import check_columns
 from rookery.storage.lineage import Lineage
 from rookery.storage.played import Episodes

@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from rookery.factories import AGENT_RETURN, MEASURE, RETURN
 from rookery.report.formatting import (
     SKILL_METRICS,
     Settings,
@@ -26,6 +25,7 @@ from rookery.report.page_json import JsonObject
 from rookery.report.readers import Event, RunRecord, Table
 from rookery.report.runs import Run, worst_fitness
 from rookery.report.statistics import estimate, mean, over_runs
+from rookery.settings import AGENT_RETURN, MEASURE, RETURN
 from rookery.storage.island_files import ISLAND
 from rookery.storage.record import (
     CHOICES,

@@ -22,7 +22,7 @@ from rookery.envs.host.workers import Worker
 from rookery.envs.suites.envpool.episodes import Episodes, EpisodeSettings
 from rookery.envs.suites.gymnasium import spaces
 from rookery.envs.suites.gymnasium.measures import By, keys_of
-from rookery.factories import OptionError, check_counts, suggestion
+from rookery.settings import OptionError, check_counts, suggestion
 
 PREFIX = "envpool:"  # begins the names of EnvPool's environments
 EXTRA = "envpool"  # extra of this package that installs the suite

@@ -24,7 +24,8 @@ from rookery.envs.rendering.scene import Picture
 from rookery.envs.suites.gymnasium import film, spaces, states
 from rookery.envs.suites.gymnasium.episodes import DescribeFn, Episodes, EpisodeSettings, close
 from rookery.envs.suites.gymnasium.measures import By, Measure, Source, keys_of, measures_of
-from rookery.factories import RAISED, check_counts, make_importable, place_of, suggestion, type_of
+from rookery.factories import RAISED, make_importable, place_of
+from rookery.settings import check_counts, suggestion, type_of
 
 if TYPE_CHECKING:
     from rookery.envs.suites.gymnasium.spaces import Env

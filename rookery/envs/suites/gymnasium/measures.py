@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from rookery.envs.suites.gymnasium.spaces import checked_number
-from rookery.factories import MEASURE_NAMES, check_names, suggestion
+from rookery.settings import MEASURE_NAMES, check_names, suggestion
 
 MeasureFn = Callable[[Mapping[str, Any], Any], Any]  # the info and the observation of a step -> a number
 Source = MeasureFn | str  # what a measure is read by: a function, or a key of the info

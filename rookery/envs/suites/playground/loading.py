@@ -11,7 +11,7 @@ from rookery.envs.suites import third_party
 from rookery.envs.suites.brax.adapter import quiet_model_load
 from rookery.envs.suites.playground import tasks
 from rookery.envs.suites.third_party import PlaygroundEnv
-from rookery.factories import check_counts
+from rookery.settings import check_counts
 from rookery.types import PyTree
 
 INSTALL = 'pip install "rookery[playground]"'
