@@ -2,6 +2,7 @@
 
 import io
 import math
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -147,9 +148,12 @@ def _save_mp4(canvas: "FigureCanvasAgg", updates: Iterator[None], path: Path, fr
     from matplotlib.animation import FFMpegWriter
 
     writer = FFMpegWriter(fps=frames_per_second, extra_args=["-pix_fmt", "yuv420p"])
-    with writer.saving(canvas.figure, str(path), _DOTS_PER_INCH):
-        for _ in updates:
-            writer.grab_frame()
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder, path.name)
+        with writer.saving(canvas.figure, str(made), _DOTS_PER_INCH):
+            for _ in updates:
+                writer.grab_frame()
+        write_atomically(path, made.read_bytes())
 
 
 def _frames(length: int, most_frames: int) -> list[int]:

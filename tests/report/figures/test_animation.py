@@ -4,6 +4,7 @@ import math
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import matplotlib.animation
@@ -176,6 +177,17 @@ def test_an_mp4_has_every_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path = animation.animate(MAZE, point(4), {}, tmp_path / "maze.mp4", frames_per_second=10)
     assert path.exists()
     assert _Writer.grabbed == 4 + 15
+
+
+def test_an_interrupted_mp4_leaves_the_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matplotlib.animation, "FFMpegWriter", _Writer)
+    monkeypatch.setattr(_Writer, "grab_frame", Mock(side_effect=KeyboardInterrupt))
+    path = tmp_path / "maze.mp4"
+    path.write_bytes(b"earlier")
+    with pytest.raises(KeyboardInterrupt):
+        animation.animate(MAZE, point(4), {}, path, frames_per_second=10)
+    assert path.read_bytes() == b"earlier"
+    assert [*tmp_path.iterdir()] == [path]
 
 
 def test_errors(tmp_path: Path) -> None:
