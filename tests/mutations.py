@@ -51,6 +51,7 @@ agents/discrete.py | agents/test_discrete.py
     random-beyond-the-mask | available(jnp.zeros(action_size), action_mask) | jnp.zeros(action_size)
 agents/pqn.py | agents/test_pqn.py
     value-beyond-the-mask | batch.next_observation.action_mask | None
+    gradient-without-limit | gradient = gradients.clip_norm(gradient, hyper.max_grad_norm) | gradient = gradient
 agents/dqn.py | agents/test_dqn.py
     single-learning | if double else | if not double else
     quantiles-mirrored | (error < 0.0) | (error > 0.0)

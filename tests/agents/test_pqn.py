@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import rookery
@@ -86,6 +87,12 @@ def test_rates_and_exploration_follow_the_updates_of_the_run() -> None:
         log_prob = draw(STATE._replace(updates=jnp.int32(updates)), HYPER, observation, keys)[1]
         chances = np.unique(np.exp(np.round(log_prob, 4)))
         assert {round(float(chance), 3) for chance in chances} <= {round(share / 3, 3), round(1 - share * 2 / 3, 3)}
+
+
+def test_the_norm_of_each_gradient_is_limited() -> None:
+    limited, other = (updated(max_grad_norm=limit)[0].network.moments for limit in (1e-3, 1e3))
+    assert np.linalg.norm(numbers(optax.tree.get(limited, "mu"))) <= 1e-3
+    assert np.linalg.norm(numbers(optax.tree.get(other, "mu"))) > 1e-3
 
 
 def test_an_unavailable_action_is_never_taken() -> None:
