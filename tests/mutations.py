@@ -91,6 +91,8 @@ learners/evaluation.py | learners/test_missing_data.py
 learners/off_policy.py | learners/test_learners.py
     updates-one-key | index_key, noise_key = jax.random.split(key) | index_key = noise_key = key
     updates-in-warm-up | (count - config.warmup_iterations) | count
+learners/evolution.py | learners/test_evolution.py
+    other-starts | jnp.tile(jnp.arange(config.directions), 2) | jnp.arange(2 * config.directions)
 learners/on_policy.py | learners/test_on_policy.py
     sum-after-the-end | jnp.where(ended, 0.0, accumulated) | accumulated
 populations/selection.py | populations/test_selection.py

@@ -38,7 +38,7 @@ def test_equal_fitnesses_share_a_rank_and_those_that_are_not_finite_have_the_low
 def test_a_step_is_that_of_adam_along_the_ranked_perturbations():
     env = rookery.make("point_goal", episode_length=6)
     made = learner(env, normalize_observations=False, objective="approach")
-    member, bank = begun(made, learning_rate=0.02, noise_scale=0.3, weight_decay=0.1)
+    member, bank = begun(made, learning_rate=0.02, noise_scale=0.03, weight_decay=0.1)
     after, metrics = jax.jit(made.step)(member, bank, key := jax.random.key(2), jnp.int32(0))
 
     noise_key, episode_key, _ = jax.random.split(key, 3)
@@ -49,11 +49,11 @@ def test_a_step_is_that_of_adam_along_the_ranked_perturbations():
     for i in range(DIRECTIONS):
         start = jax.tree.map(lambda leaf, i=i: jnp.roll(leaf, -i, axis=0), bank)  # one for both policies of a direction
         for place, sign in enumerate((1.0, -1.0)):
-            genotype = Genotype(unravel(mean + sign * 0.3 * noise[i]), member.hyper, None)
+            genotype = Genotype(unravel(mean + sign * 0.03 * noise[i]), member.hyper, None)
             fitness[place, i] = evaluate(genotype, start, jax.random.fold_in(episode_key, i)).fitness
     assert len(np.unique(fitness)) == 2 * DIRECTIONS
     ranks = np.argsort(np.argsort(fitness.ravel())).reshape(2, -1) / (2 * DIRECTIONS - 1) - 0.5
-    gradient = -(ranks[0] - ranks[1]) @ noise / (2 * DIRECTIONS * 0.3)
+    gradient = -(ranks[0] - ranks[1]) @ noise / (2 * DIRECTIONS * 0.03)
     expected = mean - 0.02 * (gradient / (np.abs(gradient) + 1e-8) + 0.1 * mean)
     np.testing.assert_allclose(ravel_pytree(after.state.params)[0], expected, rtol=1e-4, atol=1e-6)
     assert (metrics["train_episodes"], metrics["train_episode_length"]) == (2 * DIRECTIONS, 6)
