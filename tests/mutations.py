@@ -92,6 +92,7 @@ learners/off_policy.py | learners/test_learners.py
     updates-one-key | index_key, noise_key = jax.random.split(key) | index_key = noise_key = key
     updates-in-warm-up | (count - config.warmup_iterations) | count
 learners/evolution.py | learners/test_evolution.py
+    gradient-of-the-noise | (2 * config.directions * member.hyper.noise_scale) | (2 * config.directions)
     other-starts | jnp.tile(jnp.arange(config.directions), 2) | jnp.arange(2 * config.directions)
 learners/on_policy.py | learners/test_on_policy.py
     sum-after-the-end | jnp.where(ended, 0.0, accumulated) | accumulated

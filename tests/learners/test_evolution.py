@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
@@ -54,6 +55,7 @@ def test_a_step_is_that_of_adam_along_the_ranked_perturbations():
     assert len(np.unique(fitness)) == 2 * DIRECTIONS
     ranks = np.argsort(np.argsort(fitness.ravel())).reshape(2, -1) / (2 * DIRECTIONS - 1) - 0.5
     gradient = -(ranks[0] - ranks[1]) @ noise / (2 * DIRECTIONS * 0.03)
+    np.testing.assert_allclose(ravel_pytree(optax.tree.get(after.state.moments, "mu"))[0], 0.1 * gradient, rtol=1e-4)
     expected = mean - 0.02 * (gradient / (np.abs(gradient) + 1e-8) + 0.1 * mean)
     np.testing.assert_allclose(ravel_pytree(after.state.params)[0], expected, rtol=1e-4, atol=1e-6)
     assert (metrics["train_episodes"], metrics["train_episode_length"]) == (2 * DIRECTIONS, 6)
