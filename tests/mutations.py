@@ -99,6 +99,7 @@ learners/on_policy.py | learners/test_on_policy.py
 populations/selection.py | populations/test_selection.py
     parent-of-rank | jnp.argsort(rank)[drawn] | rank[drawn]
     slower-donor | (interval < interval | (interval > interval
+    leaders-at-the-threshold | scaled > mean + distance | scaled >= mean + distance
     one-threshold | jnp.maximum(stds * std, | jnp.minimum(stds * std,
 populations/selection.py | populations/test_rounds.py::TestAdvance
     round-too-long | waited >= patience | waited > patience

@@ -105,6 +105,8 @@ class TestThreshold:
         """1.1 standard deviations are 1.97, and 1.2 are 2.15; the members are 2 from the mean."""
         assert (self.parents(stds=stds, margin=margin) != [0, 1, 2, 3, 4]) == some
         assert self.parents(stds=stds, margin=2.01) == [0, 1, 2, 3, 4]
+        for fitness in ((-1.0, 1.0, 2.0, 4.0, 4.0), (0.0, 0.0, 2.0, 3.0, 5.0)):  # one side is at its threshold
+            assert self.parents(fitness, margin=2.0) == [0, 1, 2, 3, 4]
 
     @pytest.mark.parametrize("scale", [1e20, 8e37])
     def test_fitnesses_whose_squares_overflow_are_compared_as_others(self, scale):
