@@ -5,8 +5,8 @@
 Each contender is one command line, `rookery train sac --env gym:HalfCheetah-v5 --seeds 5` with its flags; all other
 settings are the defaults that come with its network. `small simba` has blocks of a quarter of the paper's widths, or a
 half in the policy, for machines without a GPU: an update with the paper's widths takes about 40 times as long as one of
-the default network. `--contenders` and `--updates-per-step` fit the work to the machine. Interrupted runs are resumed
-and existing runs are not repeated, so the command can be stopped and continued.
+the default network. `--contenders`, `--updates-per-step` and `--batch-size` fit the work to the machine. Interrupted
+runs are resumed and existing runs are not repeated, so the command can be stopped and continued.
 
 Members are scored by the last evaluation of the run, 10 full deterministic episodes of each; no selection used it.
 `over mlp` is the probability that a run is better than one of the default network, with its 95 % interval.
@@ -38,6 +38,7 @@ def main() -> None:
     made.add_argument("--steps", type=int, default=100_000, help="environment steps of each member (%(default)s)")
     made.add_argument("--seeds", type=int, default=5, help="members of each contender (%(default)s)")
     made.add_argument("--updates-per-step", type=float, default=1.0, help="of every contender (%(default)s)")
+    made.add_argument("--batch-size", type=int, default=256, help="transitions of an update (%(default)s)")
     made.add_argument("--every", type=int, default=5_000, help="environment steps between evaluations (%(default)s)")
     made.add_argument("--runs", default="runs/networks", help="folder of the run directories (%(default)s)")
     made.add_argument("--picture", help="output file of the figure of the learning curves")
@@ -46,6 +47,7 @@ def main() -> None:
         options.steps, options.every, options.seeds, options.updates_per_step = 2_000, 1_000, 2, 0.04
     load, rows = harness.load(), []
     shared = ["--steps-per-generation", str(options.every), "--updates-per-step", str(options.updates_per_step)]
+    shared += ["--batch-size", str(options.batch_size)]
     shared += QUICK.split() if options.quick else []
     folders = [Path(options.runs) / name.replace(" ", "-") for name in options.contenders]
     for name, folder in zip(options.contenders, folders, strict=True):
