@@ -1,5 +1,6 @@
 """Evaluate the members or elites of a run on fresh start states."""
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import partial
@@ -54,20 +55,21 @@ def evaluate(
       seed: seed of the start states; they differ from those of a training run with the same seed, see
         `evaluation_key`.
       checkpoint: "last"; "best", by the metric that the run was configured with; or a generation.
-      program: the program of a run that was started from Python. A program without a learner that has an evaluator is
-        evaluated as it is built, on its number of episodes.
+      program: the program of a run that was started from Python. A program without a recipe
+        (`rookery.populations.rebuild`), or whose learner has no evaluator, is evaluated on the number of episodes that
+        it was built with.
 
     Returns:
       The checkpoint's generation, and the metrics of `Program.evaluate`: `fitness` `[P]`, `returns` `[P, N]`, `lengths`
       `[P, N]` in steps, `descriptor` `[P, D]`, of a task with measures `measure/...` `[P, N]`, and the hyper-parameters
-      `[P]`. For a repertoire the same by cell, with
-      its stored values (`stored...`) and the metrics that it would have with these evaluations (`corrected/...`). For
-      members that are evaluated separately, also `best_member` `[]`, the member with the highest fitness in the
-      training run's last evaluation, and `independent` `[]`, whether each member is an independent run. With skills,
-      also `skill` `[N]` (the skill of each episode), what the method measures, such as `accuracy` and
-      `diversity_return` or `distance`, `[P, N]`, and `skills.csv` gets the trajectories of `best_member`; the number of
-      episodes is rounded up to a multiple of the number of skills. Where the descriptor is a position also `cells`
-      `[]`, the number of distinct cells of side `cell` `[]` that the states of these episodes of `best_member` lie in.
+      `[P]`. For a repertoire the same by cell, with its stored values (`stored...`) and the metrics that it would have
+      with these evaluations (`corrected/...`). For members that are evaluated separately, also `independent` `[]`,
+      whether each member is an independent run, and `best_member` `[]`, the member with the highest fitness in the
+      training run's last evaluation, unless `lineage.csv` has lost it. With skills, also `skill` `[N]` (the skill of
+      each episode), what the method measures, such as `accuracy` and `diversity_return` or `distance`, `[P, N]`, and
+      `skills.csv` gets the trajectories of `best_member`; the number of episodes is rounded up to a multiple of the
+      number of skills. Where the descriptor is a position also `cells` `[]`, the number of distinct cells of side
+      `cell` `[]` that the states of these episodes of `best_member` lie in.
 
     Raises:
       ValueError: the folder is not a run, the run was started from Python and no program is given, `episodes` is below
@@ -88,7 +90,9 @@ def evaluate(
         metrics["agents"] = np.asarray(spec.team.names)
     if not (built.has_repertoire or built.has_separate_roles) and folder.lineage_file.is_file():
         metrics["independent"] = np.asarray(are_independent(folder.config))
-        metrics["best_member"] = np.asarray(warm_start.best_member(read))
+        with contextlib.suppress(warm_start.LostRowsError):
+            metrics["best_member"] = np.asarray(warm_start.best_member(read))
+    if "best_member" in metrics:
         with output_to(folder.evaluation_file):
             write_table(folder.evaluation_file, _episodes(metrics, read.generation))
     skill = spec.skill if spec else None

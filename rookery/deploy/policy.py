@@ -255,11 +255,15 @@ def elite_text(policy: Policy, cell: Cell | None) -> str | None:
 
 
 def _fitness(origin: RestoredRun, member: int | None) -> float | tuple[float | None, ...] | None:
-    """Fitness of a member in the last evaluation; None if the member was replaced since, or the fitness is not finite.
+    """Fitness of a member in the last evaluation; None if the member was replaced since, the fitness is not finite, or
+    `lineage.csv` has lost it.
 
     Where roles evolve separately, a tuple with one fitness per role.
     """
-    standing = warm_start.current_fitness(origin)
+    try:
+        standing = warm_start.current_fitness(origin)
+    except warm_start.LostRowsError:  # the caller has named the member
+        return None
     learner = origin.built.learner
     if not origin.built.has_separate_roles:
         assert member is not None

@@ -36,6 +36,10 @@ from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.types import FROM_REPERTOIRE, Genotype, Hyper
 
 
+class LostRowsError(ValueError):
+    """`lineage.csv` lacks the last evaluation of a checkpoint, by which the best member is chosen."""
+
+
 class RestoredRun(NamedTuple):
     """A run opened at one of its checkpoints, to read its agents."""
 
@@ -174,7 +178,7 @@ def _last_evaluation(origin: RestoredRun) -> dict[str, np.ndarray]:
     last = {name: values[table["generation"] == origin.generation - 1] for name, values in table.items()}
     is_whole = len(last.get("fitness", ())) == size
     if not is_whole or (np.isnan(last["fitness"]) & (last["parent"] == FROM_REPERTOIRE)).all():  # `csv_log.filled`
-        raise ValueError(
+        raise LostRowsError(
             f"{folder.lineage_file} has lost rows of generation {origin.generation - 1}, by which the best member is "
             "chosen; put a copy of the file back, or name the member."
         )

@@ -46,9 +46,14 @@ class InitFn(Protocol[ProgramStateT]):
 
 
 class StepFn(Protocol[ProgramStateT]):
-    """Run one generation; the key is consumed. Metrics are `[]` or `[P]` and include `fitness` `[P]`.
+    """Run one generation; the key is consumed.
 
-    A program with a repertoire also reports `max_fitness` `[]`, which is -inf while the repertoire is empty.
+    Returns:
+      The state, and metrics `[]` or `[P]`. `fitness` `[P]` is needed. `parent` `[P]` int32 is the member that each one
+      is a copy of, or -1 for a new one; without it each is its own. A program with a repertoire also reports
+      `max_fitness` `[]`, which is -inf while the repertoire is empty. Some other names have a meaning: `diverged`,
+      `hyper/NAME`, `return`, `measure/NAME` and `rating` `[P]`, and `broken_episodes`. A mean over the members of every
+      other one is a column of `metrics.csv`.
     """
 
     def __call__(self, state: ProgramStateT, key: Key) -> tuple[ProgramStateT, Metrics]: ...
@@ -133,7 +138,8 @@ def member_keys(key: Key, population_size: int) -> Key:
 
 
 def evaluation_metrics(evaluation: Evaluation) -> dict[str, Array]:
-    """The fields of an evaluation `[P, ...]` by name, with the entries of `episodes` merged in."""
+    """What a program's `evaluate` returns: the fields of an evaluation `[P, ...]` by name, with the entries of
+    `episodes` merged in."""
     fields = evaluation._asdict()
     return {**fields, **fields.pop("episodes")}
 

@@ -138,6 +138,8 @@ class Loop(NamedTuple):
             if isinstance(reached, Pause):
                 raise self.pause(generation, reached)
             state, metrics = reached
+            if self.program.table is None:
+                metrics = {"parent": np.arange(len(metrics["fitness"])), **metrics}
             if self.host is not None and self.host.failed(()):  # in the evaluation, whose results are not used
                 self.writers.wait()
                 raise self.host.error((), generation, self.writers.run_dir, saved=False)

@@ -44,7 +44,7 @@ from rookery.training.progress import Reporter
 from rookery.training.run_writer import AfterSave, RunWriters
 from rookery.training.start_point import StartPoint, restore
 from rookery.trees import flatten_mapping
-from rookery.types import Key, Record
+from rookery.types import Key, PyTree, Record
 
 
 class Result(NamedTuple):
@@ -195,8 +195,7 @@ def turns(program: Program, config: RunConfig, over: Mesh, options: RunOptions) 
     compiler = shared.compiler if shared else Compiler(program, over, template)
     plans.check_fits(plans.plan(program, over, template), compiler.work)
     _check_counters(program, config.generations)
-    if not isinstance(program.step, StagedStep):  # else the population method checks what agents and emitters report
-        check_names("metric of the program", compiler.metrics, RESERVED_COLUMNS)
+    _check_metrics(program, compiler.metrics)
     best = _best(program, config, compiler)
     with device_memory.named_errors(), contextlib.ExitStack() as stack:
         # Handles signals until the last checkpoint is complete.
@@ -259,6 +258,20 @@ def _check_counters(program: Program, generations: int) -> None:
     if generations * iterations > LARGEST_COUNT:
         problem = f"must be at most {LARGEST_COUNT // iterations} with {iterations} iterations each, which int32 counts"
         raise SettingError("generations", generations, problem)
+
+
+def _check_metrics(program: Program, metrics: Mapping[str, PyTree]) -> None:
+    """Check the names and shapes of what a program from scratch reports; a ValueError names the metric."""
+    if isinstance(program.step, StagedStep):  # the population method checks what agents and emitters report
+        return
+    check_names("metric of the program", metrics, RESERVED_COLUMNS)
+    size = program.batch_size or program.population_size
+    for name, value in {"fitness": None, **metrics}.items():
+        shape = getattr(value, "shape", None)
+        if shape != (size,) and (name in ("fitness", "parent") or shape != ()):
+            given = "no array" if shape is None else f"an array {[*shape]}"
+            needed = f"[{size}]" if name in ("fitness", "parent") else f"[] or [{size}]"
+            raise ValueError(f"the metric {name} of the program's step must be an array {needed}, but it is {given}.")
 
 
 def run_config(config: RunConfig | None, options: Mapping[str, Any], resume: bool) -> RunConfig:

@@ -18,6 +18,7 @@ from rookery.agents.sac import SacConfig
 from rookery.agents.skills.diayn import DiaynConfig
 from rookery.agents.td3 import Td3Config
 from rookery.deploy.evaluate import evaluate
+from rookery.deploy.policy import select
 from rookery.envs.wrappers.skills import SkillsConfig, enumerate_skills
 from rookery.experiments import build, warm_start
 from rookery.experiments.cells import CellsConfig
@@ -303,3 +304,5 @@ def test_a_table_without_some_members_of_the_last_generation_names_no_best_membe
     assert read_csv(copy / "lineage.csv")["parent"][:3].tolist() == [-1, -1, -1]
     with pytest.raises(ValueError, match=r"lineage\.csv has lost rows of generation 0, by which the best member"):
         warm_start.best_member(warm_start.restore_run(copy))
+    assert select(warm_start.restore_run(copy), member=1).fitness is None
+    assert "best_member" not in evaluate(copy, episodes=3)[1]

@@ -85,6 +85,35 @@ def test_a_metric_of_a_program_keeps_the_rule_too(name, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("loss", jnp.zeros((3, 2)), "[] or [3], but it is an array [3, 2]"),
+        ("loss", {"actor": jnp.zeros(())}, "[] or [3], but it is no array"),
+        ("fitness", jnp.zeros(()), "[3], but it is an array []"),
+        ("fitness", None, "[3], but it is no array"),
+    ],
+)
+def test_a_metric_of_a_program_has_one_number_or_one_of_each_member(name, value, problem, tmp_path):
+    def own_step(state, key):
+        state, metrics = step(1000, state, key)
+        return state, {**metrics, name: value}
+
+    with pytest.raises(ValueError, match=f"^the metric {name} of the program's step must be.*{re.escape(problem)}"):
+        run(walks()._replace(step=own_step), generations=1, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_parents_each_member_continues_itself(tmp_path):
+    def own_step(state, key):
+        state, metrics = step(1000, state, key)
+        return state, {"fitness": metrics["fitness"]}
+
+    run(walks()._replace(step=own_step), generations=2, run_dir=tmp_path / "run")
+    assert [row["parent"] for row in rows(tmp_path / "run" / "lineage.csv")] == ["0", "1", "2"] * 2
+    assert [row["replaced"] for row in rows(tmp_path / "run" / "metrics.csv")] == ["0.0", "0.0"]
+
+
 def arm():
     scoring = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
     return rookery.map_elites(scoring, rookery.qd.grid((4, 4), (0.0, 0.0), (1.0, 1.0)), rookery.qd.iso_line(scoring, 4))
