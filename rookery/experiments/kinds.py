@@ -48,7 +48,9 @@ def kinds() -> dict[str, Kind]:
         for row in trained:
             name = method.name.format(agent=row.name if row else "")
             if name in found:
-                warnings.warn(f"two kinds of run are named {name}; the first is used", KindWarning, stacklevel=2)
+                used, other = (one.build.__module__ for one in (found[name].method, method))
+                text = f"two kinds of run are named {name}; that of {used} is used, not that of {other}"
+                warnings.warn(text, KindWarning, stacklevel=2)
             found.setdefault(name, Kind(name, method, row))
     return found
 

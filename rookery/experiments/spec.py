@@ -1,6 +1,7 @@
 """The description of a run (`RunSpec`), of a kind of run, and of a population method."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -143,7 +144,14 @@ class Kind(NamedTuple):
         return self.method.rules + (self.agent.wrapper.rules if self.agent else ())
 
     def default(self) -> "RunSpec":
-        """The run with the default of every setting."""
+        """The run with the default of every setting; a ValueError if two settings have the same name."""
+        spec = self._default()
+        twice = [name for name, count in Counter(_names(spec.flat, parts=False)).items() if count > 1]
+        if twice:
+            raise ValueError(f"{self.name} has two settings named {twice[0]}; give that of the method another name.")
+        return spec
+
+    def _default(self) -> "RunSpec":
         defaults = {"environment": EnvironmentConfig(), "run": RunConfig(), **self.method.defaults}
         plain = RunSpec(self, self.method.settings, defaults["environment"], defaults["run"])
         if self.agent is None:
@@ -225,12 +233,13 @@ class RunSpec(Generic[MethodT]):
         return dataclasses.replace(self, environment=dataclasses.replace(self.environment, **fields))
 
 
-def _names(settings: Mapping[str, Any]) -> Iterator[str]:
-    """The names of settings and, where one is a dataclass, of its fields."""
+def _names(settings: Mapping[str, Any], parts: bool = True) -> Iterator[str]:
+    """The names of settings and of the fields of those that are dataclasses, whose own names are left out without
+    `parts`."""
     for name, value in settings.items():
-        yield name
-        if dataclasses.is_dataclass(value):
-            yield from _names(vars(value))
+        is_part = dataclasses.is_dataclass(value)
+        yield from () if is_part and not parts else (name,)
+        yield from _names(vars(value), parts) if is_part else ()
 
 
 def _replaced(part: Any, settings: dict[str, Any]) -> Any:

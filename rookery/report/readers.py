@@ -20,7 +20,6 @@ from rookery.storage.played import Episodes, read_episodes
 from rookery.storage.record import are_independent
 from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing, user_path
 from rookery.trees import flatten_mapping
-from rookery.types import FROM_REPERTOIRE
 
 Table = Mapping[str, np.ndarray]  # columns of a table: name -> `[rows]`
 Event = Settings  # an event of a run, see `storage.events.read_journal`
@@ -94,7 +93,7 @@ class RunRecord:
         """What a member with the parent -1 came from."""
         sources = ["the repertoire"] * ("coverage" in self._metrics) + ["another island"] * (ISLAND in self.config)
         members = self._tables[1]
-        if not sources and np.any(np.isnan(members["fitness"]) & (members["parent"] == FROM_REPERTOIRE)):
+        if not sources and np.any(np.isnan(members["fitness"]) & (members["parent"] < 0)):
             return "new parameters, or a row that is lost,"  # `csv_log.filled`
         return " or ".join(sources) or "new parameters"
 

@@ -1,6 +1,7 @@
 """The kinds of run: their settings and flags, their records, and their capabilities."""
 
 import copy
+import dataclasses
 import importlib.metadata
 import json
 import typing
@@ -12,11 +13,13 @@ import pytest
 from rookery.cli.app import parse
 from rookery.cli.options import options_of_kind
 from rookery.experiments import kinds as kinds_module
+from rookery.experiments.build import build
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import KindWarning, bounds_or_values, configure, kinds
 from rookery.experiments.methods import METHODS
 from rookery.experiments.wrappers import WRAPPERS
 from rookery.learners import widths
+from rookery.populations.base import Program
 from rookery.storage.record import SKILL_METHODS
 from rookery.training.config import RunConfig
 from rookery.trees import flatten_mapping
@@ -163,5 +166,17 @@ def test_a_package_that_cannot_add_its_kinds_is_a_warning(monkeypatch):
 def test_a_package_cannot_replace_a_kind(monkeypatch):
     usual = kinds()["map-elites"]
     monkeypatch.setattr(kinds_module, "METHODS", [*METHODS, usual.method._replace()])
-    with pytest.warns(KindWarning, match="two kinds of run are named map-elites; the first is used"):
+    text = r"two kinds of run are named map-elites; that of (rookery\S+) is used, not that of \1"
+    with pytest.warns(KindWarning, match=text):
         assert kinds()["map-elites"].method is usual.method
+
+
+def test_a_method_whose_setting_is_named_as_another_or_that_builds_no_run_is_an_error(monkeypatch):
+    settings = dataclasses.make_dataclass("Settings", [("seed", float, 7.0)], frozen=True)()
+    method = kinds()["map-elites"].method._replace(name="own", build=lambda *_: Program)
+    monkeypatch.setattr(kinds_module, "METHODS", [*METHODS, method._replace(settings=settings)])
+    with pytest.raises(ValueError, match=r"^own has two settings named seed; give that of the method another name"):
+        configure("own", seed=3)
+    monkeypatch.setattr(kinds_module, "METHODS", [*METHODS, method])
+    with pytest.raises(ValueError, match=r"^build of the method own returned an object of type type, not a Built"):
+        build(configure("own"))
