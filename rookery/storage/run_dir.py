@@ -40,7 +40,7 @@ _RUN_FILES = (
         "source/[0-9]*",
     ),
     *("curves.png", "repertoire.png", "skills.png", "tournament.png", "episode.gif", "episodes.npz", "report.html"),
-    *("islands/[0-9]*", "publications/[0-9]*.pub", "events/events.out.tfevents.*"),
+    *("islands/[0-9]*", "publications/[0-9]*.pub", "events/events*.out.tfevents.*"),
     *(f"{folder}/{CHECKPOINT_PREFIX}[0-9]*" for folder in ("checkpoints", "interrupted")),
     *(f"{folder}*{TEMPORARY}" for folder in ("", "checkpoints/", "interrupted/", "publications/")),
     "config.json",  # deleted last: without it a folder is no run directory

@@ -31,8 +31,9 @@ class Events:
         self._events = importlib.import_module("tensorboardX.proto.event_pb2")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # The suffix is needed since names contain the time in seconds, and a file of the same name is overwritten.
-            self._writer = EventsWriter(str(folder / "events"), f".{time.time_ns()}")
+            # TensorBoard reads files in the order of their names, whose seconds may go back or be the same.
+            count = len(list(folder.glob("events*")))
+            self._writer = EventsWriter(str(folder / (f"events{count:04}" if count else "events")))
         except OSError as error:
             self._give_up(error)
         if first > 0:

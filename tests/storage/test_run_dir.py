@@ -87,7 +87,8 @@ def test_files_with_the_names_of_a_run_are_kept_where_there_is_none(tmp_path, ma
 def test_overwrite_deletes_only_the_files_of_a_run(tmp_path):
     run_files = ["config.json", "metrics.csv", "lineage.csv", "curves.png", "report.html", "config.json.rookery-tmp"]
     run_files += ["repertoire.csv", "repertoire.png", "cells.csv", "journal.jsonl"]
-    run_files += ["events/events.out.tfevents.1.host", "checkpoints/generation_00000001.json"]
+    run_files += ["events/events.out.tfevents.1.host", "events/events0001.out.tfevents.1.host"]
+    run_files += ["checkpoints/generation_00000001.json"]
     run_files += ["checkpoints/generation_00000001/d/data", "checkpoints/generation_00000002.orbax-checkpoint-tmp/d"]
     other_files = ["notes.txt", "metrics.csv.bak", "pictures/curves.png", "checkpoints/notes.txt", "events/keep"]
     other_files += ["2/config.json"]
