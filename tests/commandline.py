@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import sys
 import warnings
 from typing import IO
 
@@ -31,6 +32,7 @@ def call(*words: str, **streams: IO[str]) -> tuple[int, str, str]:
         for shown in (CheckpointWarning, SourceWarning):
             warnings.simplefilter("default", shown)  # which the command shows to its user
         patched.setattr("sys.argv", ["rookery", *words])
+        patched.setattr("sys.unraisablehook", sys.unraisablehook)  # to put it back, since the command changes it
         patched.setattr(app, "keep_compiled_programs", lambda: None)  # the tests have a separate cache
         try:
             app.main()

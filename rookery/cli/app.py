@@ -4,11 +4,13 @@
 commands for existing runs.
 """
 
+import _thread
 import dataclasses
 import importlib.metadata
 import inspect
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -302,6 +304,7 @@ def main() -> None:
     """
     _lost.clear()
     warnings.showwarning = _show_warning
+    sys.unraisablehook = _show_dropped
     warnings.simplefilter("always", OutputWarning)
     try:
         with unfailing_streams(), events.hidden_words() as words:
@@ -452,3 +455,15 @@ _SHOWN = (CheckpointWarning, CallbackWarning, OutputWarning, running.ProgramWarn
 _SHOWN += (KindWarning, run_writer.AfterSaveWarning, HostWarning, IslandWarning, SourceWarning, TableWarning)
 _show_other_warning = warnings.showwarning
 _lost: list[str] = []  # the output that this command has lost
+
+
+def _show_dropped(dropped: Any) -> None:
+    """Print an exception that Python drops. Ctrl-C in JAX's callback of the garbage collector comes again instead, and
+    at the end of the process is of no effect."""
+    if not issubclass(dropped.exc_type, KeyboardInterrupt):
+        _show_other_dropped(dropped)
+    elif threading.main_thread().is_alive():
+        threading.Timer(0.01, _thread.interrupt_main).start()
+
+
+_show_other_dropped = sys.unraisablehook

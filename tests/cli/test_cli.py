@@ -1,12 +1,14 @@
 """The command line: the files that it writes, its output, its help and its error messages."""
 
 import errno
+import gc
 import io
 import json
 import os
 import re
 import shutil
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -571,6 +573,20 @@ def test_envs_filters_and_describes(rookery_command, monkeypatch):
     assert "--option predators=..." in out
     code, _, error = rookery_command("envs", "antt")
     assert (code, error) == (2, "error: there is no task 'antt'; did you mean ant or ant_trap or mjx_ant?\n")
+
+
+def test_ctrl_c_in_a_callback_of_the_garbage_collector_stops_a_command(rookery_command, monkeypatch):
+    def interrupt(*_):
+        gc.callbacks.remove(interrupt)
+        raise KeyboardInterrupt
+
+    def execute(_):
+        gc.callbacks.append(interrupt)
+        gc.collect()
+        time.sleep(30)
+
+    monkeypatch.setattr(rookery.cli.app.commands, "execute", execute)
+    assert rookery_command("envs") == (130, "", "\nstopped\n")
 
 
 def test_a_config_survives_json():
