@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rookery import hyperparams
 from rookery.learners.base import Bank, Learner, Member, genotype
@@ -31,7 +32,8 @@ def train(
       metrics, `[generations]` each.
 
     Raises:
-      ValueError: `generations` is below 1, or the learner's `fitness_from` is "training", since evaluations are made.
+      ValueError: `generations` is below 1, `hyper` lacks a number, or the learner's `fitness_from` is "training", since
+        evaluations are made.
 
     Example:
       >>> env = rookery.make("point_room")
@@ -46,7 +48,13 @@ def train(
         problem = "has no effect here, where members are evaluated"
         raise SettingError("fitness_from", "training", problem, "read train_return of the metrics")
     bank_key, init_key, training_key = jax.random.split(key, 3)
-    hyper = hyperparams.defaults(learner.space) if hyper is None else hyper
+    defaults = hyperparams.defaults(learner.space)
+    hyper = defaults if hyper is None else hyper
+    if wrong := [name for name in defaults._fields if np.ndim(getattr(hyper, name, ())) != 0]:
+        remedy = "give learner.space.defaults._replace(...), and map train over several values by jax.vmap"
+        raise ValueError(
+            f"hyper needs a number for each hyper-parameter, and has none for {', '.join(wrong)}; {remedy}."
+        )
     hyper = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), hyper)
     bank = learner.start_states(bank_key)
     member = learner.init(init_key, hyper, bank)

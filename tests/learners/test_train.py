@@ -96,6 +96,11 @@ def test_training_mapped_over_hyper_parameters_equals_separate_trainings() -> No
     with pytest.raises(ValueError, match=r"^generations must be at least 1, got 0\.$"):
         train(learner, key, generations=0)
     hypers = jax.tree.map(lambda value: jnp.full((size,), value), PpoHyper(critic_lr=1e-2))
+    for wrong in (PpoHyper()._asdict(), hypers, PpoHyper(discount=())):
+        with pytest.raises(
+            ValueError, match=r"^hyper needs a number for each hyper-parameter, and has none for .*disc"
+        ):
+            train(learner, key, wrong)
     hypers = hypers._replace(actor_lr=jnp.asarray([0.0, 1e-2, 1e-1]))
     runs = jax.jit(jax.vmap(lambda hyper: train(learner, key, hyper, 2)))
     member, evaluated, metrics = runs(hypers)
