@@ -11,6 +11,8 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from rookery import trees
+
 MOST_RESAMPLES = 1_000_000  # of a bootstrap: all are in memory together
 
 ValueT = TypeVar("ValueT", float, np.ndarray)
@@ -96,13 +98,16 @@ def estimate(
       The statistic of the given scores with its interval, which is NaN if a sample has a single run.
 
     Raises:
-      ValueError: `resamples` is below 1 or above a million, a sample has no run, or a score is not finite.
+      ValueError: `resamples` is below 1 or above a million, `confidence` is out of its range, a sample has no run, or a
+        score is masked or not finite.
 
     Source: Agarwal 2021, section 4.1.
     """
     if not 1 <= resamples <= MOST_RESAMPLES:
         raise ValueError(f"resamples must be in [1, {MOST_RESAMPLES}], got {resamples}.")
-    arrays = [np.asarray(sample, np.float64) for sample in samples]
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence must be in (0, 1), got {confidence}.")
+    arrays = [trees.unmasked(sample, np.float64) for sample in samples]
     if not all(values.ndim and values.shape[-1] for values in arrays):
         raise ValueError("there is no run; give at least one score.")
     if not all(np.isfinite(values).all() for values in arrays):
@@ -123,13 +128,13 @@ def over_runs(scores: npt.ArrayLike, floor: float | None = None, resamples: int 
 
     Args:
       scores: `[..., runs]`.
-      floor: replaces scores that are not finite; by default the lowest finite score.
+      floor: replaces scores that are masked or not finite; by default the lowest finite score.
       resamples: number of bootstrap resamples, at least 1.
 
     Raises:
       ValueError: no score is finite and no floor is given, there is no run, or `resamples` is below 1.
     """
-    scores = np.asarray(scores, np.float64)
+    scores = trees.unmasked(scores, np.float64)
     finite = np.isfinite(scores)
     if floor is None:
         if not finite.any():
