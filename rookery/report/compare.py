@@ -41,7 +41,7 @@ _NO_INTERVAL = "1 run, no interval"
 
 
 def compare(
-    run_dirs: Iterable[str | Path | RunRecord],
+    run_dirs: str | Path | Iterable[str | Path | RunRecord],
     picture: str | Path | None = None,
     resamples: int = 5000,
     gamma: float | None = None,
@@ -57,7 +57,7 @@ def compare(
     had on its environment.
 
     Args:
-      run_dirs: run directories, of which duplicates are dropped, or their records.
+      run_dirs: a run directory, or several, of which duplicates are dropped, or their records.
       picture: file to draw the comparison to; None for no figure.
       resamples: number of bootstrap resamples, at least 1.
       gamma: target fitness of the optimality gap; by default the best score on each environment.

@@ -21,11 +21,11 @@ _SPACE = ("player_ground", "player_shapes", "player_bodies")  # 3D playback, whi
 _STYLES = ("page", "player")
 
 
-def write_report(run_dirs: Sequence[str | Path], path: str | Path | None = None, refresh: int = 0) -> Path:
+def write_report(run_dirs: str | Path | Sequence[str | Path], path: str | Path | None = None, refresh: int = 0) -> Path:
     """Write the report of one run, or of several runs side by side.
 
     Args:
-      run_dirs: run directories, only read; duplicates are dropped.
+      run_dirs: a run directory, or several, only read; duplicates are dropped.
       path: path of the page; by default `report.html` in the run directory, or in the current folder for several runs.
       refresh: interval in seconds at which the page reloads itself, for a run in progress; 0 for never.
 
@@ -56,8 +56,11 @@ def check_runs(run_dirs: Sequence[str | Path], path: str | Path | None = None, b
     return [record.path for record in _open(run_dirs, path, begun)[0]]
 
 
-def _open(run_dirs: Sequence[str | Path], path: str | Path | None, begun: bool = True) -> tuple[list[RunRecord], Path]:
-    runs = list(dict.fromkeys(user_path(run).resolve() for run in run_dirs))
+def _open(
+    run_dirs: str | Path | Sequence[str | Path], path: str | Path | None, begun: bool = True
+) -> tuple[list[RunRecord], Path]:
+    given = [run_dirs] if isinstance(run_dirs, str | Path) else run_dirs
+    runs = list(dict.fromkeys(user_path(run).resolve() for run in given))
     if not runs:
         raise ValueError("there is no run to report on; give the folder of at least one.")
     records = [open_run(run) for run in runs]

@@ -87,7 +87,7 @@ class Group(NamedTuple):
 
 
 def group_runs(
-    runs: Iterable[str | Path | RunRecord],
+    runs: str | Path | Iterable[str | Path | RunRecord],
     score: str | None = None,
     metric: str | None = None,
     across_objectives: bool = False,
@@ -103,7 +103,7 @@ def group_runs(
     the number of members then does not distinguish groups.
 
     Args:
-      runs: run directories, of which duplicates are dropped, or their records.
+      runs: a run directory, or several, of which duplicates are dropped, or their records.
       score: the column of `metrics.csv` that is the score of a run. By default the fitness: of the best elite for a run
         with a repertoire, of the member itself if it is independent, else of the best member. A column describes all
         members of a folder together, so with a column a folder of independent members counts as one run.
@@ -114,6 +114,7 @@ def group_runs(
       ValueError: no folder is given, a folder is not a run or has damaged files, or a run has no finished generation or
         lacks the column.
     """
+    runs = [runs] if isinstance(runs, str | Path) else runs
     paths = {run.path if isinstance(run, RunRecord) else user_path(run).resolve(): run for run in runs}
     if not paths:
         raise ValueError("there is no run to compare; give the folders of at least one.")

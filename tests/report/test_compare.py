@@ -475,6 +475,7 @@ def test_what_cannot_be_compared(write):
     with pytest.raises(ValueError, match="there is no run to compare"):
         compare([])
     run = write("sac-hopper-0", [1.0])
+    assert compare(str(run)).groups == compare(run).groups == compare([run]).groups  # one folder is a list of one
     table = run / "metrics.csv"
     text = table.read_text()
     for column in ("env_steps", "best_fitness"):

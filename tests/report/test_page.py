@@ -123,6 +123,8 @@ class TestErrors:
             write_report([])
         with pytest.raises(ValueError, match="is not a run directory: there is no such folder"):
             write_report([tmp_path / "nothing"])
+        with pytest.raises(ValueError, match=r"nothing is not a run directory: there is no such folder"):
+            write_report(str(tmp_path / "nothing"))  # one folder is a list of one
         file = write(tmp_path / "walker") / "metrics.csv"
         with pytest.raises(ValueError, match=r"is not a run directory: config\.json is missing in it"):
             write_report([tmp_path])
