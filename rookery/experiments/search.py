@@ -36,7 +36,7 @@ from rookery.qd.map_elites import MapElitesBindings, begin, bind, keep, map_elit
 from rookery.qd.repertoire import Elite, Repertoire, best
 from rookery.qd.scoring import evaluation_outside, host_scoring
 from rookery.report.page import write_report
-from rookery.settings import SettingError, check_counts, divisors, suggestion, unknown_name, verbatim
+from rookery.settings import SettingError, check_counts, divisors, suggestion, type_of, unknown_name, verbatim
 from rookery.storage.checkpoint import Checkpointer, CheckpointError, CheckpointWarning
 from rookery.storage.csv_log import RunLog, TableWarning, read_last
 from rookery.storage.events import Diverged, Journal
@@ -370,22 +370,29 @@ class Search:
 
     def _finish(self, fitness: np.ndarray, descriptors: np.ndarray) -> None:
         assert self._asked is not None
+        self._log()
         self._state, metrics = self._tell(self._state, self._asked, fitness, descriptors)
-        # A repertoire that has an elite keeps one, so that the host does not wait for the result.
-        self._is_empty = self._is_empty and not bool(np.isfinite(metrics["max_fitness"]))
         now = time.monotonic()
         self._finished = self._generation, metrics, now - self._time
         self._asked, self._time = None, now
         self._generation += 1
-        if self._writers.folder is not None:
-            self._writers.write(self._generation - 1, self.metrics, jax.device_get(metrics))
-            if self._generation % self._config.checkpoint_every == 0 or self._pace.is_due():
-                self._save()
+        # A repertoire that has an elite keeps one, so that the host does not wait for the result.
+        self._is_empty = self._is_empty and not bool(np.isfinite(metrics["max_fitness"]))
+        self._log()
+        if self._generation % self._config.checkpoint_every == 0 or self._pace.is_due():
+            self._save()
+
+    def _log(self) -> None:
+        """Write the row of the latest batch, unless it is written; Ctrl-C may have come first."""
+        number, metrics, _ = self._finished
+        if self._writers.folder is not None and metrics and number >= self._writers.journal.reached:
+            self._writers.write(number, self.metrics, jax.device_get(metrics))
 
     def _save(self) -> None:
         """Save a checkpoint and the table of the repertoire, unless they are saved."""
         if self._writers.folder is None or self._saved == self._generation:
             return
+        self._log()
         with _saving(self._writers):
             self._pace.saved(self._writers.save(self._generation, self._state, self._program.table))
             self._saved = self._generation
@@ -573,4 +580,11 @@ def _at(share: ArrayLike, low: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a search as JSON values."""
-    return json.loads(json.dumps(arguments, default=lambda value: np.asarray(value).tolist()))
+    return json.loads(json.dumps(arguments, default=_listed))
+
+
+def _listed(value: Any) -> Any:
+    listed = np.asarray(value).tolist()
+    if type(listed) is type(value):  # such as a complex number, bytes, or a generator
+        raise TypeError(f"a Search takes texts, numbers and arrays of them, got {type_of(value)}.")
+    return listed

@@ -135,6 +135,13 @@ def test_what_tell_refuses_changes_nothing(open_search):
         ({"qd_offset": np.nan}, ValueError, "qd_offset must be a finite number, got nan"),
         ({"qd_offset": 1e40}, ValueError, "qd_offset must be a finite number of float32"),
         ({"qd_offset": None}, TypeError, "qd_offset must be a number"),
+        (
+            {"qd_offset": 1j},
+            TypeError,
+            "a Search takes texts, numbers and arrays of them, got an object of type complex",
+        ),
+        ({"method": b"cma-mae"}, TypeError, "a Search takes texts, numbers .*, got an object of type bytes"),
+        ({"descriptor": ((-1, 1) for _ in range(2))}, TypeError, "a Search takes .*, got an object of type generator"),
         ({"batch_size": 0}, ValueError, "batch_size must be at least 1"),
         ({"patience": 0}, ValueError, "patience must be at least 1"),
     ],
@@ -273,6 +280,23 @@ class TestRecorded:
         with Search.load(tmp_path / "full") as search:
             assert search.generation == 4
             tiny.assert_equal(search.elites(), before)
+
+    @pytest.mark.parametrize("place", ["summarize", "bool"])
+    def test_ctrl_c_while_a_result_is_computed_loses_no_row(self, killed, tmp_path, monkeypatch, place):
+        shutil.copytree(killed[1] / "killed", tmp_path / "stopped")
+        with Search.load(tmp_path / "stopped") as search:
+            for batches in (1, 0):  # with another batch after it, and at once before the end
+                search._is_empty = True
+                with monkeypatch.context() as patched:
+                    patched.setattr(searches, place, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt), raising=False)
+                    with pytest.raises(KeyboardInterrupt):
+                        advance(search, 1)
+                advance(search, batches)
+            assert search.generation == 6
+            tiny.assert_equal(search.elites(), killed[0].elites())
+        table = read_csv(tmp_path / "stopped" / "metrics.csv")
+        assert table["generation"].tolist() == list(range(6))
+        assert np.isfinite(table["max_fitness"]).all()
 
     def test_a_run_of_another_kind(self, tmp_path):
         create(tmp_path / "run", {"kind": "pbt-sac"}).release()
