@@ -8,6 +8,7 @@ import _thread
 import dataclasses
 import importlib.metadata
 import inspect
+import os
 import re
 import sys
 import threading
@@ -346,7 +347,9 @@ def _run_command(words: list[str]) -> None:
         trains = {*words[:1]} <= {"train", "resume"}
         print(f"\nstopped{_AFTER_INTERRUPT if trains else ''}", file=sys.stderr)
         group.abandon(130, "it was interrupted")
-        sys.exit(130)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(130)  # the interpreter's exit waits for threads that compile, and crashes where Ctrl-C ends the wait
     except (ValueError, ImportError, MemoryError, OSError, HostError) as error:
         group.await_lost_process(error)
         message = line.text(error) if line else _sentence(error)

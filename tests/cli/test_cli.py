@@ -585,8 +585,11 @@ def test_ctrl_c_in_a_callback_of_the_garbage_collector_stops_a_command(rookery_c
         gc.collect()
         time.sleep(30)
 
+    ended = []
     monkeypatch.setattr(rookery.cli.app.commands, "execute", execute)
+    monkeypatch.setattr(os, "_exit", lambda code: ended.append(code) or sys.exit(code))
     assert rookery_command("envs") == (130, "", "\nstopped\n")
+    assert ended == [130], "the process ends at once"
 
 
 def test_a_config_survives_json():
