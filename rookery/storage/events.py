@@ -52,7 +52,7 @@ class Journal:
         self._begun = False
         self._usage: Callable[[], Usage] | None = None
         self._early: list[str] = []  # warnings before `begin`
-        self._show = warnings.showwarning
+        self._show, self._records = warnings.showwarning, False
 
     @property
     def run_dir(self) -> Path | None:
@@ -91,11 +91,12 @@ class Journal:
 
     def __enter__(self) -> "Journal":
         if self._folder is not None:
-            self._show, warnings.showwarning = warnings.showwarning, self._record_warning
+            self._show, warnings.showwarning, self._records = warnings.showwarning, self._record_warning, True
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if self._folder is not None:
+        self._records = False
+        if warnings.showwarning == self._record_warning:  # else another thread's run passes its warnings on to this one
             warnings.showwarning = self._show
         try:
             if self._folder is not None and self._usage is not None:
@@ -118,7 +119,7 @@ class Journal:
             self._show, warnings.showwarning = warnings.showwarning, recording
 
     def _record_warning(self, message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if issubclass(category, _RECORDED_WARNINGS):
+        if self._records and issubclass(category, _RECORDED_WARNINGS):
             text = self._without_paths(str(message))
             if self._begun:
                 self._write("warned", message=text)

@@ -149,6 +149,24 @@ def test_warnings_about_checkpoints_are_recorded(folder):
     assert "damaged and was passed over" in warned[0][1]
 
 
+def test_a_run_that_ended_before_another_one_of_a_thread_records_no_later_warning(tmp_path):
+    shown, folders = [], [RunFolder(tmp_path / name) for name in "ab"]
+    first, second = journals = [Journal(folder) for folder in folders]
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *_, **__: shown.append(str(message))
+        for folder, journal in zip(folders, journals, strict=True):
+            folder.path.mkdir()
+            journal.__enter__().started(0, mesh.make_mesh(1), USAGE)
+        first.__exit__(None, None, None)
+        warnings.warn("later", OutputWarning, stacklevel=1)
+        second.__exit__(None, None, None)
+        warnings.warn("after both", OutputWarning, stacklevel=1)
+    assert shown == ["later", "after both"]
+    began, ended = ("began", 0), ("ended", "finished")
+    assert [journal_of(folder) for folder in folders] == [[began, ended], [began, ("warned", "later"), ended]]
+
+
 def test_an_incomplete_line_is_ignored(folder):
     folder.path.mkdir()
     assert read_journal(folder) == [], "an older run has no journal"
