@@ -122,14 +122,21 @@ def as_utf8(text: str) -> str:
 
 def read_record(run_dir: Path | None, tracker: str) -> dict[str, Any]:
     """What a tracker recorded in a run directory with `write_record`; {} if there is nothing, a TrackerError if it is
-    damaged."""
+    damaged, such as by an editor."""
     path = None if run_dir is None else _file(run_dir, tracker)
     if path is None or not path.exists():
         return {}
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        record = dict(json.loads(path.read_text(encoding="utf-8-sig")))
+        for name, kind in _RECORDS[tracker].items():
+            if not isinstance(record.get(name), kind):
+                raise ValueError(f"{name} is {record.get(name)!r}")
+        return record
     except (ValueError, TypeError) as error:
         raise TrackerError(f"{path} is damaged ({error}); delete it, and {tracker} begins a new run.") from error
+
+
+_RECORDS = {"wandb": {"project": str, "id": str, "finished": int}, "mlflow": {"uri": str, "run_id": str}}
 
 
 def write_record(run_dir: Path | None, tracker: str, record: dict[str, Any]) -> None:

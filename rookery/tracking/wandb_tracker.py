@@ -20,6 +20,7 @@ _FINISH_SECONDS = 60.0
 _SETTLED_SECONDS = 30.0
 """Seconds after which values of a killed run are certainly in W&B's files: its process writes them every 15 seconds."""
 _SUMMARIES = {"best_fitness": "max", "max_fitness": "max", "qd_score": "max", "coverage": "max"}
+_USUAL = {"project", "entity"}  # arguments of `wandb.init` that are no options of the user's
 _REMEDY = "check the network and the key (`wandb login`), or set WANDB_MODE=offline to record without a server"
 
 
@@ -90,8 +91,9 @@ class WandbTracker:
                 settings=settings,
                 **options,
             )
-        except self._wandb.Error as error:
-            raise TrackerError(f"W&B started no run: {_sentence(error)}; {_REMEDY}.") from error
+        except Exception as error:  # also of its own parts, about an argument
+            remedy = f"correct the options of the tracker, or {_REMEDY}" if self._options.keys() - _USUAL else _REMEDY
+            raise TrackerError(f"W&B started no run: {_sentence(error)}; {remedy}.") from error
         self._run.define_metric("env_steps")
         self._run.define_metric("*", step_metric="env_steps")
         for name, summary in _SUMMARIES.items():

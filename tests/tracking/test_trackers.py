@@ -9,6 +9,7 @@ import math
 import os
 import shlex
 import socket
+import sqlite3
 import sys
 import tracemalloc
 from pathlib import Path
@@ -41,6 +42,7 @@ from tests.tracking.wandb_file import offline_files
 from tests.training import test_loop
 
 OPTIONS = {"checkpoint_every": 3, "quiet": True}
+RECORD = {"project": "birds", "id": "abc", "finished": 1}
 walking = functools.cache(test_loop.walks)
 
 
@@ -167,7 +169,7 @@ def test_what_a_kill_lost_is_sent_from_the_tables(tmp_path, database):
     lost = client.create_run(client.create_experiment("lost")).info.run_id
     client.log_metric(lost, "env_steps", 1.0, step=0)
     records.write_record(path, "mlflow", {"uri": uri, "run_id": lost})
-    records.write_record(path, "wandb", {"project": "birds", "id": "abc", "finished": 1})
+    records.write_record(path, "wandb", RECORD)
     callbacks = [WandbTracker("birds", quiet=True), MlflowTracker(database, quiet=True)]
     run(program, generations=5, run_dir=str(path), resume=True, callbacks=callbacks, **OPTIONS)
     (file,) = offline_files(path)
@@ -284,6 +286,31 @@ def test_a_place_that_does_not_exist(monkeypatch, make, message):
         make()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"foo": 1}, {"group": 5}, {"tags": ["x" * 100]}, {"id": "mine"}],
+    ids=lambda options: next(iter(options)),
+)
+def test_an_option_that_wandb_refuses(tmp_path, options):
+    message = (
+        f"^W&B started no run: .*{next(iter(options))}.*; correct the options of the tracker, or check the network"
+    )
+    with pytest.raises(TrackerError, match=message):
+        run(walking(), generations=1, run_dir=str(tmp_path), callbacks=[WandbTracker("birds", **options)], **OPTIONS)
+
+
+@pytest.mark.parametrize(("tracker", "good"), [("wandb", RECORD), ("mlflow", {"uri": "sqlite:///x", "run_id": "b"})])
+def test_the_record_of_a_tracker_that_was_edited(tmp_path, tracker, good):
+    path = tmp_path / f"{tracker}.json"
+    path.write_text(json.dumps(good), encoding="utf-8-sig")  # as some editors save it
+    assert records.read_record(tmp_path, tracker) == good
+    for name in good:
+        for edited in ({**good, name: None}, {key: value for key, value in good.items() if key != name}):
+            path.write_text(json.dumps(edited))
+            with pytest.raises(TrackerError, match=rf"{tracker}\.json is damaged \({name} is None\); delete it, and"):
+                records.read_record(tmp_path, tracker)
+
+
 def test_a_run_directory_that_is_not_utf8(tmp_path, database):
     path = tmp_path / os.fsdecode(b"by\xff")
     with pytest.raises(TrackerError, match=r"W&B cannot write into .* not UTF-8; set WANDB_DIR"):
@@ -354,6 +381,24 @@ def test_a_server_that_vanishes_is_one_warning_and_its_values_are_sent_later(tmp
     assert sorted(mlflow_run(path)[1]["best_fitness"]) == steps
     if not returns:
         assert "its latest values are missing there; metrics.csv and lineage.csv have all" in texts[1]
+
+
+def test_a_database_that_fails_prints_no_trace(tmp_path, database, capsys):
+    tracker = MlflowTracker(database, quiet=True)
+
+    def fail(generation):
+        names = ("metrics", "gone") if generation.number == 1 else ("gone", "metrics")
+        if generation.number in (1, 3):
+            with contextlib.closing(sqlite3.connect(database / "mlflow.db")) as connection:
+                connection.execute("ALTER TABLE {} RENAME TO {}".format(*names))
+
+    def wait(_):
+        concurrent.futures.wait([tracker._sender._sending] if tracker._sender._sending else [])
+
+    with pytest.warns(CallbackWarning, match="no such table"):
+        run(walking(), generations=4, run_dir=str(tmp_path / "run"), callbacks=[fail, tracker, wait], **OPTIONS)
+    assert sorted(mlflow_run(tmp_path / "run")[1]["best_fitness"]) == list(range(4))
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("vanishes", [False, True])
