@@ -17,6 +17,7 @@ from rookery.qd import archives, centroids
 from rookery.qd.archives import Archive
 from rookery.settings import FRACTION, SettingError, Within, check_counts, check_fields
 from rookery.storage import array_files
+from rookery.training.config import check_seed
 from rookery.types import Array
 
 _METHOD = 1  # version of the CVT method; incremented whenever the same arguments would give different centroids
@@ -124,6 +125,8 @@ def cvt(cells: int, lower: Sequence[float], upper: Sequence[float], num_samples:
       >>> rookery.experiments.cvt(16, lower=(0.0, 0.0), upper=(1.0, 1.0), num_samples=200).shape
       (16, 2)
     """
+    check_counts(cells=cells, num_samples=num_samples)
+    cells, num_samples, seed = int(cells), int(num_samples), int(check_seed(seed))
     arguments = [_METHOD, cells, list(map(float, lower)), list(map(float, upper)), num_samples, seed]
     digest = hashlib.sha256(json.dumps(arguments).encode()).hexdigest()[:16]
     name = f"cvt-{digest}"

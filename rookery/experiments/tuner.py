@@ -73,6 +73,7 @@ class Tuner:
 
     def __init__(self, space: Mapping[str, Any] | Space, population_size: int = 8, seed: int = 0, **options: Any):
         given = {**describe(space), **space.domains} if isinstance(space, Space) else dict(space)
+        given = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
         self._config = config_from(PbtConfig, None, options, ("space", "population_size", "seed"))
         check_population(self._config, population_size)
         if self._config.is_automatic or self._config.inherit_buffer:

@@ -110,6 +110,7 @@ def mix(emitters: Sequence[Emitter[Any, GenotypeT]]) -> Emitter[EmitterState[tup
 
     Raises:
       ValueError: there is no emitter.
+      TypeError: something else is given than several emitters.
 
     Example:
       >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
@@ -119,6 +120,8 @@ def mix(emitters: Sequence[Emitter[Any, GenotypeT]]) -> Emitter[EmitterState[tup
     if not emitters:
         raise ValueError("mix needs at least one emitter.")
     emitters = tuple(emitters)
+    if not all(isinstance(emitter, Emitter) for emitter in emitters):
+        raise TypeError("mix takes a list of emitters, such as [iso_line(scoring, 8), cma_mae(scoring, 60)].")
     return Emitter(
         init=partial(_init_all, emitters),
         ask=partial(_ask_all, emitters),

@@ -353,6 +353,8 @@ def bind(
     shape = (cells.centroids if isinstance(cells, Archive) else cells).shape
     if len(shape) != 2 or shape[0] < 1 or shape[1] != size:
         raise ValueError(f"centroids must be [C, {size}] with at least one cell, to fit the descriptor; got {shape}.")
+    if not (isinstance(cells, Archive) or bool(jnp.isfinite(cells).all())):
+        raise ValueError("centroids must be finite; rookery.qd.grid and cvt give such ones.")
     if emitter is not None and emitter.learns_from_transitions and scoring.evaluator is None:
         raise ValueError(
             f"this emitter learns from the transitions of episodes, but {scoring.name} is a function; use "

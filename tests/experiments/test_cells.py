@@ -1,6 +1,6 @@
 """The cells of a repertoire: configured, computed once, and cached on a disk that may fail."""
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +38,10 @@ class TestCells:
         again = self.find()
         assert again.dtype == jnp.float32
         assert np.asarray(again).tobytes() == first.tobytes()
+        of_numpy: Any = np.int64(6), (0.0, -1.0), (1.0, 1.0), np.int64(100), np.uint32(0)
+        assert np.asarray(cells.cvt(*of_numpy)).tobytes() == first.tobytes()
+        with pytest.raises(TypeError, match=r"cells must be a whole number, got 6\.0"):
+            cells.cvt(cast(Any, 6.0), *of_numpy[1:])
 
     def test_a_damaged_file_is_computed_again(self, cache):
         first = np.asarray(self.find()).tobytes()

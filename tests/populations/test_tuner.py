@@ -127,7 +127,12 @@ def test_the_space_of_an_agent_and_its_fixed_values():
 
 def test_bounds_and_seeds_of_numpy_and_beyond_int32(tmp_path):
     one, two, seed = cast("Any", (np.float32(1), np.float32(2), np.int64(3)))
-    space = {"few": LogUniform(one, two), "many": LogUniform(1, 10**10), "whole": Whole(0, 2**31)}
+    space = {
+        "constant": np.float32(0.5),
+        "few": LogUniform(one, two),
+        "many": LogUniform(1, 10**10),
+        "whole": Whole(0, 2**31),
+    }
     tuner = Tuner(space, population_size=4, seed=seed)
     path = tmp_path / "tuner.json"
     tuner.save(path)

@@ -245,6 +245,11 @@ class TestMix:
         assert floats(requested) == {"requested": 10.0, "0/requested": 1.0, "2/requested": 100.0}
         with pytest.raises(ValueError, match="mix needs at least one emitter"):
             mix([])
+        for other in (iso_line(FUNCTION, 4), [iso_line(FUNCTION, 4), None]):
+            with pytest.raises(TypeError, match="mix takes a list of emitters"):
+                mix(cast("Any", other))
+        with pytest.raises(TypeError, match="batch_size must be a whole number, got '60'"):
+            cma_mae(FUNCTION, cast("Any", "60"))
 
     def test_equal_emitters_in_a_mixture_draw_differently(self):
         emitter = compiled(mix([iso_line(FUNCTION, 4), iso_line(FUNCTION, 4)]))

@@ -193,6 +193,8 @@ class TestProgram:
         for shape in ((64, 3), (0, 2), (64,)):
             with pytest.raises(ValueError, match=r"centroids must be \[C, 2\] with at least one cell"):
                 map_elites(searched, jnp.zeros(shape))
+        with pytest.raises(ValueError, match="centroids must be finite"):
+            map_elites(searched, jnp.zeros((4, 2)).at[3, 0].set(jnp.nan))
         made = map_elites(searched, cast(Any, [[0.0, 0.0], [0.5, 0.5]]))
         assert made.archive is not None
         assert made.archive.centroids.shape == (2, 2)

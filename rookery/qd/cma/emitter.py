@@ -24,7 +24,7 @@ from rookery.qd.base import Bank, Emitter, EmitterState, Scoring
 from rookery.qd.cma import distribution
 from rookery.qd.cma.config import CmaMaeConfig
 from rookery.qd.repertoire import Added, Repertoire
-from rookery.settings import SettingError
+from rookery.settings import SettingError, check_counts
 from rookery.types import Array, Evaluation, Genotype, Key, Metrics, PyTree
 
 LARGEST_FULL = 1_000
@@ -79,6 +79,7 @@ def cma_mae(
     """
     config = config or CmaMaeConfig()
     least = 2 * config.emitters
+    check_counts(0, batch_size=batch_size)
     if batch_size < least or batch_size % config.emitters:
         lower = batch_size // config.emitters * config.emitters
         remedy = f"{lower} or {lower + config.emitters}" if lower >= least else f"{least}"
