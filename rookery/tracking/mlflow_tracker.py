@@ -55,9 +55,8 @@ class MlflowTracker:
         self._uri = f"sqlite:///{path}/mlflow.db" if self._folder else self._given
         with _quietly():
             self._mlflow: Any = records.load_package("mlflow", "mlflow")
-            logging.getLogger(
-                "mlflow.store.db.utils"
-            ).disabled = True  # prints a trace of each error that a warning has
+            # It prints a trace of each error that a warning has.
+            logging.getLogger("mlflow.store.db.utils").disabled = True
             if self._uri.startswith("sqlite:"):
                 records.load_package("sqlalchemy", "mlflow")
         self._client: Any = None
