@@ -266,15 +266,14 @@ def summarize(spec: envs.EnvSpec, log: tuple) -> Metrics:
     """Compute the metrics `[]` of a generation from its log.
 
     Returns:
-      The agent's metrics, averaged over the updates, NaN without any, or 0 under `jax_debug_nans`; `reward`, the mean
-      reward of an environment step; `broken_steps`, the number of steps in which the simulation produced non-finite
-      numbers, which count nowhere else; those of `rollout.training_returns`.
+      The agent's metrics, averaged over the updates; `reward`, the mean reward of an environment step; `broken_steps`,
+      the number of steps in which the simulation produced non-finite numbers, which count nowhere else; those of
+      `rollout.training_returns`. Averages of nothing are NaN, or 0 under `jax_debug_nans`.
     """
     updated, metrics, reward, finite, broken, finished = log
     count = jnp.sum(updated.astype(jnp.int32)).astype(jnp.float32)  # 0 in the warm-up
-    nothing = 0.0 if backend.switch("jax_debug_nans") else jnp.nan  # the flag takes every NaN in a result for an error
-    averages = jax.tree.map(lambda values: jnp.where(count > 0, jnp.sum(values) / count, nothing), metrics)
-    steps = {"reward": jnp.sum(reward) / jnp.maximum(jnp.sum(finite), 1.0), "broken_steps": jnp.sum(broken)}
+    averages = jax.tree.map(lambda values: rollout.average(jnp.sum(values), count), metrics)
+    steps = {"reward": rollout.average(jnp.sum(reward), jnp.sum(finite)), "broken_steps": jnp.sum(broken)}
     return {**averages, **steps, **rollout.training_returns(finished, spec)}
 
 

@@ -155,8 +155,9 @@ def restart(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, ne
 def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, count: Array) -> tuple[Member, tuple]:
     """Run one rollout, then one update; the rollout's observations are normalised by the statistics from before it.
 
-    See `iterations.IterateFn`. Logs the agent's metrics, the mean reward of an agent's step, the number of steps in
-    which the simulation produced non-finite numbers, which have no part in the mean, `[]` each, and `rollout.Finished`.
+    See `iterations.IterateFn`. Logs the agent's metrics, the mean reward of an agent's step and whether there is one,
+    the number of steps in which the simulation produced non-finite numbers, which have no part in the mean, `[]` each,
+    and `rollout.Finished`.
     """
     hyper = member.hyper
     environment, member = rollout.parameterized(bindings.agent.space, bindings.environment, member)
@@ -184,7 +185,8 @@ def iterate(bindings: OnPolicyBindings, member: Member, bank: Bank, key: Key, co
         normalizer=_update_statistics(bindings, member.normalizer, rows.observation.features, counts),
     )
     broken = rows.extras.broken
-    reward = normalize.mean_of(counts & ~broken, rows.reward)
+    known = counts & ~broken
+    reward = normalize.mean_of(known, rows.reward), jnp.any(known).astype(jnp.float32)
     return member, (metrics, reward, jnp.sum(broken.reshape(*broken.shape[:2], -1)[..., 0]), finished)
 
 
@@ -192,12 +194,13 @@ def summarize(spec: envs.EnvSpec, log: tuple) -> Metrics:
     """Compute the metrics `[]` of a generation from its log.
 
     Returns:
-      The agent's metrics, averaged over the updates; `reward`, the mean reward of an agent's step; `broken_steps`, the
-      number of steps in which the simulation produced non-finite numbers; those of `rollout.training_returns`.
+      The agent's metrics, averaged over the updates; `reward`, the mean reward of an agent's step, NaN if all broke;
+      `broken_steps`, the number of steps in which the simulation produced non-finite numbers; those of
+      `rollout.training_returns`.
     """
-    metrics, reward, broken, finished = log
+    metrics, (reward, is_known), broken, finished = log
     averages = jax.tree.map(jnp.mean, metrics)
-    steps = {"reward": jnp.mean(reward), "broken_steps": jnp.sum(broken)}
+    steps = {"reward": rollout.average(jnp.sum(reward), jnp.sum(is_known)), "broken_steps": jnp.sum(broken)}
     return {**averages, **steps, **rollout.training_returns(finished, spec)}
 
 

@@ -174,15 +174,17 @@ def rate_training(
 def mean_episode(finished: Finished) -> tuple[Array, Mapping[str, Array], Array]:
     """The number of episodes `[]` int32, and the means of their scores, name -> `[]` or `[I]`, and lengths `[]`."""
     total = jax.tree.map(partial(jnp.sum, axis=0), finished)
-    nothing = 0.0 if backend.switch("jax_debug_nans") else jnp.nan  # the flag takes every NaN in a result for an error
-    count = total.ended_episodes.astype(jnp.float32)
-
-    def mean(values: Array) -> Array:
-        # On some layouts of devices XLA would replace a division of several values by one number by a product.
-        divisor = jax.lax.optimization_barrier(jnp.broadcast_to(jnp.maximum(count, 1.0), values.shape))
-        return jnp.where(count > 0, values / divisor, nothing)
-
+    mean = partial(average, count=total.ended_episodes.astype(jnp.float32))
     return total.ended_episodes, jax.tree.map(mean, total.ended_scores), mean(total.ended_length)
+
+
+def average(total: Array, count: Array) -> Array:
+    """The average of `count` (`[]` float32) values with this sum: NaN if there are none, or 0 under `jax_debug_nans`,
+    which takes every NaN in a result for an error."""
+    nothing = 0.0 if backend.switch("jax_debug_nans") else jnp.nan
+    # On some layouts of devices XLA would replace a division of several values by one number by a product.
+    divisor = jax.lax.optimization_barrier(jnp.broadcast_to(jnp.maximum(count, 1.0), total.shape))
+    return jnp.where(count > 0, total / divisor, nothing)
 
 
 def load_genotype(start: StartFn, member: Member[Any, HyperT], genotype: Genotype[Any, HyperT]) -> Member[Any, HyperT]:

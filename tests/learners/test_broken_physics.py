@@ -13,7 +13,9 @@ from rookery.envs.wrappers import auto_reset
 from rookery.learners.base import EvaluationConfig, genotype
 from rookery.learners.evaluation import evaluate, evaluator
 from rookery.learners.off_policy import OffPolicyConfig
+from rookery.learners.off_policy import summarize as off_policy_metrics
 from rookery.learners.on_policy import OnPolicyConfig
+from rookery.learners.on_policy import summarize as on_policy_metrics
 from rookery.types import Genotype, Observation
 from tests.learners.breaking import breaking, learner_of
 
@@ -79,6 +81,14 @@ def test_off_policy_a_broken_step_is_stored_with_the_worst_value_and_is_in_no_me
     np.testing.assert_allclose(rows.reward[:80][broken], -100.0, rtol=1e-5)  # 1 / (1 - 0.99) times -1
     assert (rows.reward[:80][~broken] == reward).all()
     assert int(member.buffer.size) == 80
+
+
+def test_the_mean_reward_of_steps_that_all_broke_is_unknown() -> None:
+    spec, nothing, broken = breaking(1.0).spec, jnp.zeros(2), jnp.full(2, 4)
+    assert np.isnan(off_policy_metrics(spec, (nothing, {}, nothing, nothing, broken, None))["reward"])
+    assert np.isnan(on_policy_metrics(spec, ({}, (nothing, nothing), broken, None))["reward"])
+    one = jnp.asarray([-3.0, 0.0]), jnp.asarray([1.0, 0.0])  # of two rollouts the second broke
+    assert on_policy_metrics(spec, ({}, one, broken, None))["reward"] == -3.0
 
 
 @pytest.mark.parametrize("team", [False, True])
