@@ -27,7 +27,6 @@ from rookery.experiments.spec import Built, RunSpec
 from rookery.islands import IslandError, run_islands
 from rookery.islands.plan import CallbacksFn
 from rookery.learners.base import FitnessConfig
-from rookery.learners.evolution import EvolutionConfig
 from rookery.populations.base import Program
 from rookery.populations.pbt import check_rates_training
 from rookery.report import tables
@@ -121,9 +120,8 @@ def complete(spec: RunSpec, steps: float | None = None) -> tuple[RunSpec, Schedu
 
     If its generations were given as `steps` of the environment of a member, that number is shown.
     """
-    if steps is not None and spec.learner is not None and not isinstance(spec.learner, EvolutionConfig):
-        each = spec.learner.steps_per_generation
-        show(spec.run, f"{steps:,.0f} steps: {spec.run.generations:,} x {each:,} for each member")
+    if steps is not None and spec.member_steps is not None:
+        show(spec.run, f"{steps:,.0f} steps: {spec.run.generations:,} x {spec.member_steps:,} for each member")
     schedule, name, settings = None, spec.kind.name, spec.flat
     if not spec.kind.method.has_task:
         factory = settings["factory"]

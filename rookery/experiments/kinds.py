@@ -14,7 +14,6 @@ from rookery.experiments.spec import Kind, RunSpec
 from rookery.experiments.wrappers import WRAPPERS
 from rookery.factories import RAISED, place_of
 from rookery.hyperparams import Choice, Chosen, Space, describe
-from rookery.learners.evolution import EvolutionConfig
 from rookery.settings import POSITIVE, SettingError, unknown_name
 
 PLUGINS = "rookery.kinds"
@@ -92,14 +91,14 @@ def with_steps(spec: RunSpec, usual: RunSpec, steps: float | None) -> RunSpec:
     """
     if steps is None:
         return spec
-    if spec.learner is None or isinstance(spec.learner, EvolutionConfig):
+    if spec.member_steps is None:
         problem = f"is for kinds whose members train a known number of steps, not for {spec.kind.name}"
         raise SettingError("steps", None, problem, "give {generations}")
     if not math.isfinite(steps) or float(steps) not in POSITIVE:
         raise SettingError("steps", float(steps), f"must be {POSITIVE}")
     if spec.run.generations != usual.run.generations:
         raise SettingError("steps", None, "and {generations} say the same", "leave one out")
-    return spec.with_run(generations=math.ceil(steps / spec.learner.steps_per_generation))
+    return spec.with_run(generations=math.ceil(steps / spec.member_steps))
 
 
 def with_space(spec: RunSpec, space: Space | None) -> RunSpec:

@@ -192,6 +192,11 @@ class RunSpec(Generic[MethodT]):
         parts = {"environment": self.environment, "run": self.run}
         return {**vars(self.method), **vars(self.wrapper), **trained, **parts}
 
+    @property
+    def member_steps(self) -> int | None:
+        """The environment steps that each member trains in a generation; None if the settings alone do not say it."""
+        return getattr(self.learner, "steps_per_generation", None)
+
     def replace(self, **settings: object) -> Self:
         """The run with other values of settings: of parts, named as in `flat`, and of the fields of a part. A TypeError
         if the kind of run has no such setting, a ValueError if a value is invalid."""
