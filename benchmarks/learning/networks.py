@@ -1,4 +1,4 @@
-"""SAC with dense layers, with normalised dense layers in its critics, and with SimBa.
+"""SAC with dense layers, with normalised observations, with normalised layers in its critics, and with SimBa.
 
     python -m benchmarks.learning.networks --steps 100000 --picture docs/evidence/learning_networks.png
 
@@ -22,6 +22,7 @@ from rookery.report.compare import compare
 
 CONTENDERS: dict[str, tuple[str, ...]] = {
     "mlp": (),
+    "mlp, normalised": ("--normalize-observations",),
     "layer norm": ("--layer-norm",),
     "simba": ("--network", "simba"),
     "small simba": ("--network", "simba", "--hidden-sizes", "64", "--critic-hidden-sizes", "128", "128"),
@@ -49,7 +50,7 @@ def main() -> None:
     shared = ["--steps-per-generation", str(options.every), "--updates-per-step", str(options.updates_per_step)]
     shared += ["--batch-size", str(options.batch_size)]
     shared += QUICK.split() if options.quick else []
-    folders = [Path(options.runs) / name.replace(" ", "-") for name in options.contenders]
+    folders = [Path(options.runs) / name.replace(",", "").replace(" ", "-") for name in options.contenders]
     for name, folder in zip(options.contenders, folders, strict=True):
         generations = max(1, options.steps // options.every)
         run = Run("sac", options.env, options.seeds, generations, more=(*CONTENDERS[name], *shared))

@@ -191,13 +191,31 @@ def _group(
     peers = [peer for peer in peers if peer.get("kind") == others.get("kind")]
     flags = [name.rpartition(".")[2] for name in set().union(*peers)]
     distinct = {}
-    for name, value in others.items():
-        if any(peer.get(name) != value for peer in peers):
-            flag = name.rpartition(".")[2]
-            distinct[flag if flags.count(flag) == 1 else name] = value
+    differing = [name for name, value in others.items() if any(peer.get(name) != value for peer in peers)]
+    for name in _distinguishing_first(differing, peers):
+        flag = name.rpartition(".")[2]
+        distinct[flag if flags.count(flag) == 1 else name] = others[name]
     names = _join(f"{kind} {environment}", distinct), _join(kind, distinct)
     group = Group(*names, task, environment, tuple(runs), settings.get("population", "1"))
     return group._replace(from_training=settings.get(_FITNESS_FROM) == "training")
+
+
+def _distinguishing_first(names: Sequence[str], peers: Sequence[Mapping[str, str]]) -> list[str]:
+    """The names of settings in an order in which the first ones distinguish the peers, since pictures shorten labels.
+
+    Of settings that distinguish as many, those whose values are words come first.
+    """
+    first: list[str] = []
+
+    def distinguished(name: str) -> tuple[int, bool]:
+        found = {tuple(peer.get(one) for one in (*first, name)) for peer in peers}
+        return len(found), all(peer.get(name, "a").isalpha() for peer in peers)
+
+    rest = list(names)
+    while rest and (not first or distinguished(first[-1])[0] < len(peers)):
+        first.append(max(rest, key=distinguished))
+        rest.remove(first[-1])
+    return [*first, *rest]
 
 
 def _split(settings: Mapping[str, str], by_fitness: bool) -> tuple[str, str, dict[str, str]]:

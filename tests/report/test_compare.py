@@ -95,6 +95,17 @@ class TestGroups:
                 [{"population": 2}, {"kind": "td3", "population": 3}, {"env": "reacher", "population": 4}],
                 ["sac hopper", "td3 hopper", "sac reacher"],
             ),
+            (  # pictures show the first settings, which distinguish all groups
+                [
+                    {"agent": {"alpha": alpha, **network, "tau": alpha}, "learner": {"normalize": normalize}}
+                    for alpha, network, normalize in [(1, {}, False), (1, {}, True), (2, {"network": "simba"}, True)]
+                ],
+                [
+                    "sac hopper, normalize=false, alpha=1, tau=1",
+                    "sac hopper, normalize=true, alpha=1, tau=1",
+                    "sac hopper, network=simba, normalize=true, alpha=2, tau=2",
+                ],
+            ),
             ([{}, {"fitness": [1.0, 2.0]}], ["sac hopper, generations=1", "sac hopper, generations=2"]),
             ([{}, {"environment": {"backend": "mjx"}}], ["sac hopper", "sac hopper, backend=mjx"]),
         ],
