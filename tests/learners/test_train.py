@@ -1,7 +1,7 @@
 """Whole trainings: the use of a memory, and training as one pure function."""
 
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -96,7 +96,9 @@ def test_training_mapped_over_hyper_parameters_equals_separate_trainings() -> No
     with pytest.raises(ValueError, match=r"^generations must be at least 1, got 0\.$"):
         train(learner, key, generations=0)
     hypers = jax.tree.map(lambda value: jnp.full((size,), value), PpoHyper(critic_lr=1e-2))
-    for wrong in (PpoHyper()._asdict(), hypers, PpoHyper(discount=())):
+    missing: Any = ()
+    wrong: Any
+    for wrong in (PpoHyper()._asdict(), hypers, PpoHyper(discount=missing)):
         with pytest.raises(
             ValueError, match=r"^hyper needs a number for each hyper-parameter, and has none for .*disc"
         ):
