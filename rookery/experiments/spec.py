@@ -242,9 +242,10 @@ def _names(settings: Mapping[str, Any], parts: bool = True) -> Iterator[str]:
     """The names of settings and of the fields of those that are dataclasses, whose own names are left out without
     `parts`."""
     for name, value in settings.items():
-        is_part = dataclasses.is_dataclass(value)
-        yield from () if is_part and not parts else (name,)
-        yield from _names(vars(value), parts) if is_part else ()
+        if parts or not dataclasses.is_dataclass(value):
+            yield name
+        if dataclasses.is_dataclass(value):
+            yield from _names(vars(value), parts)
 
 
 def _replaced(part: Any, settings: dict[str, Any]) -> Any:

@@ -268,9 +268,10 @@ def _check_metrics(program: Program, metrics: Mapping[str, PyTree]) -> None:
     size = program.batch_size or program.population_size
     for name, value in {"fitness": None, **metrics}.items():
         shape = getattr(value, "shape", None)
-        if shape != (size,) and (name in ("fitness", "parent") or shape != ()):
+        valid = [(size,)] if name in ("fitness", "parent") else [(), (size,)]
+        if shape not in valid:
+            needed = " or ".join(str([*one]) for one in valid)
             given = "no array" if shape is None else f"an array {[*shape]}"
-            needed = f"[{size}]" if name in ("fitness", "parent") else f"[] or [{size}]"
             raise ValueError(f"the metric {name} of the program's step must be an array {needed}, but it is {given}.")
 
 
