@@ -135,8 +135,18 @@ ORIGINS = """(cases) => {
 }"""
 
 
+TICKS_OF = [
+    ([0.5, 20.0], "Uniform", [0, 5, 10, 15, 20]),
+    ([-0.03, 0.04], "Uniform", [-0.04, -0.02, 0, 0.02, 0.04]),
+    ([1.0, 3.0], "Whole", [1, 2, 3]),
+    ([0.5, 20.0], "LogUniform", [-0.30103, 0, 0.30103, 0.69897, 1, 1.30103]),
+    ([0.1, 0.1], "LogUniform", [-1, -0.69897]),
+]
+"""Values of a hyper-parameter, its scale, and the ticks at 1, 2 and 5 on that scale."""
+
+
 @of("pbt-sac")
-def test_the_origin_of_a_member_is_its_latest_replacement(page: "Page") -> None:
+def test_origins_ranks_ticks_and_notes_of_known_data(page: "Page") -> None:
     assert page.evaluate(ORIGINS, [[0, 1], [2, 0], [1, 1], [3, 1], [3, 0]]) == [
         "initial member",
         "never replaced",
@@ -144,18 +154,20 @@ def test_the_origin_of_a_member_is_its_latest_replacement(page: "Page") -> None:
         "survived; copied from member 0 after generation 1",
         "from the repertoire after generation 3",
     ]
-
-
-@of("pbt-sac")
-def test_times_and_first_generations_are_explained(page: "Page") -> None:
-    assert "Compilation took" in picture(page, "phases").inner_text()
-    facts = [str(text) for text in page.locator(".fact dt").all_text_contents()]
-    assert facts[:1] == ["objective"]
-    assert facts[4:7] == ["time without compilation", "of it evaluation and selection", "compilation"]
+    fitness = "[2, 1, 1, 4, 5, 5, 5, 5, NaN, 1, NaN, 2]"  # equal members have equal ranks
+    ranks = page.evaluate(f"Array.from(fitnessRanks({{ shape: [3, 4], data: {fitness} }}))")
+    assert ranks == pytest.approx([2 / 3, 1 / 6, 1 / 6, 1, 0.5, 0.5, 0.5, 0.5, 0, 2 / 3, 0, 1])
+    for values, scale, ticks in TICKS_OF:
+        found = page.evaluate("([values, scale]) => hyperScale('rate', values, scale).axis.ticks", [values, scale])
+        assert found == pytest.approx(ticks, abs=1e-5), (values, scale)
     note = "(losses) => withoutUpdates({ metrics: { critic_loss: { data: losses } } })"
     assert page.evaluate(note, [1.0, 2.0]) is None
     assert "first 2 generations only collected transitions" in page.evaluate(note, [0, 0, 1.5])
     assert page.evaluate(note, [0, 0]).startswith("No gradient update")
+    assert "Compilation took" in picture(page, "phases").inner_text()
+    facts = [str(text) for text in page.locator(".fact dt").all_text_contents()]
+    assert facts[:1] == ["objective"]
+    assert facts[4:7] == ["time without compilation", "of it evaluation and selection", "compilation"]
 
 
 KEEP_CHARTS = """() => {
@@ -172,7 +184,7 @@ LINES = "(name) => drawn[name].getModel().getComponent('yAxis').axis.getTicksCoo
 
 
 @of("pbt-sac")
-def test_counts_and_generations_have_whole_ticks(page: "Page") -> None:
+def test_counts_have_whole_ticks_and_grid_lines_of_a_hyper_parameter_are_at_its_labels(page: "Page") -> None:
     page.evaluate(KEEP_CHARTS)  # those below the window are not drawn yet
     draw_everything(page)
     picture(page, "metrics").get_by_label("Column of metrics.csv").select_option("replaced")
@@ -180,35 +192,11 @@ def test_counts_and_generations_have_whole_ticks(page: "Page") -> None:
         ticks = page.evaluate(TICKS, [name, axis])
         assert len(ticks) > 1
         assert ticks == [round(tick) for tick in ticks], (name, axis)
-
-
-@of("pbt-sac")
-def test_grid_lines_of_a_hyper_parameter_are_at_its_labels(page: "Page") -> None:
-    page.evaluate(KEEP_CHARTS)
-    draw_everything(page)
     for name in HYPER:
         labels = page.evaluate("(name) => drawn[name].getOption().yAxis[0].axisLabel.customValues", name)
         lines = page.evaluate(LINES, name)
         assert len(lines) > 1
         assert lines == pytest.approx(labels)
-
-
-@of("pbt-sac")
-@pytest.mark.parametrize(
-    ("values", "scale", "ticks"),
-    [
-        ([0.5, 20.0], "Uniform", [0, 5, 10, 15, 20]),
-        ([-0.03, 0.04], "Uniform", [-0.04, -0.02, 0, 0.02, 0.04]),
-        ([1.0, 3.0], "Whole", [1, 2, 3]),
-        ([0.5, 20.0], "LogUniform", [-0.30103, 0, 0.30103, 0.69897, 1, 1.30103]),
-        ([0.1, 0.1], "LogUniform", [-1, -0.69897]),
-    ],
-)
-def test_hyper_parameters_have_ticks_at_1_2_and_5_on_their_scale(
-    page: "Page", values: list[float], scale: str, ticks: list[float]
-) -> None:
-    found = page.evaluate("([values, scale]) => hyperScale('rate', values, scale).axis.ticks", [values, scale])
-    assert found == pytest.approx(ticks, abs=1e-5)
 
 
 @of("pbt-sac")
@@ -220,12 +208,9 @@ def test_the_words_of_a_label_stay_whole_beside_a_long_text(page: "Page") -> Non
     assert label.evaluate(lines) == 1
 
 
-@of("pbt-sac", "ippo")
-def test_a_chart_shows_the_values_under_the_pointer(
-    page: "Page", request: pytest.FixtureRequest, short_runs: Any
-) -> None:
-    kind = request.node.callspec.params["page"]
-    metrics = read_csv(short_runs[kind] / "metrics.csv")
+@of("pbt-sac")
+def test_a_chart_shows_the_values_under_the_pointer(page: "Page", short_runs: dict[str, Path]) -> None:
+    metrics = read_csv(short_runs["pbt-sac"] / "metrics.csv")
     chart = picture(page, "learning").locator(".chart")
     box = chart.bounding_box()
     assert box is not None
@@ -235,10 +220,8 @@ def test_a_chart_shows_the_values_under_the_pointer(
     tip.wait_for()
     last = len(metrics["generation"])
     assert str(tip.locator(".tip-head").text_content()).endswith(f"steps, generation {last}")
-    lines = {"best member": "best_fitness", "median member": "median_fitness"} if kind == "pbt-sac" else {}
-    lines |= {} if kind == "pbt-sac" else {agent: f"return/{agent}" for agent in ("predator", "prey")}
-    text = tip.inner_text()
-    assert all(f"{name} {written(page, float(metrics[column][-1]))}" in text for name, column in lines.items())
+    for name, column in (("best member", "best_fitness"), ("median member", "median_fitness")):
+        assert f"{name} {written(page, float(metrics[column][-1]))}" in tip.inner_text()
 
 
 def filled(page: "Page") -> list[int]:
@@ -306,9 +289,8 @@ def test_a_skill_plays_when_its_button_or_its_end_is_clicked(page: "Page") -> No
     assert host.get_attribute("data-label") == "skill 0"
 
 
-@pytest.mark.parametrize("kind", ["pbt-sac", "ippo"])  # bodies in space, and in a plane
-def test_the_player_moves_and_stops_when_paused(browser: Any, short_runs: Any, kind: str) -> None:
-    with shown(browser, short_runs[kind] / "report.html", offline=True) as page:
+def test_the_player_moves_and_stops_when_paused(browser: Any, short_runs: dict[str, Path]) -> None:
+    with shown(browser, short_runs["pbt-sac"] / "report.html", offline=True) as page:
         canvas, host = page.locator(".player-stage canvas"), page.locator(".player-host")
         canvas.scroll_into_view_if_needed()
         page.locator(".player-host[data-playing=true]").wait_for()
