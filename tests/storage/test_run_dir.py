@@ -55,15 +55,6 @@ def test_the_configuration_is_read_back(tmp_path, monkeypatch):
     assert RunFolder("./~/x").path == Path.cwd() / "~/x"
 
 
-def test_the_names_of_the_files(tmp_path):
-    run = RunFolder(tmp_path)
-    files = [run.config_file, run.metrics_file, run.lineage_file, run.picture_file, run.report_file]
-    files += [run.repertoire_file, run.repertoire_picture_file, run.cells_file, run.journal_file]
-    names = "config.json metrics.csv lineage.csv curves.png report.html repertoire.csv repertoire.png cells.csv"
-    assert [file.name for file in files] == [*names.split(), "journal.jsonl"]
-    assert (run.checkpoints, run.events) == (tmp_path / "checkpoints", tmp_path / "events")
-
-
 def test_a_directory_with_a_run_is_rejected(tmp_path):
     made = tmp_path / "config.json"
     made.write_text("precious")
