@@ -67,13 +67,11 @@ def replaced(program, generations: int) -> list[int]:
 def test_a_population_selects_by_steps():
     learner = walks.learner()  # of 10 steps a generation
     assert replaced(pbt(learner, population_size=4, exploit_interval=30), 7) == [0, 0, 1, 0, 0, 1, 0]
-    assert replaced(pbt(learner, population_size=4, exploit_interval=30, burn_in=3), 7) == [0, 0, 0, 0, 0, 1, 0]
 
 
 def test_no_selection_in_a_generation_without_an_update():
     learner = walks.learner()._replace(untrained_generations=2)
     assert replaced(pbt(learner, population_size=4), 4) == [0, 0, 1, 1]
-    assert replaced(pbt(learner, population_size=4, burn_in=0), 3) == [1, 1, 1], "an explicit burn_in takes precedence"
 
 
 def test_me_pbt_replaces_no_member_before_the_first_update():
@@ -121,14 +119,6 @@ def test_from_python_a_buffer_has_a_million_rows():
     learner = tiny.learner(config=dataclasses.replace(tiny.CONFIG, buffer_size=None))
     program = pbt(learner, population_size=2)
     assert jax.eval_shape(program.init, jax.random.key(0)).members.buffer.rows.reward.shape == (2, BUFFER_SIZE)
-
-
-@pytest.mark.parametrize("kind", ["pbt-sac", "pbt-td3"])
-def test_populations_of_off_policy_agents_select_every_three_thousand_steps(kind):
-    config = configure(kind)
-    assert isinstance(config.learner, OffPolicyConfig)
-    found = timing(config.method.pbt, 8, config.learner.steps_per_generation, config.learner.untrained_generations)
-    assert found == Timing(1, 3, 2)
 
 
 def test_a_run_recorded_without_an_exploit_interval_selects_in_every_generation():

@@ -98,8 +98,9 @@ class TestBeginWith:
         stored = rookery.qd.repertoire_of(result[1].state)
         finer = rookery.qd.grid((5, 4), (0, 0), (1, 1))
         program = rookery.qd.begin_with(rookery.map_elites(scoring(), finer), stored)
-        initial = rookery.qd.repertoire_of(jax.jit(program.init)(KEY))
-        expected, _ = repertoires.add(
+        start = jax.jit(program.init)(KEY)
+        initial = rookery.qd.repertoire_of(start)
+        expected, _ = jax.jit(repertoires.add)(
             repertoires.empty({"x": jnp.zeros(3), "n": jnp.zeros((), jnp.int32)}, finer),
             jax.tree.map(lambda leaf: leaf[stored.occupied], stored.genotypes),
             stored.fitnesses[stored.occupied],
@@ -107,7 +108,7 @@ class TestBeginWith:
         )
         assert_equal(initial, expected)
         assert int(initial.occupied.sum()) > 3
-        after, _ = jax.jit(program.step)(jax.jit(program.init)(KEY), KEY)
+        after, _ = jax.jit(program.step)(start, KEY)
         assert (rookery.qd.repertoire_of(after).fitnesses >= initial.fitnesses).all()
 
     def test_other_genotypes_are_rejected(self, result):
@@ -158,8 +159,8 @@ class TestAct:
         searched = rookery.qd.policy_scoring(
             env, rookery.qd.PolicyConfig((8,)), rookery.learners.EvaluationConfig(eval_episodes=1)
         )
-        bank = searched.start_states(KEY)
-        genotype = searched.init_genotype(KEY, bank)
+        bank = jax.jit(searched.start_states)(KEY)
+        genotype = jax.jit(searched.init_genotype)(KEY, bank)
 
         @jax.jit
         def advance(state, step):
@@ -192,15 +193,20 @@ def breaking_environment(after: int) -> Environment:
 def test_a_genotype_that_breaks_the_physics_is_counted_and_rejected():
     env = breaking_environment(after=6)
     config = rookery.learners.EvaluationConfig(eval_episodes=2, start_states=2)
-    bank = auto_reset.start_bank(env, KEY, 2)
-    act = rookery.qd.policy(env.spec, rookery.qd.PolicyConfig((4,))).act
-    genotype = Genotype(rookery.qd.policy(env.spec, rookery.qd.PolicyConfig((4,))).init(KEY), (), None)
-    result = evaluation.evaluate(evaluation.evaluator(act, env, config), genotype, bank, KEY)
+    policy = rookery.qd.policy(env.spec, rookery.qd.PolicyConfig((4,)))
+    evaluator = evaluation.evaluator(policy.act, env, config)
+
+    @jax.jit
+    def evaluate(key):
+        bank = auto_reset.start_bank(env, key, 2)
+        return evaluation.evaluate(evaluator, Genotype(policy.init(key), (), None), bank, key)
+
+    result = evaluate(KEY)
     assert int(result.broken) == 2
     np.testing.assert_allclose(result.descriptor, [0.5], rtol=1e-6)
     searched = rookery.qd.policy_scoring(env, rookery.qd.PolicyConfig((4,)), config)
     program = rookery.map_elites(searched, rookery.qd.grid((5,), (-1.0,), (1.0,)), rookery.qd.iso_line(searched, 3))
-    state, metrics = jax.jit(program.step)(program.init(KEY), KEY)
+    state, metrics = jax.jit(lambda key: program.step(program.init(key), key))(KEY)
     assert int(metrics["rejected"]) == 3
     assert int(metrics["broken_episodes"]) == 3 * 2
     assert not rookery.qd.repertoire_of(state).occupied.any()
