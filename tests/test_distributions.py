@@ -12,6 +12,8 @@ import scipy.special
 from rookery import distributions
 
 HALF_LOG_TWO_PI = 0.9189385332046727
+direction_log_ratio = jax.jit(distributions.direction_log_ratio)
+tanh_normal_sample = jax.jit(distributions.tanh_normal_sample)
 
 
 def outputs(mean: list[float], log_std: list[float]) -> jax.Array:
@@ -42,9 +44,7 @@ def test_normal_entropy_by_hand() -> None:
 def test_squashed_log_density_equals_the_numerical_change_of_variables(mean: float, log_std: float) -> None:
     noise = np.linspace(-2.0, 2.0, 41)
     single = outputs([mean], [log_std])
-    action, log_prob = distributions.tanh_normal_sample(
-        jnp.broadcast_to(single, (41, 2)), jnp.asarray(noise, jnp.float32)[:, None]
-    )
+    action, log_prob = tanh_normal_sample(jnp.broadcast_to(single, (41, 2)), jnp.asarray(noise, jnp.float32)[:, None])
     std, h = math.exp(log_std), 1e-5
     np.testing.assert_allclose(action[:, 0], np.tanh(mean + std * noise), rtol=1e-5, atol=1e-6)
     slope = (np.tanh(mean + std * (noise + h)) - np.tanh(mean + std * (noise - h))) / (2 * h)
@@ -56,7 +56,7 @@ def test_squashed_log_density_equals_the_numerical_change_of_variables(mean: flo
 def test_squashed_density_integrates_to_one(mean: float, std: float) -> None:
     single = outputs([mean], [math.log(std)])
     grid = jnp.linspace(-5.0, 5.0, 20_001)
-    action, log_prob = distributions.tanh_normal_sample(jnp.broadcast_to(single, (20_001, 2)), grid[:, None])
+    action, log_prob = tanh_normal_sample(jnp.broadcast_to(single, (20_001, 2)), grid[:, None])
     density, action = np.exp(np.asarray(log_prob, np.float64)), np.asarray(action[:, 0], np.float64)
     area = np.sum((density[1:] + density[:-1]) / 2 * np.diff(action))
     assert area == pytest.approx(1.0, abs=2e-3)
@@ -64,11 +64,11 @@ def test_squashed_density_integrates_to_one(mean: float, std: float) -> None:
 
 def test_extreme_values_stay_finite_and_so_do_their_gradients() -> None:
     def log_prob(parameters: jax.Array, noise: jax.Array) -> jax.Array:
-        return distributions.tanh_normal_sample(parameters, noise)[1]
+        return tanh_normal_sample(parameters, noise)[1]
 
     cases = itertools.product([-1e4, -50.0, 0.0, 50.0, 1e4], [-1e4, -20.0, 2.0, 1e4], [-6.0, 0.0, 6.0])
     parameters, noise = jnp.split(jnp.asarray(list(cases), jnp.float32), [2], axis=1)
-    action, density = distributions.tanh_normal_sample(parameters, noise)
+    action, density = tanh_normal_sample(parameters, noise)
     assert (np.abs(action) <= 1.0).all()
     assert np.isfinite(density).all()
     assert np.isfinite(jax.jit(jax.vmap(jax.grad(log_prob)))(parameters, noise)).all()
@@ -76,7 +76,7 @@ def test_extreme_values_stay_finite_and_so_do_their_gradients() -> None:
 
 def test_far_out_the_log_density_grows_as_it_must() -> None:
     # u = 30: -log(1 - tanh(u)^2) = 2 u - log 4 up to e^-60, where tanh itself has long been 1 in floats.
-    log_prob = distributions.tanh_normal_sample(outputs([30.0], [0.0]), jnp.zeros(1))[1]
+    log_prob = tanh_normal_sample(outputs([30.0], [0.0]), jnp.zeros(1))[1]
     assert float(log_prob) == pytest.approx(-HALF_LOG_TWO_PI + 60.0 - math.log(4.0), rel=1e-6)
 
 
@@ -197,7 +197,7 @@ def test_a_directions_log_ratio_against_bessel_functions(size: int) -> None:
     mean = direction(size)
     values = np.stack([mean, -mean, np.eye(size)[0]])
     outputs = np.asarray(CONCENTRATIONS)[:, None, None] * mean
-    found = distributions.direction_log_ratio(
+    found = direction_log_ratio(
         jnp.asarray(np.broadcast_to(outputs, (5, 3, size)), jnp.float32),
         jnp.asarray(np.broadcast_to(values, (5, 3, size)), jnp.float32),
     )
@@ -216,15 +216,13 @@ def test_a_directions_density_has_the_mean_of_the_uniform_one(size: int) -> None
     every = jnp.asarray(every.reshape(-1, 3)[:, :size], jnp.float32)
     for concentration in (0.0, 1.0, 10.0):
         outputs = jnp.broadcast_to(jnp.asarray(concentration * direction(size), jnp.float32), every.shape)
-        ratio = distributions.direction_log_ratio(outputs, every)
+        ratio = direction_log_ratio(outputs, every)
         assert float(jnp.mean(jnp.exp(ratio))) == pytest.approx(1.0, rel=1e-3)
 
 
 def test_a_direction_that_is_more_than_certain_counts_as_certain() -> None:
     mean, value = direction(3), jnp.asarray([0.0, 0.0, 1.0])
-    certain, more = (
-        distributions.direction_log_ratio(jnp.asarray(k * mean, jnp.float32), value) for k in (50.0, 5_000.0)
-    )
+    certain, more = (direction_log_ratio(jnp.asarray(k * mean, jnp.float32), value) for k in (50.0, 5_000.0))
     assert float(more) == pytest.approx(float(certain), rel=1e-5)
 
 
@@ -232,9 +230,9 @@ def test_a_direction_that_is_more_than_certain_counts_as_certain() -> None:
 def test_an_unknown_direction_has_a_slope_towards_the_value(size: int) -> None:
     # d (o v - A(|o|)) / d o at o = 0 is v, since A begins as k^2 / 2 S.
     value = jnp.asarray(direction(size), jnp.float32)
-    slope = jax.grad(distributions.direction_log_ratio)(jnp.zeros(size), value)
+    slope = jax.jit(jax.grad(distributions.direction_log_ratio))(jnp.zeros(size), value)
     np.testing.assert_allclose(slope, value, rtol=1e-4, atol=1e-6)
-    far = jax.grad(distributions.direction_log_ratio)(jnp.full((size,), 1e4), value)
+    far = jax.jit(jax.grad(distributions.direction_log_ratio))(jnp.full((size,), 1e4), value)
     assert np.isfinite(far).all()
 
 

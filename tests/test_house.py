@@ -253,10 +253,16 @@ def words_of(path: Path) -> Iterator[tuple[int, str]]:
                 yield from ((token.start[0], word.lower()) for word in spaced.split("_") if word)
 
 
+def may_have_unused_words(path: Path) -> bool:
+    """Whether the text as a whole has one, comments, strings and names alike; to read its tokens takes longer."""
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", path.read_text()).lower()
+    return bool(re.search(rf"(?<![a-z0-9])(?:{UNUSED_WORDS.pattern})(?![a-z0-9])", spaced))
+
+
 def test_the_language_is_that_of_the_field():
     found = {
         f"{path.relative_to(ROOT if path in TREES else TESTS_ROOT).as_posix()}:{word}": line
-        for path in [*FILES, *TESTS]
+        for path in filter(may_have_unused_words, [*FILES, *TESTS])
         for line, word in words_of(path)
         if UNUSED_WORDS.fullmatch(word)
     }

@@ -57,11 +57,18 @@ def products(function: Any, *arguments: Any) -> Iterator[tuple[bool, Any, Any]]:
 HIGHEST = (jax.lax.Precision.HIGHEST,) * 2
 
 
+TF32 = (jax.lax.Precision.HIGH,) * 2
+
+
 @pytest.mark.parametrize(
-    ("precision", "expected"),
-    [("auto", None), ("float32", HIGHEST), ("tf32", (jax.lax.Precision.HIGH,) * 2), ("bfloat16", None)],
+    ("agent", "precision", "expected"),
+    [
+        *(("sac", precision, kind) for precision, kind in (("auto", None), ("float32", HIGHEST), ("tf32", TF32))),
+        ("sac", "bfloat16", None),
+        ("ppo", "float32", HIGHEST),
+        ("ppo", "bfloat16", None),
+    ],
 )
-@pytest.mark.parametrize("agent", ["sac", "ppo"])
 def test_networks_have_the_precision_and_physics_float32(agent: str, precision: Precision, expected: Any) -> None:
     env = with_products(rookery.make("point_room", episode_length=4))
     if agent == "sac":
@@ -85,7 +92,7 @@ def test_networks_have_the_precision_and_physics_float32(agent: str, precision: 
 def test_an_update_in_bfloat16() -> None:
     """Everything but the products is float32, and the gradient is that of float32 but for 8 bits of mantissa."""
     network = networks.mlp((17,), (64, 64), 6)
-    params = network.init(jax.random.key(0))
+    params = jax.jit(network.init)(jax.random.key(0))
     inputs, target = jax.random.normal(jax.random.key(1), (32, 17)), jnp.ones((32, 6))
 
     def loss(params: Any) -> jax.Array:
@@ -94,7 +101,7 @@ def test_an_update_in_bfloat16() -> None:
     exact = jax.jit(jax.grad(loss))(params)
     with networks.computing_in("bfloat16"):
         rounded = jax.jit(jax.grad(loss))(params)
-        assert network.apply(params, inputs).dtype == jnp.float32
+        assert jax.eval_shape(network.apply, params, inputs).dtype == jnp.float32
     difference, size = jax.tree.map(jnp.subtract, rounded, exact), jnp.sqrt(_square(exact))
     assert {leaf.dtype for leaf in jax.tree.leaves(rounded)} == {np.dtype("float32")}
     assert 1e-4 < jnp.sqrt(_square(difference)) / size < 3e-2
@@ -106,7 +113,7 @@ def _square(tree: Any) -> jax.Array:
 
 def test_the_innermost_context_counts() -> None:
     network = networks.mlp((3,), (5,), 2)
-    params = network.init(jax.random.key(0))
+    params = jax.eval_shape(network.init, jax.random.key(0))
     with networks.computing_in("bfloat16"), networks.computing_in("float32"):
         found = list(products(network.apply, params, jnp.ones(3)))
     assert [(kind, types) for _, kind, types in found] == [(HIGHEST, {np.dtype("float32")})] * 2
@@ -116,13 +123,13 @@ def test_the_innermost_context_counts() -> None:
 
 def test_an_encoder_and_a_recurrent_network_in_bfloat16() -> None:
     core = networks.core(3, (5,), 2, 1.0, memory_size=4)
-    params = core.init(jax.random.key(0)), jnp.zeros(4), jnp.ones(3)
+    params = jax.eval_shape(core.init, jax.random.key(0)), jnp.zeros(4), jnp.ones(3)
     encoder = encoders.convolutional((4, 4, 1), (encoders.Convolution(2, 3, 1),), 5)
-    read = encoder.init(jax.random.key(1)), jnp.ones((1, 4, 4, 1))
+    read = jax.eval_shape(encoder.init, jax.random.key(1)), jnp.ones((1, 4, 4, 1))
     for function, arguments, count in ((core.apply, params, 2), (encoder.apply, read, 2)):
         with networks.computing_in("bfloat16"):
             found = list(products(function, *arguments))
-            outputs = function(*arguments)
+            outputs = jax.eval_shape(function, *arguments)
         assert {leaf.dtype for leaf in jax.tree.leaves(outputs)} == {np.dtype("float32")}
         assert sum(types == {np.dtype(jnp.bfloat16)} for _, _, types in found) == count  # not the recurrent unit's
 
