@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rookery.storage.csv_log import write_table
 from rookery.storage.run_dir import create
 
@@ -55,6 +57,7 @@ def write(
 def write_repertoire(path: Path, centroids: Any = SQUARE, fitness: Sequence[float] = (1.0, 2.0, 3.0, 4.0)) -> None:
     """Add `repertoire.csv`; every elite lies on its centroid."""
     columns: dict[str, Any] = {"cell": range(len(fitness)), "fitness": fitness}
-    for kind in ("descriptor", "centroid"):
-        columns |= {f"{kind}/{axis}": values for axis, values in enumerate(zip(*centroids, strict=True))}
+    elites = np.where(np.isfinite(fitness)[:, None], centroids, np.nan)
+    for kind, places in (("descriptor", elites), ("centroid", centroids)):
+        columns |= {f"{kind}/{axis}": values for axis, values in enumerate(zip(*places, strict=True))}
     write_table(path / "repertoire.csv", columns)

@@ -3,9 +3,6 @@
 import dataclasses
 import itertools
 import json
-import shutil
-import sys
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -65,7 +62,7 @@ def runs(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs")
     return {
         "seeds": write(path / "seeds", configure("sac", population=3, **PARTS)),
-        "drawn": write(path / "drawn", configure("sac", population=3, draw_hyper=True, **PARTS)),
+        "drawn": write(path / "drawn", configure("sac", population=3, draw_hyper=True, **PARTS), save=False),
         "pbt": write(path / "pbt", configure("pbt-sac", population=3, **PARTS)),
     }
 
@@ -92,7 +89,7 @@ class TestKeys:
         learner = dataclasses.replace(LEARNER, eval_episodes=2)
         built = build.build(configure("sac", population=3, **{**PARTS, "learner": learner}))
         state, _, _ = Checkpointer(runs["seeds"] / "checkpoints", read_only=True).restore(
-            jax.jit(built.program.init)(jax.random.key(0))
+            jax.eval_shape(built.program.init, jax.random.key(0))
         )
         expected = jax.jit(built.program.evaluate)(state, evaluation_key(5))
         np.testing.assert_allclose(metrics["returns"], expected["returns"], rtol=1e-5)
@@ -107,7 +104,7 @@ class TestKeys:
 
 class TestScoredMember:
     def test_each_independent_member_or_the_best_of_the_training_evaluation(self, runs):
-        for kind, independent in (("seeds", True), ("pbt", False), ("drawn", False)):
+        for kind, independent in (("seeds", True), ("pbt", False)):
             generation, fitness = fresh_fitness(runs[kind], episodes=3, seed=2)
             _, metrics = evaluate(runs[kind], episodes=3, seed=2)
             assert (generation, fitness.dtype, bool(metrics["independent"])) == (GENERATION, np.float64, independent)
@@ -137,7 +134,7 @@ class TestScoredMember:
         path = tmp_path / "run"
         config = dataclasses.replace(config, run=RunConfig(generations=1, run_dir=str(path)))
         program = build.build(config).program
-        state, _ = jax.jit(program.step)(jax.jit(program.init)(jax.random.key(0)), jax.random.key(1))
+        state, _ = jax.jit(lambda key: program.step(program.init(key), key))(jax.random.key(0))
         best = float(np.asarray(repertoire_of(state).fitnesses).max())
         with run_dir.create(path, to_record(config)) as opened, Checkpointer(opened.checkpoints, keep=1) as checkpoints:
             checkpoints.save(GENERATION, state, {})
@@ -205,36 +202,19 @@ def command(monkeypatch, tmp_path):
 
 
 class TestCommands:
-    def test_compare_prints_that_the_episodes_are_fresh(self, command, runs):
+    def test_compare_prints_that_the_episodes_are_fresh(self, command, runs, tmp_path):
         code, out, err = command("compare", runs["seeds"], runs["pbt"], "--fresh", 2, "--resamples", 50)
         assert (code, err) == (0, "")
         assert "point_maze, episode_length=10 over 2 fresh episodes" in out
         assert "best of 3" in out
+        assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
         code, _, err = command("compare", runs["pbt"], "--seed", 3)
         assert (code, "--seed has an effect only with --fresh; give it, or leave this out" in err) == (2, True)
 
-    def test_a_missing_package_of_an_environment_is_named(self, command, runs, tmp_path, monkeypatch):
-        path = Path(shutil.copytree(runs["seeds"], tmp_path / "elsewhere"))
-        content = json.loads((path / "config.json").read_text())
-        content["config"]["environment"] |= {"env": "hopper", "episode_length": None}
-        (path / "config.json").write_text(json.dumps(content))
-        monkeypatch.setitem(sys.modules, "brax", None)
-        code, _, err = command("compare", path, "--fresh", 2)
-        assert code == 1
-        assert 'pip install "rookery[brax]"' in err
-        assert len(err.splitlines()) == 1
-
-    def test_evaluate_prints_an_interval_of_independent_members_and_that_the_best_is_optimistic(self, command, runs):
-        code, out, err = command("evaluate", runs["seeds"], "--episodes", 3)
+    def test_evaluate_prints_that_the_best_is_optimistic(self, command, runs):
+        code, out, err = command("evaluate", runs["pbt"], "--episodes", 3)
         assert (code, err) == (0, "")
-        assert "3 independent members" in out
-        assert "95 % interval" in out
-        assert "optimistic" not in out
-        code, out, _ = command("evaluate", runs["pbt"], "--episodes", 3, "--seed", 2)
-        _, metrics = evaluate(runs["pbt"], episodes=3, seed=2)
-        assert code == 0
         assert "the first row is the best of 3 on these same episodes, which is optimistic; member 1 ranked" in out
-        assert f"{metrics['fitness'][BEST]:.4g}." in out
 
 
 def test_a_measure_of_a_policy_that_diverged_is_unknown():

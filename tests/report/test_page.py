@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -79,9 +78,7 @@ class TestLosses:
             ("metrics.csv", -20, None, "the tables end with generation 1, though the checkpoint is of generation 3"),
             ("metrics.csv", "1,", "2,", "metrics.csv has lost the rows of generation 1"),
             ("lineage.csv", "1,0,", "2,", "lineage.csv has lost the rows of generation 1"),
-            ("lineage.csv", "1,1,", "2,", "lineage.csv has lost the rows of generation 1"),
             ("lineage.csv", "1,0,", None, "lineage.csv has lost the rows of 2 generations between 1 and 2"),
-            ("lineage.csv", "0,0,", None, "lineage.csv has lost all rows"),
             ("lineage.csv", 0, None, "lineage.csv has lost all rows"),
             ("lineage.csv", None, None, "lineage.csv has lost all rows"),
             ("lineage.csv", "2,0,", "1\n", "lineage.csv, line"),
@@ -200,13 +197,6 @@ class TestSelfContained:
         robots = write_report([write_run(tmp_path / "run", 2, 4, 4, episodes=1)]).read_text()
         assert charts in robots
         assert bodies in robots
-
-    def test_the_package_contains_all_files(self):
-        project = tomllib.loads((Path(rookery.__file__).parents[1] / "pyproject.toml").read_text())
-        patterns = project["tool"]["setuptools"]["package-data"]["rookery.report"]
-        packed = {path for pattern in patterns for path in WEB.parent.glob(pattern) if path.is_file()}
-        assert packed == {path for path in WEB.rglob("*") if path.is_file()}
-        assert WEB / "vendor" / "LICENSES.txt" in packed
 
 
 class TestText:

@@ -15,30 +15,20 @@ from rookery.report.figures import curves
 from rookery.report.figures.animation import animate
 from rookery.report.figures.style import RANKS, new_figure, save_figure
 from rookery.report.readers import open_run
-from rookery.storage.run_dir import create
+from tests import written_runs
 
 MEMBERS = (0, 1)
 
 
 def write(path, metrics, config=None, members=MEMBERS, rates=(0.1, 0.1)):
     """A run of two generations: name -> its two values; `lineage.csv` has a rate, which by default never changes."""
-    folder = create(path, {"kind": "pbt-diayn", "environment": {"env": "room"}, **(config or {})}, overwrite=True)
-    columns = {
-        "generation": (0, 1),
-        "env_steps": (10.0, 20.0),
-        "best_fitness": (0.5, 0.75),
-        "median_fitness": (0.25, 0.5),
+    columns = {"env_steps": (10.0, 20.0), "best_fitness": (0.5, 0.75), "median_fitness": (0.25, 0.5)} | metrics
+    table = {
+        "generation": np.repeat((0, 1), len(members)),
+        **dict.fromkeys(("member", "parent", "fitness"), members * 2),
     }
-    columns |= metrics
-    rows = [",".join(map(repr, row)) for row in zip(*columns.values(), strict=True)]
-    folder.metrics_file.write_text("\n".join([",".join(columns), *rows, ""]))
-    lines = [
-        f"{generation},{member},{member},{member},{rates[generation]}" for generation in (0, 1) for member in members
-    ]
-    if lines:
-        folder.lineage_file.write_text("\n".join(["generation,member,parent,fitness,rate", *lines, ""]))
-    folder.release()
-    return path
+    table |= {"rate": np.repeat(rates, len(members))}
+    return written_runs.write(path, {"kind": "pbt-diayn"} | (config or {}), columns, table if members else None)
 
 
 def axes_of(path) -> list[Any]:

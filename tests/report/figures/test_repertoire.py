@@ -14,6 +14,7 @@ from rookery.report.figures import repertoire as repertoire_picture
 from rookery.report.figures.repertoire import draw_repertoire
 from rookery.report.readers import Repertoire, open_run
 from rookery.storage.run_dir import create
+from tests import written_runs
 
 INF, NAN = float("inf"), float("nan")
 YELLOW, VIOLET = (matplotlib.colormaps["viridis"](end)[:3] for end in (1.0, 0.0))
@@ -22,21 +23,12 @@ PALE = (0xE9 / 255, 0xEE / 255, 0xF1 / 255)
 
 def write(path: Path, centroids, fitness, **more) -> Path:
     """A run's folder; descriptors equal the centroids, limits are [0, 1] unless `descriptor` is given."""
-    centroids = np.asarray(centroids, float)
-    size = centroids.shape[1]
-    unit = {"meaning": "place", "lower": [0.0] * size, "upper": [1.0] * size}
-    config = {"kind": "map-elites", "environment": {"env": "arm"}, "descriptor": more.get("descriptor", unit)}
-    folder = create(path, {name: value for name, value in config.items() if value is not None}, overwrite=True)
-    header = ["cell", "fitness", *(f"descriptor/{i}" for i in range(size)), *(f"centroid/{i}" for i in range(size))]
-    lines = [",".join(header)]
-    for cell, (value, centroid) in enumerate(zip(fitness, centroids.tolist(), strict=True)):
-        descriptor = centroid if np.isfinite(value) else [NAN] * size
-        lines.append(",".join(map(repr, [cell, float(value), *descriptor, *centroid])))
-    folder.repertoire_file.write_text("\n".join([*lines, ""]))
-    if "qd_score" in more:
-        scores = "".join(f"{index},{score!r}\n" for index, score in enumerate(more["qd_score"]))
-        folder.metrics_file.write_text(f"generation,qd_score\n{scores}")
-    folder.release()
+    size = len(centroids[0])
+    limits = more.get("descriptor", {"meaning": "place", "lower": [0.0] * size, "upper": [1.0] * size})
+    config = {"kind": "map-elites", "environment": {"env": "arm"}} | ({"descriptor": limits} if limits else {})
+    scores = more.get("qd_score")
+    written_runs.write(path, config, scores and {"env_steps": scores, "qd_score": scores})
+    written_runs.write_repertoire(path, np.asarray(centroids, float), fitness)
     return path
 
 
@@ -73,7 +65,6 @@ class TestDrawn:
         [
             [[0.75], [0.25], [0.5]],
             SQUARE,
-            np.random.default_rng(0).random((30, 3)),
             np.random.default_rng(0).random((30, 8)),
         ],
     )

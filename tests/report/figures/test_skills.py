@@ -1,5 +1,6 @@
 """`skills.png`: the trajectory of each episode in the colour of its skill, the view, and the legend."""
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ from rookery.report.figures import skills as skills_picture
 from rookery.report.figures import style
 from rookery.report.figures.skills import draw_skills
 from rookery.report.readers import open_run
+from rookery.storage.csv_log import write_table
 from rookery.storage.run_dir import create
+from tests import written_runs
 
 ROOM = {"meaning": "final x, y", "kind": "final", "lower": [-1.0, -1.0], "upper": [1.0, 1.0]}
 LINE = {"meaning": "final x", "kind": "final", "lower": [-1.0], "upper": [1.0]}
@@ -19,17 +22,14 @@ FEET = {"meaning": "ground contact of each foot", "kind": "mean", "lower": [0.0,
 
 def write(path, episodes, descriptor=ROOM):
     """A run's folder; `episodes` are pairs of a skill and its states `[states, D]`."""
-    folder = create(path, {"kind": "diayn", "environment": {"env": "room"}, "descriptor": descriptor}, overwrite=True)
-    lines = [
-        ",".join(["skill", "episode", "step", *(f"descriptor/{index}" for index in range(len(episodes[0][1][0])))])
-    ]
-    episode_of: dict[int, int] = {}
+    rows, numbers = [], Counter()
     for skill, states in episodes:
-        number = episode_of[skill] = episode_of.get(skill, -1) + 1
-        lines += [",".join(map(repr, [skill, number, step, *map(float, row)])) for step, row in enumerate(states)]
-    folder.skills_file.write_text("\n".join([*lines, ""]))
-    folder.release()
-    return path
+        rows += [(skill, numbers[skill], step, *map(float, row)) for step, row in enumerate(states)]
+        numbers[skill] += 1
+    run = written_runs.write(path, {"kind": "diayn", "descriptor": descriptor}, metrics=None)
+    names = ["skill", "episode", "step", *(f"descriptor/{index}" for index in range(len(rows[0]) - 3))]
+    write_table(run / "skills.csv", dict(zip(names, zip(*rows, strict=True), strict=True)))
+    return run
 
 
 def axes_of(path) -> list[Any]:
@@ -197,7 +197,7 @@ class TestSkills:
         assert small < large
 
 
-@pytest.mark.parametrize(("skills", "size", "descriptor"), [(2, 1, LINE), (8, 2, ROOM), (30, 2, FEET), (8, 4, None)])
+@pytest.mark.parametrize(("skills", "size", "descriptor"), [(30, 2, FEET), (8, 4, None)])
 def test_the_picture_is_written_to_the_run_directory(tmp_path, skills, size, descriptor):
     path = draw_skills(write(tmp_path, straight(skills, size), descriptor))
     assert path == tmp_path / "skills.png"

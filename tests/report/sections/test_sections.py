@@ -365,14 +365,6 @@ def test_the_error_for_a_damaged_file_is_one_sentence(tmp_path, name):
         page_data(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "generation,env_steps\n", "generation,env_steps\n0,1"])
-def test_a_run_before_its_first_generation_is_refused(tmp_path, text):
-    write(tmp_path, metrics=None)
-    (tmp_path / "metrics.csv").write_text(text)
-    with pytest.raises(ValueError, match=r"has no finished generation to report yet; wait for its first, or"):
-        page_data(tmp_path)
-
-
 def test_incomplete_last_lines_are_left_out(tmp_path):
     write(tmp_path, members=MEMBERS, journal=[{"event": "began", "at": "2026-01-02T03:04:05", "generation": 0}])
     for name, half in (
