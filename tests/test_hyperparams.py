@@ -74,7 +74,7 @@ def uniformity_distance(unit: np.ndarray) -> float:
 
 @pytest.fixture(scope="module")
 def population() -> Knobs:
-    return jax.vmap(partial(hyperparams.sample, SPACE))(keys(0))
+    return jax.jit(jax.vmap(partial(hyperparams.sample, SPACE)))(keys(0))
 
 
 def test_defaults_are_scalars_of_float32() -> None:
@@ -104,7 +104,8 @@ def test_draws_of_different_fields_and_members_are_independent(population: Knobs
         assert abs(np.corrcoef(row[:-1], row[1:])[0, 1]) < bound
     assert len(np.unique(unit[1])) > MEMBERS * 0.99
     assert np.asarray(population.fixed).tolist() == [7.0] * MEMBERS, "it does not evolve"
-    one, same, other = (hyperparams.sample(SPACE, jax.random.key(seed)) for seed in (3, 3, 4))
+    sample = jax.jit(partial(hyperparams.sample, SPACE))
+    one, same, other = (sample(jax.random.key(seed)) for seed in (3, 3, 4))
     assert [float(x) for x in one] == [float(x) for x in same]
     assert all(float(getattr(one, name)) != float(getattr(other, name)) for name in DOMAINS)
 
@@ -175,7 +176,7 @@ def test_every_key_is_consumed_once_and_a_fresh_draw_does_not_depend_on_the_fact
     with jax.debug_key_reuse(True):  # raises where a key is used again
         assert np.isfinite(jax.jit(lineage)(jax.random.key(0))).all()
     doubled = partial(hyperparams.perturb, SPACE, hyperparams.defaults(SPACE), resample_probability=1.0)
-    one, other = (doubled(jax.random.key(0), factors=factors) for factors in (FACTORS, (0.5, 2.0)))
+    one, other = (jax.jit(partial(doubled, factors=factors))(jax.random.key(0)) for factors in (FACTORS, (0.5, 2.0)))
     assert [float(x) for x in one] == [float(x) for x in other]
 
 
