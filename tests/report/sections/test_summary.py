@@ -19,6 +19,8 @@ from tests.written_runs import METRICS, write
 NAN, INF = float("nan"), float("inf")
 LAST = {"env_steps": 1.5e6, "best_fitness": 2.0, "median_fitness": 1.0, "worst_fitness": -1.0}
 REPERTOIRE = {"coverage": 31.25, "max_fitness": 12_345.6, "qd_score": 0.5}
+BEST = "best 12,346, QD score 0.5"
+SPHERE = {"skills": {"num_skills": 2, "skill_kind": "sphere"}}
 TEAM = {"return/prey": 10.0, "return/predator": -10.5}
 CPU = {"devices": "2 cpu devices", "kind": "cpu", "cpu": "Fast 9", "cores": 1, "memory": 2**33}
 BEGAN = {"event": "began", "at": "2026-01-02T03:04:05+00:00", "generation": 0, "hardware": CPU}
@@ -43,30 +45,13 @@ def metrics(**more):
         ({"return/agent": 3.0}, {}, "Best fitness 2, median 1"),
         ({f"return/{i}": 0.0 for i in range(7)}, {}, "Best fitness 2, median 1"),
         ({"accuracy": 0.756}, {"skills": {"num_skills": 8}}, "Discriminator accuracy 76 % for 8 skills"),
-        (
-            {"accuracy": 0.756},
-            {"skills": {"num_skills": 2, "skill_kind": "sphere"}},
-            "Discriminator accuracy 76 % for directions in 2 dimensions",
-        ),
+        ({"accuracy": 0.5}, SPHERE, "Discriminator accuracy 50 % for directions in 2 dimensions"),
         ({"accuracy": 0.5}, {}, "Discriminator accuracy 50 %"),
-        (REPERTOIRE | {"below_offset": 1.0}, {}, "31.2 % of the cells covered, best 12,346, QD score 0.5"),
+        (REPERTOIRE | {"below_offset": 1.0}, {}, f"31.2 % of the cells covered, {BEST}"),
         ({}, {"learner": {"objective": "success"}}, "Best success 2, median 1"),
-        (
-            REPERTOIRE,
-            {"evaluation": {"objective": "success"}},
-            "31.2 % of the cells covered, best success 12,346, QD score 0.5",
-        ),
-        (REPERTOIRE, {}, "31.2 % of the cells covered, best 12,346, QD score 0.5"),
-        (
-            REPERTOIRE,
-            {"cells": {"cells": 1024, "grid": None}},
-            "31.2 % of 1,024 cells covered, best 12,346, QD score 0.5",
-        ),
-        (
-            REPERTOIRE,
-            {"cells": {"cells": 1024, "grid": [4, 5]}},
-            "31.2 % of 20 cells covered, best 12,346, QD score 0.5",
-        ),
+        (REPERTOIRE, {"evaluation": {"objective": "success"}}, f"31.2 % of the cells covered, best success{BEST[4:]}"),
+        (REPERTOIRE, {"cells": {"cells": 1024, "grid": None}}, f"31.2 % of 1,024 cells covered, {BEST}"),
+        (REPERTOIRE, {"cells": {"cells": 1024, "grid": [4, 5]}}, f"31.2 % of 20 cells covered, {BEST}"),
     ],
 )
 def test_the_result_is_one_line(last, config, text):
