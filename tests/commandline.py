@@ -40,3 +40,10 @@ def call(*words: str, **streams: IO[str]) -> tuple[int, str, str]:
             code = int(stop.code or 0)
     printed, errors = (stream.getvalue() if isinstance(stream, io.StringIO) else "" for stream in (out, err))
     return code, printed, errors
+
+
+def printed(*words: object) -> str:
+    """The output of `rookery` with these words, which succeeds without any error or warning."""
+    code, out, err = call(*map(str, words))
+    assert (code, err) == (0, ""), words
+    return out
