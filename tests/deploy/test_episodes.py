@@ -1,5 +1,7 @@
 """Recorded episodes: their policies, their frames, the content of the file, and rejected arguments."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,6 @@ from rookery.envs import base
 from rookery.envs.base import Environment, EnvSpec, Step
 from rookery.envs.rendering.scene import Picture, Pose, Shape
 from rookery.envs.wrappers import time_limit
-from rookery.envs.wrappers.skills import SkillsConfig
 from rookery.experiments import warm_start
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.kinds import configure
@@ -150,28 +151,37 @@ def test_spread_of_cells() -> None:
     assert episode_selection.spread(twins, np.ones(3, bool), first=2, count=9).tolist() == [2, 0, 1]
 
 
-def test_one_episode_of_every_skill_of_the_best_member(tmp_path: Path) -> None:
-    run = save_run(DIAYN_RUN, tmp_path / "discovering", (0.0,), unchanged)
-    recorded = episodes.record_episodes(run)
+@pytest.fixture(scope="module")
+def diayn_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_run(DIAYN_RUN, tmp_path_factory.mktemp("episodes") / "diayn_run", (0.0,), unchanged)
+
+
+def test_one_episode_of_every_skill_of_the_best_member(diayn_run: Path) -> None:
+    recorded = episodes.record_episodes(diayn_run)
     descriptions = recorded.header["episodes"]
     assert [(episode["skill"], episode["member"], episode["label"]) for episode in descriptions] == [
         (0, 0, "skill 0"),
         (1, 0, "skill 1"),
         (2, 0, "skill 2"),
     ]
-    last = render.render(run, skill=2).states.inner.inner  # unwraps the skills and the time limit
+    last = render.render(diayn_run, skill=2).states.inner.inner  # unwraps the skills and the time limit
     np.testing.assert_allclose(recorded.arrays["position"][2, :, 0], last, atol=1e-6)
     assert not np.array_equal(recorded.arrays["position"][0], recorded.arrays["position"][2])
 
 
-@pytest.mark.parametrize(("skills", "count"), [(SkillsConfig(3), 9), (SkillsConfig(2, "sphere"), 24)])
+@pytest.mark.parametrize(("kind", "size", "count"), [("one-hot", 3, 9), ("sphere", 2, 24)])
 def test_three_trajectories_of_every_skill_are_added(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skills: SkillsConfig, count: int
+    diayn_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, size: int, count: int
 ) -> None:
     asked: list[int] = []
+    for name in ("record_episodes", "write_episodes"):
+        monkeypatch.setattr(episodes, name, lambda *_, **__: None)
     monkeypatch.setattr(episodes, "evaluate", lambda _, number, *__, **___: asked.append(number))
-    config = DIAYN_RUN.replace(skills=skills)
-    episodes.add_episodes(save_run(config, tmp_path / "discovering", (0.0,), unchanged))
+    run = Path(shutil.copytree(diayn_run, tmp_path / "run"))
+    about = json.loads((run / "config.json").read_text())
+    about["config"]["skills"] |= {"skill_kind": kind, "num_skills": size}
+    (run / "config.json").write_text(json.dumps(about))
+    episodes.add_episodes(run)
     assert asked == [count]
 
 

@@ -16,7 +16,6 @@ import rookery
 from rookery import trees
 from rookery.agents.actor_critic import Memory
 from rookery.deploy import policy as policies
-from rookery.deploy import render
 from rookery.deploy.evaluate import evaluate
 from rookery.deploy.export import export
 from rookery.envs.wrappers.teams import identify
@@ -56,17 +55,6 @@ def test_a_cell_is_chosen_by_best_index_or_descriptor(origin: warm_start.Restore
     assert (policy.cell, policy.member) == (expected, None)
     assert policy.fitness == [1.0, None, 3.0, 2.0][expected]
     assert policy.descriptor == pytest.approx([(-0.9, -0.9), (0.0, 0.0), (0.25, -0.5), (0.1, 0.2)][expected])
-
-
-def test_an_elite_is_rendered(map_elites_run: Path, origin: warm_start.RestoredRun) -> None:
-    policy = policies.select(origin, 3)
-    states, rewards = render.play(
-        policy.evaluator.act, policy.evaluator.environment, policy.genotype, jax.random.key(1)
-    )
-    rendered = render.render(map_elites_run, seed=1, cell="3")
-    np.testing.assert_array_equal(rendered.rewards, rewards)
-    np.testing.assert_array_equal(rendered.states.inner, states.inner)
-    assert not np.array_equal(rendered.rewards, render.render(map_elites_run, seed=1).rewards)
 
 
 def test_more_episodes_than_an_array_can_have_are_refused(map_elites_run):

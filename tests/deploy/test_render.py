@@ -83,8 +83,6 @@ def test_the_best_elite_of_a_repertoire_acts(tmp_path: Path) -> None:
     assert named.cell == rendered.cell
     assert re.fullmatch(r"descriptor [-\d.]+, [-\d.]+", str(named.elite))
     assert re.fullmatch(r"descriptor .*, at a distance of [\d.]+ from 0\.5, 0\.75", str(nearest.elite))
-    with pytest.raises(ValueError, match=r"has a repertoire; choose by cell, and leave member out\.$"):
-        render.render(map_elites_run, member=0)
 
 
 def test_environments_without_a_picture_are_rejected(tmp_path: Path) -> None:

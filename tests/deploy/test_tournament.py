@@ -104,24 +104,18 @@ def test_the_returns_are_those_of_a_loop_over_all_pairs(run: Path, result: Tourn
         np.testing.assert_allclose(
             result.ratings[role], rating_of(jnp.asarray(result.returns[role].T, jnp.float32)), rtol=1e-5
         )
-
-
-def test_members_of_one_run_play_those_of_another(run: Path, teams: Path) -> None:
-    found = tournament(run, teams, episodes=EPISODES)
-    assert found.returns.shape == (2, 2, 3)
-    np.testing.assert_allclose(found.returns, in_turn(run, teams), rtol=1e-5)
-    again = rookery.load(run).tournament(rookery.load(teams), episodes=EPISODES)
-    np.testing.assert_array_equal(again.returns, found.returns)
-
-
-def test_the_table_of_a_tournament(run: Path, result: Tournament) -> None:
-    tournament(run, episodes=EPISODES)
     table = read_csv(open_existing(run).tournament_file)
     assert table["member"].tolist() == [0, 0, 1, 1]
     assert table["opponent"].tolist() == [0, 1, 0, 1]
     assert table["opponent"].dtype == np.int64
     for role, name in enumerate(result.agents):
         np.testing.assert_array_equal(table[f"return/{name}"], result.returns[role].ravel())
+
+
+def test_members_of_one_run_play_those_of_another(run: Path, teams: Path) -> None:
+    found = rookery.load(run).tournament(rookery.load(teams), episodes=EPISODES)
+    assert found.returns.shape == (2, 2, 3)
+    np.testing.assert_allclose(found.returns, in_turn(run, teams), rtol=1e-5)
 
 
 RESULT = Tournament(

@@ -106,7 +106,8 @@ def save_run(
     """Write a run directory with the changed initial state as its only checkpoint, and the fitnesses (and ratings) of
     its members."""
     config = dataclasses.replace(config, run=RunConfig(generations=1, run_dir=str(path), quiet=True))
-    state = change(jax.jit(build.build(config).program.init)(jax.random.key(0)))
+    program = warm_start.start_from(config, build.build(config))
+    state = change(jax.jit(program.init)(jax.random.key(0)))
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(run_dir.create(path, to_record(config)))
         checkpoints = stack.enter_context(Checkpointer(opened.checkpoints, keep=1))

@@ -1,8 +1,8 @@
 """Runs that start from the results of another run: its skills, its members or its repertoire."""
 
-import contextlib
 import dataclasses
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from rookery.envs.wrappers.skills import SkillsConfig, enumerate_skills
 from rookery.experiments import build, warm_start
 from rookery.experiments.cells import CellsConfig
 from rookery.experiments.config import EnvironmentConfig
-from rookery.experiments.config_io import to_record
 from rookery.experiments.kinds import configure, kind_of
 from rookery.experiments.spec import RunSpec
 from rookery.experiments.warm_start_settings import on_task, warm_start_defaults
@@ -32,10 +31,10 @@ from rookery.learners.off_policy import OffPolicyConfig
 from rookery.qd.map_elites import repertoire_of
 from rookery.qd.pbt_emitter import MePbtConfig
 from rookery.storage import run_dir
-from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import RunLog, TableWarning, read_csv
 from rookery.training.config import RunConfig
 from rookery.types import Observation
+from tests.deploy import untrained_runs
 from tests.tiny import assert_equal
 
 ENVIRONMENT = EnvironmentConfig(env="point_room", episode_length=10, devices=1)
@@ -67,25 +66,22 @@ ME_PBT_RUN = configure(
 
 def save_run(config, path: Path) -> str:
     """Write a run directory with the initial state as its only checkpoint; the second member is the best."""
-    config = dataclasses.replace(config, run=RunConfig(generations=1, run_dir=str(path), quiet=True))
-    state = initial_state(initial_program(config))
-    with contextlib.ExitStack() as stack:
-        opened = stack.enter_context(run_dir.create(path, to_record(config)))
-        checkpoints = stack.enter_context(Checkpointer(opened.checkpoints, keep=1))
-        log = stack.enter_context(RunLog(opened))
-        size = config.method.population
-        members = {"parent": np.arange(size), "fitness": np.where(np.arange(size) == 1, 2.0, 1.0)}
-        log.write(0, {"env_steps": 40 * size}, members)
-        checkpoints.save(1, state, {})
-    return str(path)
+    fitness = [1.0 + (member == 1) for member in range(config.method.population)]
+    return str(untrained_runs.save_run(config, path, fitness, untrained_runs.unchanged))
 
 
 def initial_program(config) -> rookery.Program:
     return warm_start.start_from(config, build.build(config))
 
 
-def initial_state(program: rookery.Program):
-    return jax.jit(program.init)(jax.random.key(0))
+def initial_state(program: rookery.Program, part=lambda state: state):
+    """The initial state, or a part of it, for which less is compiled."""
+    return jax.jit(lambda key: part(program.init(key)))(jax.random.key(0))
+
+
+def members_of(state):
+    members = state.members
+    return members._replace(buffer=(), env_state=())
 
 
 @pytest.fixture(scope="module")
@@ -100,42 +96,47 @@ def me_pbt_run(tmp_path_factory, diayn_run) -> str:
     return save_run(ME_PBT_RUN.replace(init_from=diayn_run), tmp_path_factory.mktemp("origins") / "me_pbt_run")
 
 
-def test_each_skill_of_the_best_member_is_an_agent_for_the_environment_without_skills(diayn_run):
+@pytest.fixture(scope="module")
+def policies(diayn_run):
+    return rookery.experiments.skill_policies(diayn_run)
+
+
+def test_each_skill_of_the_best_member_is_an_agent_for_the_environment_without_skills(diayn_run, policies):
     origin = warm_start.restore_run(diayn_run)
     assert origin.built.learner is not None
     spec = origin.built.learner.spec
     assert spec.skill is not None
     whole = rookery.genotype(trees.take(origin.state.members, 1))
-    policies = rookery.experiments.skill_policies(diayn_run, member=1)
-    assert_equal(rookery.experiments.skill_policies(diayn_run), policies)
+    assert_equal(rookery.experiments.skill_policies(diayn_run, member=1), policies)
     with pytest.raises(ValueError, match=r"member must be in 0\.\.2, got 3"):
         rookery.experiments.skill_policies(diayn_run, 3)
     with_skill = rookery.diayn(rookery.sac(spec, AGENT), spec, DIAYN_RUN.wrapper.diayn)
     agent = rookery.sac(rookery.make("point_room").spec, AGENT)
+    act_with_skill, act = (jax.jit(partial(rookery.act, one)) for one in (with_skill, agent))
     actions = []
     for number, skill in enumerate(enumerate_skills(spec.skill)):
         observation = Observation(jnp.asarray([0.3, -0.7]))
-        expected = rookery.act(with_skill, whole, observation._replace(skill=jnp.asarray(skill)))
-        actions.append(rookery.act(agent, trees.take(policies, number), observation))
+        expected = act_with_skill(whole, observation._replace(skill=jnp.asarray(skill)))
+        actions.append(act(trees.take(policies, number), observation))
         np.testing.assert_allclose(actions[-1], expected, atol=1e-6)
     assert not np.allclose(actions[0], actions[1], atol=1e-6)
 
 
-def test_every_member_starts_from_the_skill_with_separate_hyper_parameters(diayn_run):
+def test_every_member_starts_from_the_skill_with_separate_hyper_parameters(diayn_run, policies):
     config = configure("pbt-sac", population=2, init_from=diayn_run, skill=2, **SMALL)
-    members, plain = initial_state(initial_program(config)).members, initial_state(build.build(config).program).members
-    wanted = trees.take(rookery.experiments.skill_policies(diayn_run), 2)
+    members = initial_state(initial_program(config), members_of)
+    plain = initial_state(build.build(config).program, lambda state: state.members.hyper)
+    wanted = trees.take(policies, 2)
     for member in range(2):
         loaded = rookery.genotype(trees.take(members, member))
         assert_equal((loaded.params, loaded.normalizer), (wanted.params, wanted.normalizer))
     for name in members.hyper._fields:
-        assert np.array_equal(getattr(members.hyper, name), getattr(plain.hyper, name))
+        assert np.array_equal(getattr(members.hyper, name), getattr(plain, name))
     assert float(jnp.abs(jax.tree.leaves(members.state.policy.moments)[1]).max()) == 0.0
 
 
-def test_a_repertoire_starts_from_every_skill_at_its_descriptor(diayn_run, me_pbt_run):
+def test_a_repertoire_starts_from_every_skill_at_its_descriptor(policies, me_pbt_run):
     repertoire = rookery.experiments.repertoire(me_pbt_run)
-    policies = rookery.experiments.skill_policies(diayn_run)
     occupied = np.flatnonzero(repertoire.occupied)
     assert 1 <= len(occupied) <= 3, "without the run, none is"
     kernels = np.asarray(policies.params.policy["params"]["Dense_0"]["kernel"])
@@ -165,17 +166,17 @@ def test_a_repertoire_starts_from_another(me_pbt_run):
 
 
 def test_an_agent_starts_from_the_best_elite_or_the_best_member(me_pbt_run, tmp_path):
-    members = initial_state(initial_program(configure("sac", init_from=me_pbt_run, **SMALL))).members
+    members = initial_state(initial_program(configure("sac", init_from=me_pbt_run, **SMALL)), members_of)
     best = rookery.qd.best(rookery.experiments.repertoire(me_pbt_run)).genotype
     assert_equal(trees.take(members.state.params, 0), best.params)
     plain = save_run(configure("sac", population=2, **SMALL), tmp_path / "plain")
-    members = initial_state(initial_program(configure("sac", init_from=plain, **SMALL))).members
+    members = initial_state(initial_program(configure("sac", init_from=plain, **SMALL)), members_of)
     origin = warm_start.restore_run(plain)
     assert_equal(trees.take(members.state.params, 0), trees.take(origin.state.members.state.params, 1))
 
 
 def test_skill_discovery_starts_from_skill_discovery(diayn_run):
-    members = initial_state(initial_program(DIAYN_RUN.replace(population=2, init_from=diayn_run))).members
+    members = initial_state(initial_program(DIAYN_RUN.replace(population=2, init_from=diayn_run)), members_of)
     origin = warm_start.restore_run(diayn_run)
     loaded, theirs = members.state.discriminator.params, origin.state.members.state.discriminator.params
     assert_equal(trees.take(loaded, 0), trees.take(theirs, 1))
@@ -291,11 +292,12 @@ def test_an_evaluation_records_the_trajectory_of_each_skill(diayn_run):
 
 def test_a_table_without_some_members_of_the_last_generation_names_no_best_member(diayn_run, tmp_path):
     copy = shutil.copytree(diayn_run, tmp_path / "copy")
+    origin = warm_start.restore_run(copy)
     lines = (copy / "lineage.csv").read_text().splitlines(keepends=True)
     for kept in (2, 1, 0):
         (copy / "lineage.csv").write_text("".join(lines[: kept + (kept > 0)]))
         with pytest.raises(ValueError, match=r"lineage\.csv has lost rows of generation 0, by which the best member"):
-            warm_start.best_member(warm_start.restore_run(copy))
+            warm_start.best_member(origin)
     # The rows that a resumed run fills in are unknown; those of generation 1 show how many there are.
     later = ["1" + line.removeprefix("0") for line in lines[1:]]
     (copy / "lineage.csv").write_text("".join([*lines[:2], *later]))
@@ -303,6 +305,6 @@ def test_a_table_without_some_members_of_the_last_generation_names_no_best_membe
         pass
     assert read_csv(copy / "lineage.csv")["parent"][:3].tolist() == [-1, -1, -1]
     with pytest.raises(ValueError, match=r"lineage\.csv has lost rows of generation 0, by which the best member"):
-        warm_start.best_member(warm_start.restore_run(copy))
-    assert select(warm_start.restore_run(copy), member=1).fitness is None
+        warm_start.best_member(origin)
+    assert select(origin, member=1).fitness is None
     assert "best_member" not in evaluate(copy, episodes=3)[1]
