@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 FEW_RUNS_NEED = {"equinox", "matplotlib", "orbax", "scipy.spatial", "scipy.stats", "tinygp"}
+FEW_RUNS_NEED |= {"wandb", "mlflow", "sqlalchemy"}
 
 
 def test_starting_a_command_imports_nothing_that_only_some_runs_need():
