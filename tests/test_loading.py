@@ -47,9 +47,6 @@ def test_a_run_of_the_command_line(short_runs: dict[str, Path]) -> None:
     first = rookery.genotype(jax.tree.map(lambda leaf: leaf[0], state.members))
     np.testing.assert_allclose(member(observation), rookery.act(agent, first, observation), atol=1e-6)
 
-    found = run.evaluate(episodes=2, seed=3)
-    assert_equal(found, evaluate.evaluate(run.path, 2, 3)[1])
-
 
 def test_one_line_trains_as_the_command_line_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -171,11 +168,20 @@ def test_a_run_from_python_gives_its_policies_by_its_program(
     assert '"hidden_sizes": [\n    8\n  ]' in (exported.path / "policy.json").read_text()
 
 
+def start_from_absent(run: Path) -> None:
+    """Let a run record that it started from another one, which is gone."""
+    record = json.loads((run / "config.json").read_text())
+    record["config"]["init_from"] = str(run.with_name("absent"))
+    (run / "config.json").write_text(json.dumps(record))
+
+
 def test_a_run_of_the_command_line_resumes(short_runs: dict[str, Path], tmp_path: Path) -> None:
     copy = shutil.copytree(short_runs["diayn"], tmp_path / "copy")
+    start_from_absent(copy)  # which a run with a checkpoint does not need
     run = rookery.load(copy)
     before = run.generation
     assert len(run.metrics["generation"]) == before
+    assert_equal(run.evaluate(episodes=3, seed=3), evaluate.evaluate(copy, 3, 3)[1])
     result = run.resume(before + 1, quiet=True)
     assert len(result.history) == 1
     for opened in (run, rookery.load(copy)):
@@ -187,9 +193,7 @@ def test_a_run_of_the_command_line_resumes(short_runs: dict[str, Path], tmp_path
 def test_a_run_without_a_checkpoint_begins_again_from_its_origin(short_runs: dict[str, Path], tmp_path: Path) -> None:
     copy = shutil.copytree(short_runs["pbt-sac"], tmp_path / "copy")
     shutil.rmtree(copy / "checkpoints")
-    record = json.loads((copy / "config.json").read_text())
-    record["config"]["init_from"] = str(tmp_path / "absent")
-    (copy / "config.json").write_text(json.dumps(record))
+    start_from_absent(copy)
     with pytest.raises(ValueError, match="absent is not a run directory"):
         rookery.load(copy).resume(1, quiet=True)
 

@@ -18,6 +18,8 @@ import pytest
 import rookery
 import rookery.cli.app
 from rookery.cli.app import parse
+from rookery.envs import registry
+from rookery.envs.wrappers.skills import SkillsConfig
 from rookery.experiments import build
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import configure, with_space
@@ -27,7 +29,8 @@ from rookery.storage.csv_log import read_csv
 from rookery.storage.events import read_journal
 from rookery.storage.run_dir import RunFolder
 from tests import short_runs, written_runs
-from tests.commandline import POINT, call
+from tests.commandline import POINT, call, printed
+from tests.deploy.untrained_runs import AGENT, ENVIRONMENT, LEARNER, save_run, unchanged
 
 ARM = "--env arm --dimensions 3 --batch-size 8 --grid 4 4".split()
 TRAIN_ARM = ["train", "map-elites", *ARM, *"--generations 1 --run-dir".split()]
@@ -35,11 +38,6 @@ TINY = (
     "--episode-length 10 --population 2 --steps-per-generation 20 --num-envs 2 --batch-size 4 --hidden-sizes 4 "
     "--buffer-size 32 --warmup-steps 4 --eval-episodes 2 --start-states 2"
 )
-
-
-def verbose(kind: str) -> list[str]:
-    """The flags of a short run without --quiet; its compiled programs are shared with other tests."""
-    return [flag for flag in short_runs.KINDS[kind].split() if flag != "--quiet"]
 
 
 @pytest.fixture
@@ -52,8 +50,7 @@ def rookery_command(monkeypatch, tmp_path):
 
 def test_train_and_evaluate(rookery_command, tmp_path):
     flags = [*POINT, "--generations", "2"]
-    code, out, err = rookery_command("train", "pbt-sac", *flags)
-    assert (code, err) == (0, "")
+    out = printed("train", "pbt-sac", *flags)
     assert "generation 2 of 2" in out
     run = tmp_path / "runs/pbt-sac-point_room-0"
     files_written = {path.name for path in run.iterdir() if not path.name.startswith(".")}
@@ -72,8 +69,7 @@ def test_train_and_evaluate(rookery_command, tmp_path):
     assert not out, "no line says that it runs"
     before = (run / "metrics.csv").read_text()
 
-    code, out, err = rookery_command("evaluate", str(run), "--episodes", "3")
-    assert (code, err) == (0, "")
+    out = printed("evaluate", run, "--episodes", "3")
     assert "3 episodes per member" in out
     assert "generation 2" in out
     assert (run / "metrics.csv").read_text() == before
@@ -91,7 +87,7 @@ def test_a_schedule_is_replayed_by_one_new_agent(rookery_command, tmp_path):
     """Everything but the population and the seed comes from the run, unless it is given."""
     choices = "--space.policy-lr 1e-5 1e-2 --space.discount fixed --space.tau 0.01 --space.env.x-weight -1 1"
     flags = f"--env point_goal --objective approach --generations 3 --devices 1 {choices} {TINY}"
-    built = build.build(rookery.cli.app.parse(["train", "pbt-td3", *flags.split()]).spec)
+    built = build.build(parse(["train", "pbt-td3", *flags.split()]).spec)
     assert built.spec is not None
     record = to_record(with_space(built.spec, built.space))
     space = json.loads(json.dumps(record["space"]))
@@ -104,8 +100,7 @@ def test_a_schedule_is_replayed_by_one_new_agent(rookery_command, tmp_path):
     schedule = rookery.experiments.lineage("original_run").schedule()
     assert schedule.values["policy_lr"].tolist() == [0.5, 0.125, 0.25]
 
-    code, out, err = rookery_command("train", "pbt-td3", "--replay-schedule", "original_run", "--seed", "7")
-    assert (code, err) == (0, "")
+    out = printed("train", "pbt-td3", "--replay-schedule", "original_run", "--seed", "7")
     assert "td3 on point_goal: population 1" in out
     replayed = rookery.experiments.lineage("runs/replay-td3-point_goal-7")
     assert "env_x_weight" in replayed.hyper
@@ -124,15 +119,9 @@ def test_a_schedule_is_replayed_by_one_new_agent(rookery_command, tmp_path):
     code, _, err = rookery_command("train", "sac", "--replay-schedule", "moved", "--env", "point_room")
     assert (code, "of a td3 agent and cannot be replayed by sac" in err) == (1, True)
 
-    code, out, err = rookery_command("compare", "moved", "runs/replay-td3-point_goal-7")
-    assert (code, err) == (0, "")
-    assert "pbt-td3" in out
-    assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
-
 
 def test_train_and_evaluate_a_repertoire(rookery_command, tmp_path):
-    code, out, err = rookery_command("train", "map-elites", *ARM, "--generations", "3")
-    assert (code, err) == (0, "")
+    out = printed("train", "map-elites", *ARM, "--generations", "3")
     assert "map-elites on arm: 16 cells, 8 genotypes a generation" in out
     run = tmp_path / "runs/map-elites-arm-0"
     files_written = {path.name for path in run.iterdir() if not path.name.startswith(".")}
@@ -142,8 +131,7 @@ def test_train_and_evaluate_a_repertoire(rookery_command, tmp_path):
         assert (run / picture).read_bytes().startswith(b"\x89PNG")
     assert len((run / "repertoire.csv").read_text().splitlines()) == 1 + 16
 
-    code, out, err = rookery_command("evaluate", str(run), "--episodes", "2")
-    assert (code, err) == (0, "")
+    out = printed("evaluate", run, "--episodes", "2")
     assert "generation 3" in out
     coverage = [line for line in out.splitlines() if "coverage" in line]
     stored, corrected = re.findall(r"\d+\.?\d*", coverage[0])[:2]
@@ -157,14 +145,13 @@ def test_train_and_evaluate_a_repertoire(rookery_command, tmp_path):
     assert len(read_csv(run / "metrics.csv")["generation"]) == 2
 
 
-def test_evaluate_and_continue_skills(rookery_command, short_runs, tmp_path):
+def test_evaluate_skills(rookery_command, short_runs, tmp_path):
     run = shutil.copytree(short_runs["diayn"], tmp_path / "skills")
     columns = set(read_csv(run / "metrics.csv"))
     assert {"accuracy", "diversity_return", "true_return", "discriminator_loss", "diversity_reward"} <= columns
     record = json.loads((run / "config.json").read_text())
     assert record["config"]["descriptor"]["meaning"] == "final x, y"
-    code, out, err = rookery_command("evaluate", str(run), "--episodes", "4")
-    assert (code, err) == (0, "")
+    out = printed("evaluate", run, "--episodes", "4")
     assert "2 episodes per skill" in out
     assert re.search(r"coverage +\d+ cells of 0.1 x 0.1, which the states of 6 episodes of member 0 lie in", out)
     code, _, err = rookery_command("evaluate", str(run), "--goals", "3")
@@ -181,30 +168,15 @@ def test_evaluate_and_continue_skills(rookery_command, short_runs, tmp_path):
         assert "which the states of 6 episodes of member 0 lie in" in out
         (run / name).rmdir()
 
-    record["config"]["init_from"] = str(tmp_path / "absent")
-    (run / "config.json").write_text(json.dumps(record))
-    code, _, err = rookery_command("resume", str(run), "--generations", "3", "--quiet")
-    assert (code, err) == (0, ""), "a run with a checkpoint does not need the run that it started from"
 
-
-def test_train_and_evaluate_skills_that_reach_goals(rookery_command, tmp_path):
-    flags = [flag.replace("discriminator", "phi") for flag in verbose("diayn")]
-    chosen = "--population 2 --generations 1 --space.slack 1e-2".split()
-    code, out, err = rookery_command("train", "pbt-metra", *flags, *chosen)
-    assert (code, err) == (0, "")
-    assert "pbt-metra on point_room: population 2 with 3 skills on" in out
-    assert re.search(r"slack +│ +0.01", out)
-    run = tmp_path / "runs/pbt-metra-point_room-0"
-    assert {"distance", "phi_step", "true_return", "phi_reward", "phi_length", "dual"} <= set(
-        read_csv(run / "metrics.csv")
-    )
-    assert {"phi_lr", "dual_lr", "slack"} <= set(read_csv(run / "lineage.csv"))
-
-    code, out, err = rookery_command("evaluate", str(run), "--episodes", "4", "--goals", "5")
-    assert (code, err) == (0, "")
+def test_evaluate_skills_that_reach_goals(rookery_command, tmp_path):
+    parts = {"environment": ENVIRONMENT, "learner": LEARNER, "agent": AGENT, "skills": SkillsConfig(3)}
+    config = configure("pbt-metra", population=2, phi_hidden_sizes=(4,), **parts)
+    run = save_run(config, tmp_path / "run", (0.0, 1.0), unchanged)
+    out = printed("evaluate", run, "--episodes", "4", "--goals", "5")
     assert "distance in phi" in out
     assert "coverage" in out
-    assert re.search(r"5 goals, member [01]", out)
+    assert "5 goals, member 1" in out
     assert re.search(r"left at the end +│ +[\d.]+ +│ +[\d.]+ +│ +[\d.]+", out)
     code, _, err = rookery_command("train", "diayn", "--init-from", str(run))
     assert code == 1
@@ -212,9 +184,9 @@ def test_train_and_evaluate_skills_that_reach_goals(rookery_command, tmp_path):
 
 
 def test_train_and_evaluate_a_team(rookery_command, tmp_path):
-    longer = "--generations 3 --checkpoint-every 5 --best-by return/prey --draw-hyper".split()
-    code, out, err = rookery_command("train", "ippo", *verbose("ippo"), *longer)
-    assert (code, err) == (0, "")
+    flags = short_runs.KINDS["ippo"].replace("--quiet", "")  # whose compiled programs it shares
+    flags += "--generations 3 --checkpoint-every 5 --best-by return/prey --draw-hyper"
+    out = printed("train", "ippo", *flags.split())
     assert "ippo on pursuit_continuous: population 2 of teams, independent parameters" in out
     assert re.search(r"generation 3 of 3 .* predator -?\d.* prey -?\d", out)
     run = tmp_path / "runs/ippo-pursuit_continuous-0"
@@ -225,8 +197,7 @@ def test_train_and_evaluate_a_team(rookery_command, tmp_path):
     best = int(metrics["return/prey"].argmax()) + 1
     assert {path.name for path in (run / "checkpoints").glob("*.json")} >= {f"generation_{best:08d}.json"}
 
-    code, out, err = rookery_command("evaluate", str(run), "--episodes", "3", "--checkpoint", "best")
-    assert (code, err) == (0, "")
+    out = printed("evaluate", run, "--episodes", "3", "--checkpoint", "best")
     assert f"generation {best}" in out
     assert "3 episodes per agent" in out
     assert re.search(r"prey +│? .*0 % .*100 %|prey .*%", out)
@@ -280,25 +251,19 @@ def test_characters_that_a_terminal_lacks_are_escaped(rookery_command, tmp_path,
     assert code == 0
 
 
-def test_a_flag_without_a_value_turns_a_setting_on():
-    agents = [rookery.cli.app.parse(["train", "sac", *flags]).spec.agent for flags in ([], ["--fix-alpha"])]
+def test_a_switch_needs_no_value():
+    agents = [parse(["train", "sac", *flags]).spec.agent for flags in ([], ["--fix-alpha"])]
     assert [agent.fix_alpha for agent in agents] == [False, True]
-
-
-@pytest.mark.parametrize(
-    ("words", "chosen"),
-    [
+    for words, chosen in (
         ("", None),
         ("--normalize-observations", True),
         ("--no-normalize-observations", False),
         ("--normalize_observations --seeds 2", True),
         ("--normalize-observations False", False),
         ("--normalize-observations=False", False),
-    ],
-)
-def test_an_optional_switch_needs_no_value(words, chosen):
-    for kind in ("ppo", "ippo"):
-        assert rookery.cli.app.parse(["train", kind, *words.split()]).spec.learner.normalize_observations is chosen
+    ):
+        for kind in ("ppo", "ippo"):
+            assert parse(["train", kind, *words.split()]).spec.learner.normalize_observations is chosen, words
 
 
 INVALID = [
@@ -335,11 +300,7 @@ INVALID = [
     ("train sac --space.policy-lr 1 2 3", 2, "'3' after --space.policy-lr is one word too many"),
     ("train sac --space.policy-lr fixd", 2, "got fixd; did you mean fixed?"),
     ("train sac --env point_room --space.policy-lr 2 1", 2, "--space.policy-lr has an empty interval [2.0, 1.0]"),
-    (
-        "train sac --env point_goal --space.env.x-wait 1",
-        2,
-        "--space.env.x-wait: there is no parameter of point_goal named 'x_wait'; did you mean x_weight?",
-    ),
+    ("train sac --env point_goal --space.env.x-wait 1", 2, "--space.env.x-wait: there is no parameter of point_goal"),
     ("train sac --env point_room --space.env.x-weight 1", 2, "--space.env.x-weight has no effect, since point_room"),
     ("train sac --env point_goal --space.env.x-weight 2 1", 2, "--space.env.x-weight has an empty interval [2.0, 1.0]"),
     ("train sac --env point_goal --space.env.x_weight=-11", 2, "--space.env.x-weight must lie in [-10, inf), got -11."),
@@ -347,11 +308,7 @@ INVALID = [
     ("train sac --space.env.x-weight --seed 1", 2, "--space.env.x-weight must be 2 numbers or a number or fixed or"),
     ("train sac --env point_goal --space.env.x-weight nan", 2, "--space.env.x-weight must be 2 numbers or a number"),
     ("train map-elites --space.env.x-weight 1", 2, "rookery train map-elites has no flag --space.env.x-weight;"),
-    (
-        "train sac --env point_goal --objective sucess",
-        2,
-        "--objective: there is no measure of point_goal named 'sucess'; did you mean success",
-    ),
+    ("train sac --env point_goal --objective sucess", 2, "--objective: there is no measure of point_goal named 'suc"),
     ("train pbt-ippo --opponents league", 2, "--opponents needs a separate population for each role, got 'league'"),
     ("train pbt-ippo --member agent --league-every 3", 2, "--league-every has an effect only with --opponents league"),
     ("train pbt-ippo --member agent --opponents league --env point_room", 1, "compare agents that compete, and point"),
@@ -389,9 +346,9 @@ INVALID = [
         ("train pbt-sac --env hoper", 2, "did you mean hopper"),
         ("train pbt-sac --env point_room --population 3 --devices 2", 1, "cannot be divided evenly over 2 devices"),
         (
-            "train pbt-sac --env point_room --population 4 --best-count 2 --replace-count 3",
+            "train pbt-sac --population 4 --best-count 2 --replace-count 3",
             2,
-            "--replace-count replaces 3 members, which with the 2 best exceed the population of 4",
+            "--replace-count replaces 3 members, which",
         ),
         ("train sac --env point_room --backend mjx", 2, "backend"),
         ("train sac --num-envs 7", 2, "--steps-per-generation must be a multiple of --num-envs (7), got 1000; use"),
@@ -399,11 +356,7 @@ INVALID = [
         ("train pbt-td3 --env point_room --space.policy-lr -1 1", 2, "bound above 0 (at least 1.2e-38), got -1"),
         ("train pbt-td3 --space.polcy-lr 1e-4 1e-3", 2, "--space.policy-lr"),
         ("train pbt-td3 --env point_room --exploit multi-frequency", 2, "--population must be a multiple of 4 from 16"),
-        (
-            "train pbt-sac --env point_room --exploit tournament --population 1",
-            2,
-            "--population must be at least 2 with --exploit tournament, got 1; enlarge it",
-        ),
+        ("train pbt-sac --exploit tournament --population 1", 2, "--population must be at least 2 with --exploit tour"),
         ("train pbt-sac --env point_room --replace-fraction 0.05", 2, "--replace-fraction replaces no member of"),
         ("train map-elites --env probe_value", 1, "probe_value has no descriptor, which quality diversity needs"),
         ("train map-elites --env arm --episode-length 5", 2, "--episode-length has no effect on arm"),
@@ -435,7 +388,6 @@ INVALID = [
         ("train pbt-ippo --select-by rating --rating-opponents 9", 2, "at most the population of 8, got 9"),
         ("train pbt-ippo --rating-opponents 2 --fitness prey", 2, "--rating-opponents has an effect only with"),
         ("train pbt-ippo --select-by rating --population 1 --exploit none", 2, "--population must be at least 2"),
-        ("train pbt-ippo --select-by rating --env point_room", 1, "compare agents that compete, and point_room is"),
         ("train pbt-ippo --select-by rating --parameters shared", 1, "ratings let agents of different members play"),
         ("train pbt-ippo --select-by rating --best-by best_rating", 2, "--best-by cannot be a rating"),
         ("train pbt-sac --migrate-every 2", 2, "--migrate-every has an effect only with --islands; change that, or"),
@@ -448,7 +400,6 @@ INVALID = [
         ("train pbt-ippo --exploit-interval auto --member agent", 2, "cannot be automatic with --member agent, since"),
         ("train pbt-ippo --exploit-interval auto", 2, "--exploit-interval cannot be automatic with ratings, whose"),
         ("train pbt-sac --exploit-interval automatic", 2, "--exploit-interval must be "),
-        ("train sac --exploit-interval auto", 2, "--exploit-interval"),
         ("train pbt-ppo --replace-count 1 --replace-fraction 0.5", 2, "has an effect only without --replace-count"),
         ("train pbt-td3 --perturb pb2 --resample-probability 0", 2, "--resample-probability has an effect only with -"),
         ("train pbt-td3 --exploit none --exploit-interval 10", 2, "has an effect only with another --exploit than"),
@@ -464,9 +415,9 @@ INVALID = [
         ("train pbt-ippo --member agent --parameters shared", 1, "roles need agents with separate parameters; use"),
         ("train pga-me --env sphere", 1, "PGA-ME learns from the transitions of episodes, but sphere is a function"),
         (
-            "train cma-mae --env sphere --survival dominated-novelty --archive-learning-rate 0.5",
+            "train cma-mae --survival dominated-novelty --archive-learning-rate 0.5",
             2,
-            "--archive-learning-rate has no effect with --survival dominated-novelty; leave it out",
+            "--archive-learning-rate has no ef",
         ),
         ("compare", 2, "rookery compare needs RUNS"),
         ("resume .", 1, "config.json is missing"),
@@ -514,15 +465,15 @@ def test_environment_steps_are_another_way_to_give_the_generations(rookery_comma
     ):
         assert parse(["train", *words.split()]).spec.run.generations == generations
     for words, message in (
-        ("sac --steps 0", "--steps must be at least 1, got 0."),
-        ("sac --steps 5000 --generations 3", "--steps and --generations say the same; leave one out."),
+        ("sac --steps 5000 --generations 3", "--steps and --generations say the same"),
         (
             "map-elites --steps 5",
-            "--steps is for kinds whose members train a known number of steps, not for map-elites; give --generations.",
+            "--steps is for kinds whose members train a known number of steps, not for map-elites",
         ),
         ("sac --steps nan", "--steps must be a finite number, got nan."),
     ):
-        assert rookery_command("train", *words.split()) == (2, "", f"error: {message}\n")
+        code, _, err = rookery_command("train", *words.split())
+        assert (code, err.startswith(f"error: {message}")) == (2, True)
 
 
 def test_too_little_memory_is_one_message(rookery_command, monkeypatch, tmp_path):
@@ -548,16 +499,10 @@ def test_version(rookery_command):
     assert re.fullmatch(r"rookery \d+\.\d+\.\d+\n", out)
 
 
-def test_envs_lists_every_task(rookery_command):
-    from rookery.envs import registry
-
+def test_envs_lists_filters_and_describes(rookery_command, monkeypatch):
     code, out, _ = rookery_command("envs")
     assert code == 0
-    for name in registry.names():
-        assert name in out
-
-
-def test_envs_filters_and_describes(rookery_command, monkeypatch):
+    assert [name for name in registry.names() if name not in out] == []
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = rookery_command("envs", "ant")
     assert code == 0
