@@ -13,7 +13,7 @@ import rookery
 from rookery.experiments.config import EnvironmentConfig
 from rookery.experiments.parts import environment_of
 from rookery.storage.csv_log import read_csv
-from tests.commandline import call
+from tests.commandline import call, printed
 from tests.deploy.untrained_runs import run_script
 from tests.pixel_walk import ID, SIZE
 
@@ -24,8 +24,7 @@ TINY += " --eval-episodes 2 --start-states 2 --devices 1 --option workers=1 --qu
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("host") / "run"
-    code, _, error = call("train", "ppo", "--env", ID, *TINY.split(), "--run-dir", str(folder))
-    assert (code, error) == (0, "")
+    printed("train", "ppo", "--env", ID, *TINY.split(), "--run-dir", folder)
     return folder
 
 
@@ -38,8 +37,7 @@ def images() -> np.ndarray:
 
 
 def test_an_exported_policy_reads_the_pixels_of_the_environment(run: Path) -> None:
-    code, out, error = call("export", str(run))
-    assert (code, error) == (0, "")
+    out = printed("export", run)
     assert "policy.stablehlo  equal actions on 8 observations, to within 0" in out
     about = json.loads((run / "policy" / "policy.json").read_text())
     sizes = about["observation"]["size"], about["observation"]["type"], about["observation"]["shape"]
@@ -48,7 +46,6 @@ def test_an_exported_policy_reads_the_pixels_of_the_environment(run: Path) -> No
     policy = rookery.load(run).policy()
     expected = [policy(image) for image in images()]
     assert all(type(action) is int for action in expected), "as the environment takes it"
-    assert run_script(run / "policy", "act", images().reshape(3, -1)).tolist() == expected
     assert policy(images()[0].reshape(-1)) == expected[0]
     assert run_script(run / "policy", "act", images()).tolist() == expected
     with pytest.raises(ValueError, match=r"^the policy reads pixels, uint8 in 0\.\.255, got float32; do not divide"):
@@ -56,20 +53,17 @@ def test_an_exported_policy_reads_the_pixels_of_the_environment(run: Path) -> No
 
 
 def test_render_and_report_show_the_film(run: Path) -> None:
-    code, out, error = call("render", str(run))
-    assert (code, error) == (0, "")
+    out = printed("render", run)
     assert "member 0, generation 1: 8 steps, return " in out
     with Image.open(run / "episode.gif") as film:
         assert (film.size, len(list(ImageSequence.Iterator(film)))) <= ((SIZE, SIZE), 9)
-    code, out, error = call("report", str(run))
-    assert (code, error) == (0, "")
+    out = printed("report", run)
     assert "note" not in out
     assert "data:image/gif;base64," in (run / "report.html").read_text() or (run / "episodes.npz").exists()
 
 
 def test_evaluate(run: Path) -> None:
-    code, out, error = call("evaluate", str(run), "--episodes", "2")
-    assert (code, error) == (0, "")
+    out = printed("evaluate", run, "--episodes", "2")
     assert "2 episodes per member" in out
     assert re.search(r"fitness return .* is_success length\n.*\n +0 .* 8\n", out), out
     (row,) = read_csv(run / "metrics.csv")["measure/is_success"]
@@ -100,8 +94,7 @@ def test_envs_describes_gymnasiums_environments() -> None:
 
 
 def test_the_memory_plan_of_a_run_on_the_host(tmp_path: Path) -> None:
-    words = f"ppo --env gym:CartPole-v1 {TINY} --encoder none --run-dir {tmp_path / 'planned'} --plan"
-    code, out, error = call("train", *words.replace(" --quiet", "").split())
-    assert (code, error) == (0, "")
+    words = f"ppo --env {ID} {TINY} --run-dir {tmp_path / 'planned'} --plan"
+    out = printed("train", *words.replace(" --quiet", "").split())
     assert "working memory of a generation" in out
     assert not (tmp_path / "planned").exists()
