@@ -15,6 +15,7 @@ from rookery.report.figures.style import new_figure
 from rookery.report.formatting import steps_text
 from rookery.report.readers import open_run
 from rookery.report.runs import Fresh, curve
+from rookery.storage.csv_log import read_csv, write_table
 from rookery.storage.run_dir import open_existing
 from rookery.training.loop import run
 from tests import walks
@@ -44,9 +45,15 @@ def write(tmp_path):
 def finish(path, config, fitness, steps=100):
     content = {"format": 1, "versions": {"rookery": "0.1.0"}, "config": config}
     (path / "config.json").write_text(json.dumps(content))
-    rows = [f"{index},{(index + 1) * steps}.0,{value!r}" for index, value in enumerate(fitness)]
-    (path / "metrics.csv").write_text("\n".join(["generation,env_steps,best_fitness", *rows, ""]))
+    count = np.arange(len(fitness))
+    write_table(path / "metrics.csv", {"generation": count, "env_steps": (count + 1) * steps, "best_fitness": fitness})
     return path
+
+
+def add(path, name="metrics.csv", **columns):
+    """Add columns to a table of a run; in their names, `__` is a slash."""
+    named = {column.replace("__", "/"): values for column, values in columns.items()}
+    write_table(path / name, {**read_csv(path / name), **named})
 
 
 def printed(comparison, width=160):
@@ -176,8 +183,9 @@ def write_members(write):
         size = len(fitness[0])
         settings = {"population": size, "draw_hyper": draw_hyper, **settings}
         path = write(name, best, steps=steps * size, **settings)
-        rows = [f"{g},{m},{m},{fitness[g][m]!r}" for g in range(len(fitness)) for m in range(size)]
-        (path / "lineage.csv").write_text("\n".join(["generation,member,parent,fitness", *rows, ""]))
+        generation, member = np.divmod(np.arange(len(fitness) * size), size)
+        columns = {"generation": generation, "member": member, "parent": member, "fitness": np.ravel(fitness)}
+        write_table(path / "lineage.csv", columns)
         return path
 
     return write_run
@@ -500,9 +508,7 @@ def test_what_cannot_be_compared(write):
 
 def test_any_column_can_be_the_score(write):
     path = write("a", [1.0, 2.0])
-    lines = (path / "metrics.csv").read_text().splitlines()
-    table = "\n".join([f"{lines[0]},max_fitness,coverage", f"{lines[1]},5.0,40.0", f"{lines[2]},6.0,50.0", ""])
-    (path / "metrics.csv").write_text(table)
+    add(path, max_fitness=[5.0, 6.0], coverage=[40.0, 50.0])
     assert group_runs([path])[0].runs[0].best_fitness.tolist() == [5.0, 6.0], "the best elite of a repertoire"
     found = compare([path], score="coverage")
     assert found.rows[0].scores.tolist() == [50.0]
@@ -516,11 +522,8 @@ class TestMeasures:
 
     def test_runs_of_different_objectives_are_compared_by_it(self, write):
         paths = [write("plain", [1.0, 2.0]), write("other", [3.0, 4.0], learner={"objective": "success"})]
-        for path, success in zip(paths, ["0.25", "0.5"], strict=True):
-            lines = (path / "metrics.csv").read_text().splitlines()
-            (path / "metrics.csv").write_text(
-                f"{lines[0]},best/measure/success,best/return\n{lines[1]},0.0,7.0\n{lines[2]},{success},8.0\n"
-            )
+        for path, success in zip(paths, [0.25, 0.5], strict=True):
+            add(path, best__measure__success=[0.0, success], best__return=[7.0, 8.0])
         found = compare(paths, metric="success")
         assert [(row.group.name, row.scores.tolist()) for row in found.rows] == [
             ("sac", [0.25]),
@@ -535,9 +538,7 @@ class TestMeasures:
 
     def test_each_independent_member_has_its_own(self, write_members):
         path = write_members("seeds", [[1.0, 2.0]])
-        (path / "lineage.csv").write_text(
-            "generation,member,parent,fitness,measure/success,rate\n0,0,0,1.0,0.5,0.1\n0,1,1,2.0,0.25,0.1\n"
-        )
+        add(path, "lineage.csv", measure__success=[0.5, 0.25], rate=[0.1, 0.1])
         assert compare([path], metric="success").rows[0].scores.tolist() == [0.5, 0.25]
         with pytest.raises(ValueError, match="records no measure sucess; did you mean success"):
             compare([path], metric="sucess")
@@ -549,8 +550,7 @@ class TestMeasures:
             compare([plain, other], metric="return")
         skills = [write(name, [1.0], "diayn", diayn={"fitness": name}) for name in ("return", "accuracy")]
         for path in skills:
-            lines = (path / "metrics.csv").read_text().splitlines()
-            (path / "metrics.csv").write_text(f"{lines[0]},true_return\n{lines[1]},7.0\n")
+            add(path, true_return=[7.0])
         assert compare(skills[:1], metric="return").rows[0].scores.tolist() == [1.0]
         with pytest.raises(ValueError, match=r"leave it out, use its mean over the members: --score true_return, or"):
             compare(skills, metric="return")
@@ -560,22 +560,19 @@ class TestMeasures:
 
     def test_it_begins_where_it_is_recorded_and_ends_with_the_run(self, write):
         path = write("run", [1.0, 2.0, 3.0, 4.0])
-        table = path / "metrics.csv"
-        lines = table.read_text().splitlines()
 
         def record(*values):
-            rows = [f"{line},{value}" for line, value in zip(lines, ["best/measure/success", *values], strict=True)]
-            table.write_text("\n".join([*rows, ""]))
+            add(path, best__measure__success=values)
             return open_run(path).measured("success", per_member=False)[0]
 
-        found = record("nan", 0.5, "nan", 0.25)  # the run began before the measure was recorded
+        found = record(NAN, 0.5, NAN, 0.25)  # the run began before the measure was recorded
         np.testing.assert_array_equal(found.best_fitness, [0.5, np.nan, 0.25])
         assert found.env_steps.tolist() == [200.0, 300.0, 400.0]
-        found = record(0.5, 0.5, 0.5, "nan")
+        found = record(0.5, 0.5, 0.5, NAN)
         assert (found.end.env_steps, found.diverged) == (400.0, True)
         with pytest.raises(ValueError, match=r"records no measure success; leave it out"):
-            record(*["nan"] * 4)
-        lines[-1] = lines[-1].replace("4.0", "nan")
+            record(*[NAN] * 4)
+        add(path, best_fitness=[1.0, 2.0, 3.0, NAN])
         assert record(0.5, 0.5, 0.5, 0.5).diverged, "older tables have the measure of a member that diverged"
 
     def test_that_of_islands_is_of_the_best_member_of_all(self, write):
@@ -583,10 +580,7 @@ class TestMeasures:
         for number, fitness, values in ((0, [1.0, NAN, 5.0], [0.1, 0.2, 0.3]), (1, [2.0, 3.0], [0.6, 0.7])):
             path = whole / "islands" / str(number)
             path.mkdir(parents=True)
-            finish(path, {"kind": "sac"}, fitness)
-            lines, cells = (path / "metrics.csv").read_text().splitlines(), ["best/measure/success", *values]
-            rows = [f"{line},{cell}" for line, cell in zip(lines, cells, strict=True)]
-            (path / "metrics.csv").write_text("\n".join([*rows, ""]))
+            add(finish(path, {"kind": "sac"}, fitness), best__measure__success=values)
         (found,) = open_run(whole).measured("success", per_member=False)
         assert found.best_fitness.tolist() == [0.6, 0.7, 0.3]
 
@@ -615,12 +609,8 @@ class TestMeasures:
 
     def test_the_curves_beside_fresh_episodes_are_of_it_too(self, write, write_members):
         path, seeds, bare = write("run", [-5.0, -4.0]), write_members("seeds", [[1.0, 2.0]]), write("bare", [-3.0], n=3)
-        lines = (path / "metrics.csv").read_text().splitlines()
-        rows = [f"{line},{value}" for line, value in zip(lines, ["best/measure/success", "nan", "0.5"], strict=True)]
-        (path / "metrics.csv").write_text("\n".join([*rows, ""]))
-        (seeds / "lineage.csv").write_text(
-            "generation,member,parent,fitness,measure/success,rate\n0,0,0,1.0,0.5,0.1\n0,1,1,2.0,0.25,0.1\n"
-        )
+        add(path, best__measure__success=[NAN, 0.5])
+        add(seeds, "lineage.csv", measure__success=[0.5, 0.25], rate=[0.1, 0.1])
         fresh = Fresh(3, lambda paths, _: {one: (2, np.asarray([0.75, 1.0])) for one in paths})
         found = compare([path, seeds, bare], metric="success", fresh=fresh)
         curves = [run.best_fitness for group in found.groups for run in group.runs]
