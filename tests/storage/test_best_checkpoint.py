@@ -55,23 +55,24 @@ def test_the_best_checkpoint_is_kept_beside_the_newest_and_found(run):
         find(run, checkpoints, "-1", None)
 
 
-def test_recall_reads_only_the_files_of_the_best_complete_checkpoint(run, monkeypatch):
-    def recalled() -> Best:
-        best = Best("score")
-        best.recall(run, Checkpointer(run.checkpoints, read_only=True))
-        return best
+def recalled(run: RunFolder) -> Best:
+    best = Best("score")
+    best.recall(run, Checkpointer(run.checkpoints, read_only=True))
+    return best
 
+
+def test_recall_reads_only_the_files_of_the_best_complete_checkpoint(run, monkeypatch):
     read = []
     verified = manifest.verified
     with monkeypatch.context() as patched:
         patched.setattr(manifest, "verified", lambda folder, number: read.append(number) or verified(folder, number))
-        best = recalled()
+        best = recalled(run)
     assert (best.generation, read) == (2, [2])
     assert not best.improves(6, {"score": 5.0})
     (run.checkpoints / "generation_00000002.json").write_text("{}")
-    assert recalled().generation == 5
+    assert recalled(run).generation == 5
     manifest.retire(run.checkpoints, 5, keep=1)
-    assert recalled().generation == 5
+    assert recalled(run).generation == 5
 
 
 @pytest.mark.parametrize("content", ["", "generation,other\n0,1.0\n"])
@@ -83,18 +84,13 @@ def test_a_damaged_table_names_no_best_checkpoint(run, content):
 
 @pytest.mark.parametrize("lost", ["1,5.0\n", "generation,score\n0,1.0\n1,5.0\n2,2.0\n3,3.0\n4,4.0\n"])
 def test_a_score_whose_row_is_lost_is_that_of_the_checkpoint(tmp_path, lost):
-    def recalled() -> Best:
-        best = Best("score")
-        best.recall(run, Checkpointer(run.checkpoints, read_only=True))
-        return best
-
     run = stopped(tmp_path / "run", records=True)
     table = run.metrics_file.read_text()
     assert lost in table
     run.metrics_file.write_text(table.replace(lost, ""))
-    assert recalled().generation == 2
+    assert recalled(run).generation == 2
     with pytest.warns(TableWarning, match="has lost the rows of"), RunLog(run, 5):  # which fills them in
         pass
-    best = recalled()
+    best = recalled(run)
     assert (best.generation, best.improves(6, {"score": 4.0})) == (2, False)
     assert Best(None).score({"score": 1.0}) == best.score({"score": np.nan}) == {}
