@@ -80,7 +80,8 @@ def test_the_best_elite_of_a_repertoire_acts(tmp_path: Path) -> None:
     np.testing.assert_allclose(rendered.states.inner, states.inner, atol=1e-6)
     np.testing.assert_allclose(rendered.rewards, rewards, atol=1e-6)
     named, nearest = (render.render(map_elites_run, cell=cell) for cell in (str(rendered.cell), "0.5,0.75"))
-    assert named.cell == rendered.cell
+    assert (named.cell, nearest.cell) == (rendered.cell, 3)
+    assert not same(nearest, rendered)
     assert re.fullmatch(r"descriptor [-\d.]+, [-\d.]+", str(named.elite))
     assert re.fullmatch(r"descriptor .*, at a distance of [\d.]+ from 0\.5, 0\.75", str(nearest.elite))
 
