@@ -1,11 +1,11 @@
-"""An on-policy agent that learns nothing and records its inputs.
+"""Agents that learn nothing: `idle`, and an on-policy one that records its inputs.
 
-Its exploring action is three times its parameter, which is outside the environment's bounds; it is evaluated with the
-parameter itself.
+The exploring action of that one is three times its parameter, which is outside the environment's bounds; it is
+evaluated with the parameter itself.
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,12 @@ from rookery.agents.base import OnPolicyAgent, RolloutExtras
 from rookery.envs.base import EnvSpec
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.types import Observation, Transition
+
+
+def idle(agent: Any) -> Any:
+    """The agent with updates that change nothing, which compile fast."""
+    return agent._replace(update=lambda state, hyper, batch, key, step: (state, {}))  # noqa: ARG005
+
 
 ENVS, STEPS = 2, 3
 CONFIG = OnPolicyConfig(

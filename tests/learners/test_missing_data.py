@@ -1,4 +1,4 @@
-"""Off-policy learning where data are missing: steps of broken physics, a buffer that was emptied, the warm-up."""
+"""Off-policy learning where data are missing: steps of broken physics, a buffer that was emptied."""
 
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from rookery.envs import base
 from rookery.envs.base import Environment, EnvSpec
 from rookery.learners.base import Learner, Member, genotype
 from rookery.learners.off_policy import OffPolicyBindings, OffPolicyConfig, iterate, off_policy
-from rookery.types import Observation
+from rookery.types import Observation, Transition
 from tests.learners.recording import skill_following
 
 CONFIG = OffPolicyConfig(
@@ -84,7 +84,11 @@ def test_an_evaluation_in_which_the_physics_broke_measures_no_distance_and_has_n
 def test_a_restarted_member_learns_nothing_from_the_data_that_it_discarded(on_the_host: bool) -> None:
     env = drift(0.0)
     env = env._replace(announce=lambda state, _: state) if on_the_host else env
-    agent = sac(env.spec, SacConfig(hidden_sizes=(4,)))
+
+    def update(state: Any, hyper: Any, batch: Transition, noise: Any, step: Any) -> tuple[Any, dict]:
+        return state, {"most": jnp.max(batch.reward)}
+
+    agent = sac(env.spec, SacConfig(hidden_sizes=(4,)))._replace(update=update)
     learner = off_policy(agent, env, CONFIG)
     member, bank = started(learner)
     once = jax.jit(partial(iterate, OffPolicyBindings(agent, env, buffers.ring(64), CONFIG)))
@@ -95,19 +99,6 @@ def test_a_restarted_member_learns_nothing_from_the_data_that_it_discarded(on_th
     member = member._replace(buffer=member.buffer._replace(rows=worthless))
     member = jax.jit(learner.restart)(member, bank, jax.random.key(3), jnp.asarray(True))
     member, log = once(member, bank, jax.random.key(4), jnp.int32(20))
-    updated, metrics = log[:2]
-    assert (float(updated), float(metrics["critic_loss"]) < 1e3) == (0.0 if on_the_host else 1.0, True)
+    assert (float(log[0]), float(log[1]["most"]) < 1e3) == (0.0 if on_the_host else 1.0, True)
     member, log = once(member, bank, jax.random.key(5), jnp.int32(21))
-    assert (float(log[0]), float(log[1]["critic_loss"]) < 1e3) == (1.0, True)
-
-
-def test_a_generation_without_updates_has_no_metrics_of_the_agent() -> None:
-    env = drift(0.0)
-    learner = off_policy(sac(env.spec, SacConfig(hidden_sizes=(4,))), env, CONFIG)
-    member, bank = started(learner)
-    step = jax.jit(learner.step)
-    member, warm_up = step(member, bank, jax.random.key(2), jnp.int32(0))
-    member, trained = step(member, bank, jax.random.key(3), jnp.int32(1))
-    assert np.isnan([warm_up[name] for name in ("critic_loss", "alpha", "entropy")]).all()
-    assert np.isfinite([trained[name] for name in ("critic_loss", "alpha", "entropy", "reward")]).all()
-    assert warm_up["reward"] == 0.0
+    assert (float(log[0]), float(log[1]["most"]) < 1e3) == (1.0, True)

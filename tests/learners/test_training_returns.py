@@ -15,6 +15,7 @@ from rookery.learners.on_policy import OnPolicyConfig
 from rookery.learners.rollout import EpisodeSums
 from rookery.types import Observation
 from tests import tiny
+from tests.learners.fixed_agents import idle
 
 SPEC = EnvSpec("by hand", 1, 1, 10)
 
@@ -95,22 +96,20 @@ def rewarded(environment: Environment) -> Environment:
 def _learner(kind: str) -> tuple[Learner, int]:
     """A learner in episodes of 10 steps with reward 1, and the number of its episodes in a generation."""
     env = rewarded(rookery.make("point_room", episode_length=10))
-    if kind == "off-policy":
-        return rookery.off_policy(rookery.sac(env.spec, hidden_sizes=(4,)), env, tiny.CONFIG), 4
-    if kind == "skills":
-        env = rookery.skills(env, 2)
-        return rookery.off_policy(
-            rookery.diayn(rookery.sac(env.spec, hidden_sizes=(4,)), env.spec), env, tiny.CONFIG
-        ), 4
+    if kind != "on-policy":
+        env = rookery.skills(env, 2) if kind == "skills" else env
+        agent = rookery.sac(env.spec, hidden_sizes=(4,))
+        agent = rookery.diayn(agent, env.spec) if kind == "skills" else agent
+        return rookery.off_policy(idle(agent), env, tiny.CONFIG), 4
     # Environments 1 to 3 begin later in their first episodes: four episodes are whole in 20 steps, or five.
     config = OnPolicyConfig(num_envs=4, rollout_length=5, evaluate_every=4, eval_episodes=2, start_states=4)
-    return rookery.on_policy(rookery.ppo(env.spec, hidden_sizes=(4,), minibatches=2), env, config), 2 + 3
+    return rookery.on_policy(idle(rookery.ppo(env.spec, hidden_sizes=(4,), minibatches=2)), env, config), 2 + 3
 
 
 @pytest.mark.parametrize("kind", ["off-policy", "on-policy", "skills"])
 def test_a_generation_reports_its_training_episodes(kind: str) -> None:
     learner, episodes = _learner(kind)
-    bank = learner.start_states(jax.random.key(0))
+    bank = jax.jit(learner.start_states)(jax.random.key(0))
     member = jax.jit(learner.init)(jax.random.key(1), rookery.hyperparams.defaults(learner.space), bank)
     metrics = jax.jit(learner.step)(member, bank, jax.random.key(2), jnp.zeros((), jnp.int32))[1]
     found = [float(metrics[name]) for name in ("train_episodes", "train_return", "train_episode_length")]

@@ -18,6 +18,7 @@ from rookery.learners import widths
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.populations.pbt import pbt
+from tests.learners.fixed_agents import idle
 
 FULL, NARROW = 8, 3
 ENV = rookery.make("point_room", episode_length=8)
@@ -29,8 +30,7 @@ SIZES = (FULL, FULL)
 def make(name: str) -> Any:
     if name == "ppo":
         return on_policy(ppo(ENV.spec, PpoConfig(hidden_sizes=SIZES, minibatches=2)), ENV, ON)
-    agent: Any = sac(ENV.spec, SacConfig(SIZES)) if name == "sac" else td3(ENV.spec, Td3Config(SIZES))
-    return off_policy(agent, ENV, OFF)
+    return off_policy(sac(ENV.spec, SacConfig(SIZES)), ENV, OFF)
 
 
 def member_of(learner, width: float):
@@ -121,7 +121,7 @@ def test_initial_weights_have_the_variance_of_a_network_created_with_the_width()
 
 
 def test_widths_evolve_in_a_population_and_every_member_has_the_width_that_is_recorded():
-    learner = make("td3")
+    learner = off_policy(idle(td3(ENV.spec, Td3Config(SIZES))), ENV, OFF)
     space = hyperparams.choose(learner.space, hidden_size=(2, FULL))
     program = pbt(learner, space, population_size=4, replace_count=2, best_count=1, resample_probability=1.0)
     state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
