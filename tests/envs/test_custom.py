@@ -76,29 +76,7 @@ def test_a_parameter_of_a_factory_has_any_name(file: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            "a,b",
-            'a"b',
-            "a\nb",
-            "a\tb",
-            "",
-            " a",
-            "a ",
-            "../a",
-            "a=b",
-            "a\\b",
-            "/a",
-            "a/",
-            "a//b",
-            "a/./b",
-            3,
-            None,
-            "x",
-        ),
-        pytest.param("a" * 201, id="long"),
-    ],
+    "name", [*'a,b|a"b|a\nb|a\tb|| a|a |../a|a=b|a\\b|/a|a/|a//b|a/./b|x'.split("|"), 3, None, "a" * 201]
 )
 def test_the_one_rule_for_names_from_outside(name: Any) -> None:
     with pytest.raises(ValueError, match=rf"^the metric {re.escape(repr(name)[:120])} (needs another|is there)"):

@@ -15,7 +15,6 @@ from rookery.envs.suites.gymnasium.spaces import actions, observations
 from rookery.features import feature_size, unflatten_features
 
 FLOATS, PIXELS = np.dtype(np.float32), np.dtype(np.uint8)
-IMAGE = np.arange(12).reshape(2, 2, 3)
 MAXIMUM = float(np.finfo(np.float32).max)
 
 
@@ -29,12 +28,10 @@ def box(shape: tuple[int, ...], dtype: Any = np.float32) -> Box:
         (box((3,), np.float64), np.asarray([0.5, -1.0, 0.25]), [0.5, -1.0, 0.25], None),
         (box(()), np.float32(0.5), [0.5], None),
         (box((2, 2)), np.asarray([[1, 2], [3, 4]], np.float32), [1, 2, 3, 4], (2, 2)),
-        (box((2, 2, 3)), IMAGE / 2.0, np.arange(12) / 2.0, (2, 2, 3)),
         (box((2,), np.uint8), np.asarray([7, 255], np.uint8), [7, 255], None),  # not pixels: numbers as they are
         (Box(-5, 5, (2,), np.int64), np.asarray([-5, 3]), [-5, 3], None),
         (Discrete(3), 2, [0, 0, 1], None),
         (Discrete(3, start=2), np.int64(2), [1, 0, 0], None),
-        (MultiDiscrete([2, 3]), np.asarray([1, 0]), [0, 1, 1, 0, 0], None),
         (MultiDiscrete([2, 2], start=[5, -1]), np.asarray([5, 0]), [1, 0, 0, 1], None),
         (MultiBinary(3), np.asarray([1, 0, 1], np.int8), [1, 0, 1], None),
         (MultiBinary((2, 2)), np.asarray([[1, 0], [0, 1]], np.int8), [1, 0, 0, 1], (2, 2)),
@@ -119,25 +116,19 @@ def test_entries_follow_in_the_order_of_jax() -> None:
     entries = 11  # "10" is before "2"
     read = observations(Tuple([box((1, 1, 1)) for _ in range(entries)]), "env")
     encoded = read.encode(tuple(np.full((1, 1, 1), i, np.float32) for i in range(entries)))
-    parts = unflatten_features(read.shape, jnp.asarray(encoded))
-    assert {name: float(part[0, 0, 0]) for name, part in parts.items()} == {str(i): float(i) for i in range(entries)}
-    flat = jax.tree.leaves({str(i): float(i) for i in range(entries)})
-    np.testing.assert_array_equal(encoded, flat)
+    np.testing.assert_array_equal(encoded, jax.tree.leaves({str(i): float(i) for i in range(entries)}))
 
 
 @pytest.mark.parametrize(
     ("space", "observation", "message"),
     [
         (box((3,)), np.zeros(4), r"the shape \(4,\), but its space \(3,\)"),
-        (box((3,)), np.zeros((3, 1)), r"the shape \(3, 1\), but its space \(3,\)"),
         (Discrete(3, start=2), 5, "is 5, but its space has the values 2 to 4"),
         (Discrete(3), -1, "is -1, but its space has the values 0 to 2"),
-        (MultiDiscrete([2, 3]), np.zeros(3, int), r"the shape \(3,\), but its space \(2,\)"),
         (MultiDiscrete([2, 3]), np.asarray([2, 0]), "is 2, but its space has the values 0 to 1"),
         (MultiDiscrete([2, 3]), np.asarray([0.0, 1.5]), r"is 1\.5, but its space has the values 0 to 2"),
         (Discrete(3), 1.5, r"its observation is 1\.5, but its space has the values 0 to 2"),
         (Discrete(3), np.float32(np.nan), "is nan, but its space has the values 0 to 2"),
-        (Discrete(3), np.inf, "is inf, but its space has the values 0 to 2"),
         (Discrete(3), "1", "is '1', but its space has the values 0 to 2"),
         (Discrete(3), None, "is None, but its space has the values 0 to 2"),
         (Discrete(3), np.ones(1, int), r"is array\(\[1\]\), but its space has the values 0 to 2"),
@@ -149,14 +140,11 @@ def test_entries_follow_in_the_order_of_jax() -> None:
         (Dict({"a": Discrete(3)}), None, "its observation is None, without the entry 'a'"),
         (box((2,), np.uint8), [0.5, 1.0], r"has the value 0\.5, which its space of type uint8 cannot hold"),
         (box((2,), np.uint8), [0, 300], "has the value 300, which its space of type uint8 cannot hold"),
-        (box((2,), np.uint8), [0, -1], "has the value -1, which its space of type uint8 cannot hold"),
         (box(SIDES, np.uint8), np.full(SIDES, np.nan), "has the value nan, which its space of type uint8 cannot hold"),
         (Tuple([box((3, *SIDES), np.uint8)]), [np.full((3, *SIDES), 0.25)], r"^entry 0 .* has the value 0\.25, which"),
         (Box(-5, 5, (2,), np.int64), [1.0, 2.5], r"has the value 2\.5, which its space of type int64 cannot hold"),
-        (MultiBinary((2,)), [1, 2], "has the value 2, which its space of type bool cannot hold"),
         (MultiBinary(2), [0, 2], "has the value 2, which its space of type bool cannot hold"),
         (box((2,)), ["1", "2"], r"its observation is \['1', '2'\] instead of numbers"),
-        (box((1,)), [None], r"its observation is \[None\] instead of numbers"),
         (box((1,)), np.ones(1, complex), r"its observation is array\(\[1\.\+0\.j\]\) instead of numbers"),
     ],
 )
@@ -187,11 +175,9 @@ def test_other_types_that_hold_the_same_numbers(space: Any, observation: Any, fe
         (Tuple([Tuple([Discrete(2)])]), "of env, entry 0 are nested Tuple spaces; .*FlattenObservation"),
         (spaces.Text(5), "of env are of the space Text.*which no agent reads; use a gymnasium.ObservationWrapper"),
         (spaces.Sequence(Discrete(2)), "of env are of the space Sequence"),
-        (spaces.Graph(Discrete(2), Discrete(2)), "of env are of the space Graph"),
         (MultiDiscrete(np.asarray([[2, 3], [2, 2]])), "of env are of the space MultiDiscrete"),
         (Dict({"note": spaces.Text(5)}), "of env, entry 'note' are of the space Text"),
         (box((0,)), "of env are of the space Box.*, which holds no number"),
-        (box((3, 0), np.uint8), "of env are of the space Box.*, which holds no number"),
         (Dict({}), r"of env are of the space Dict\(\), which holds no number"),
         (Tuple([]), "of env are of the space Tuple.*, which holds no number"),
         (Dict({"a": box((2,)), "b": box((0,))}), "of env, entry 'b' are of the space Box.*, which holds no number"),
@@ -206,12 +192,10 @@ def test_observations_that_no_agent_reads(space: Any, message: str) -> None:
     ("low", "high", "middle", "dtype"),
     [
         (-2.0, 2.0, 0.0, np.float32),
-        (-5.0, 1e6, 499_997.5, np.float32),
         (0.1, 0.7, 0.5 * (0.1 + 0.7), np.float64),
         (-1e20, 1.0, -5e19, np.float64),
         (-MAXIMUM, MAXIMUM, 0.0, np.float32),  # the difference of the bounds is no float32
         (-1e308, 1.5e308, 2.5e307, np.float64),  # nor a float64
-        (-MAXIMUM, 1.0, -MAXIMUM / 2, np.float32),
     ],
 )
 def test_actions_are_rescaled_to_the_bounds(low: float, high: float, middle: float, dtype: Any) -> None:
@@ -240,19 +224,13 @@ def test_discrete_actions_are_counted_from_the_start_of_the_space() -> None:
     read = actions(Discrete(3, start=2), "env")
     assert (read.size, read.discrete) == (3, True)
     decoded = [read.decode(np.asarray(index, np.int32)) for index in range(3)]
-    assert decoded == [2, 3, 4]
-    assert {type(action) for action in decoded} == {int}
+    assert (decoded, {type(action) for action in decoded}) == ([2, 3, 4], {int})
 
 
 @pytest.mark.parametrize(
     ("space", "categories", "action", "expected"),
     [
-        (
-            MultiDiscrete(np.asarray([[2, 4], [3, 1]]), start=np.asarray([[0, 5], [-1, 9]])),
-            (2, 4, 3, 1),
-            [1, 3, 0, 0],
-            [[1, 8], [-1, 9]],
-        ),
+        (MultiDiscrete([[2, 4], [3, 1]], start=[[0, 5], [-1, 9]]), (2, 4, 3, 1), [1, 3, 0, 0], [[1, 8], [-1, 9]]),
         (MultiBinary((2, 2)), (2, 2, 2, 2), [0, 1, 1, 0], [[0, 1], [1, 0]]),
     ],
 )
