@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rookery.envs import registry
-from rookery.envs.base import Step
+from rookery.envs.base import Environment, Step
 from rookery.envs.suites.brax import adapter as brax
 from rookery.envs.suites.brax import bodies as brax_bodies
 from rookery.envs.suites.brax import walls as brax_walls
@@ -26,9 +26,19 @@ needs_warp = pytest.mark.skipif(importlib.util.find_spec("warp") is None, reason
 
 
 @pytest.fixture(scope="module")
-def on_brax() -> tuple[TimeLimitState, jax.Array, list[Step], list[TimeLimitState]]:
+def theirs() -> Environment:
+    return registry.make("hopper_uni", backend="mjx")
+
+
+@pytest.fixture(scope="module")
+def ours() -> Environment:
+    return registry.make("mjx_hopper_uni", impl="jax")
+
+
+@pytest.fixture(scope="module")
+def on_brax(theirs: Environment) -> tuple[TimeLimitState, jax.Array, list[Step], list[TimeLimitState]]:
     """Start states of Brax's hopper on its backend mjx, actions, and the steps and states of `BATCH` episodes."""
-    env = registry.make("hopper_uni", backend="mjx")
+    env = theirs
     start, _ = jax.jit(jax.vmap(env.reset))(keys())
     actions = jax.random.uniform(jax.random.key(1), (STEPS, BATCH, env.spec.action_size), minval=-1.0)
     steps, states = trajectory(jax.jit(jax.vmap(env.step)), start, actions)
@@ -63,11 +73,11 @@ def assert_equal(found: list[Step], expected: list[Step], tolerance: float) -> N
 @pytest.mark.parametrize(
     ("impl", "one", "all_of_them"), [("jax", 1e-5, 1e-4), pytest.param("warp", 1e-3, 1e-3, marks=needs_warp)]
 )
-def test_a_task_is_that_of_brax(on_brax: Any, impl: str, one: float, all_of_them: float) -> None:
+def test_a_task_is_that_of_brax(on_brax: Any, ours: Environment, impl: str, one: float, all_of_them: float) -> None:
     """Observation, reward, flags and descriptor: of single steps from Brax's states, and of whole trajectories."""
     start, actions, steps, states = on_brax
     assert any(step.terminated.any() for step in steps)
-    env = registry.make("mjx_hopper_uni", impl=impl)
+    env = ours if impl == "jax" else registry.make("mjx_hopper_uni", impl=impl)
     first = carried(start)
     if impl == "jax":
         first, observed = jax.jit(jax.vmap(env.reset))(keys())
@@ -77,38 +87,6 @@ def test_a_task_is_that_of_brax(on_brax: Any, impl: str, one: float, all_of_them
     singles = [step(carried(state), action, keys())[1] for state, action in zip(states, actions, strict=True)]
     assert_equal(singles, steps, one)
     assert_equal(trajectory(step, first, actions)[0], steps, all_of_them)
-
-
-def test_the_state_has_only_what_a_step_reads() -> None:
-    env = registry.make("mjx_hopper", impl="jax")
-    state, _ = jax.eval_shape(env.reset, jax.random.key(0))
-    assert isinstance(state.inner, Physics)
-    assert sum(leaf.size for leaf in jax.tree.leaves(state)) == 3 * 6 + 4 * (7 + 6) + 1  # joints, links, time
-
-
-@needs_warp
-def test_warp_loses_no_contact_of_a_batch() -> None:
-    """Ants on the ground: batched, and batched twice, they move as each alone does."""
-    env = registry.make("mjx_ant", impl="warp")
-    number = 64
-    many = jax.random.split(jax.random.key(0), number)
-    state, _ = jax.jit(jax.vmap(env.reset))(many)
-    low = state.inner._replace(q=state.inner.q.at[:, 2].set(0.3))  # metres; the feet are in the floor
-    state = state._replace(inner=low)
-    alone = jax.jit(env.step)  # traced once for all
-    batched, nested = jax.jit(jax.vmap(alone)), jax.jit(jax.vmap(jax.vmap(alone)))
-    square = jax.tree.map(lambda leaf: leaf.reshape(8, 8, *leaf.shape[1:]), (state, many))
-    actions = jax.random.uniform(jax.random.key(1), (3, number, 8), minval=-1.0)
-    singles = {index: jax.tree.map(lambda leaf, i=index: leaf[i], state) for index in (0, 1, 40, 63)}
-    twice = square[0]
-    for action in actions:
-        state, step = batched(state, action, many)
-        twice, step_of_nested = nested(twice, action.reshape(8, 8, 8), square[1])
-        features = np.asarray(step.final_observation.features)
-        np.testing.assert_array_equal(step_of_nested.final_observation.features.reshape(features.shape), features)
-        for index, single in singles.items():
-            singles[index], step_alone = alone(single, action[index], many[index])
-            np.testing.assert_allclose(step_alone.final_observation.features, features[index], atol=1e-5)
 
 
 def test_a_model_has_room_for_all_contacts() -> None:
@@ -124,49 +102,58 @@ def test_a_model_has_room_for_all_contacts() -> None:
 
 
 @needs_warp
-def test_warp_runs_the_solver_to_its_end() -> None:
-    """Where Brax stops after one iteration, Warp gives what MJX for JAX gives with a hundred."""
+def test_warp_loses_no_contact_of_a_batch_and_runs_the_solver_to_its_end() -> None:
+    """Ants with their feet in the ground: batched, and batched twice, they move as each alone does. Where Brax stops
+    after one iteration, Warp gives what MJX for JAX gives with a hundred."""
     env = brax.load("ant", "mjx")
     assert brax_tasks._engine(env, "jax").mj_model.opt.iterations == 1
-    converged = env.sys.tree_replace({"opt.iterations": 100, "opt.ls_iterations": 100})
-    results = []
-    for impl, system in (("warp", env.sys), ("jax", converged)):
-        env.sys = system
-        step = jax.jit(jax.vmap(partial(brax_tasks._step, brax_tasks._engine(env, impl))))
-        ground = env.sys.init_q.at[2].set(0.3)  # metres; the feet are in the floor
-        state = Physics(jnp.tile(ground, (4, 1)), jnp.zeros((4, 14)), (), (), jnp.zeros((4, 14)))
-        results.append(step(state, jax.random.uniform(jax.random.key(0), (4, 8), minval=-1.0)))
-    assert np.abs(results[0].qd).max() > 1.0
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3), results[0].qd, results[1].qd)
+    alone = jax.jit(partial(brax_tasks._step, brax_tasks._engine(env, "warp")))  # traced once for all
+    env.sys = env.sys.tree_replace({"opt.iterations": 100, "opt.ls_iterations": 100})
+    converged = jax.jit(jax.vmap(partial(brax_tasks._step, brax_tasks._engine(env, "jax"))))
+    batched, nested = jax.jit(jax.vmap(alone)), jax.jit(jax.vmap(jax.vmap(alone)))
+    number = 64
+    q = jnp.tile(env.sys.init_q.at[2].set(0.3), (number, 1))  # metres
+    q = q.at[:, 7:].add(0.1 * jax.random.normal(jax.random.key(1), (number, 8)))
+    state = Physics(q, jnp.zeros((number, 14)), (), (), jnp.zeros((number, 14)))
+    square = jax.tree.map(lambda leaf: leaf.reshape(8, 8, *leaf.shape[1:]), state)
+    actions = jax.random.uniform(jax.random.key(0), (3, number, 8), minval=-1.0)
+    exact = converged(state, actions[0])
+    singles = {index: jax.tree.map(lambda leaf, i=index: leaf[i], state) for index in (0, 1, 40, 63)}
+    for step, action in enumerate(actions):
+        state, square = batched(state, action), nested(square, action.reshape(8, 8, 8))
+        if step == 0:
+            assert np.abs(state.qd).max() > 1.0
+            np.testing.assert_allclose(state.qd, exact.qd, atol=1e-3)
+        np.testing.assert_array_equal(square.q.reshape(state.q.shape), state.q)
+        for index, single in singles.items():
+            singles[index] = alone(single, action[index])
+            np.testing.assert_allclose(singles[index].q, state.q[index], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_registry_lists_the_same_as_for_brax(name: str) -> None:
-    ours, theirs = registry.find(name), registry.find(name.removeprefix("mjx_"))
-    assert (ours.suite, ours.extra, ours.overrides) == ("playground", "playground", ("episode_length", "impl"))
-    for field in ("observation_size", "action_size", "episode_length", "descriptor", "qd_offset"):
-        assert getattr(ours, field) == getattr(theirs, field), field
-
-
-def test_every_walking_robot_and_variant_of_brax_is_listed() -> None:
+def test_every_walking_robot_and_variant_of_brax_is_listed_with_the_same_sizes() -> None:
+    for name in NAMES:
+        ours, theirs = registry.find(name), registry.find(name.removeprefix("mjx_"))
+        assert (ours.suite, ours.extra, ours.overrides) == ("playground", "playground", ("episode_length", "impl"))
+        for field in ("observation_size", "action_size", "episode_length", "descriptor", "qd_offset"):
+            assert getattr(ours, field) == getattr(theirs, field), (name, field)
     robots = ("hopper", "walker2d", "halfcheetah", "ant", "humanoid")
     brax_names = [name for name in registry.names() if registry.find(name).suite == "brax"]
     assert {f"mjx_{name}" for name in brax_names if name.split("_")[0] in robots} == set(NAMES)
     assert len(NAMES) == 16
 
 
-def test_a_picture_has_braxs_shapes_at_our_poses() -> None:
-    env = registry.make("mjx_hopper", impl="jax")
-    theirs = registry.make("hopper", backend="mjx")
-    assert env.picture is not None
-    assert env.picture.bodies is not None
+def test_the_state_has_only_what_a_step_reads_and_is_drawn_as_on_brax(ours: Environment, theirs: Environment) -> None:
+    state, _ = jax.eval_shape(ours.reset, jax.random.key(0))
+    assert isinstance(state.inner, Physics)
+    assert sum(leaf.size for leaf in jax.tree.leaves(state)) == 3 * 6 + 4 * (7 + 6) + 1  # joints, links, time
+    assert ours.picture is not None
+    assert ours.picture.bodies is not None
     assert theirs.picture is not None
-    assert env.picture.shapes == theirs.picture.shapes
-    assert env.picture.seconds == theirs.picture.seconds
-    state, _ = jax.eval_shape(env.reset, jax.random.key(0))
-    pose = jax.eval_shape(env.picture.bodies, state)
+    assert ours.picture.shapes == theirs.picture.shapes
+    assert ours.picture.seconds == theirs.picture.seconds
+    pose = jax.eval_shape(ours.picture.bodies, state)
     assert (pose.position.shape, pose.rotation.shape) == ((4, 3), (4, 4))
-    assert brax_bodies.shapes(brax.load("hopper", "mjx").sys.mj_model) == env.picture.shapes
+    assert brax_bodies.shapes(brax.load("hopper", "mjx").sys.mj_model) == ours.picture.shapes
 
 
 def test_unknown_options() -> None:

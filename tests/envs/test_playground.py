@@ -19,6 +19,7 @@ from rookery.envs.check import check_interface
 from rookery.envs.suites import third_party
 from rookery.envs.suites.playground import adapter, descriptors, loading, tasks
 from rookery.envs.suites.playground.adapter import from_playground
+from rookery.envs.suites.playground.picture import picture
 
 STEPS = 20
 
@@ -55,7 +56,7 @@ def actions_of(spec: Any, *batch: int) -> jax.Array:
 
 
 def roll(environment: Environment, key: jax.Array, actions: jax.Array) -> Any:
-    """Features and rewards `[STEPS + 1, ...]` of an episode."""
+    """Features and rewards `[STEPS + 1, ...]` of an episode, and the state that it begins in."""
     state, first = environment.reset(key)
 
     def advance(state: Any, action: jax.Array) -> Any:
@@ -64,7 +65,8 @@ def roll(environment: Environment, key: jax.Array, actions: jax.Array) -> Any:
 
     _, (features, rewards) = jax.lax.scan(advance, state, actions)
     first = first.observation.features, first.reward
-    return jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, (features, rewards))
+    joined = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, (features, rewards))
+    return *joined, state
 
 
 def compiled_roll(environment: Environment) -> Any:
@@ -91,7 +93,7 @@ def test_steps_are_those_of_the_suite(pendulum: Any, task: Environment, started:
         after = third_party.strongly_typed(pendulum.step(state, jnp.clip(action, -1.0, 1.0)))
         return after, (after.obs, after.reward)
 
-    features, rewards = rolled(key, actions)
+    features, rewards, _ = rolled(key, actions)
     first = started(key)
     with third_party.standard_promotion():
         _, (more, reward) = jax.jit(partial(jax.lax.scan, advance))(first, actions)
@@ -106,32 +108,11 @@ def test_the_carried_state_is_what_a_step_reads(task: Environment, started: Any)
     assert sizes[0] < 0.2 * sizes[1]
 
 
-def test_members_by_environments_are_one_batch_of_physics() -> None:
-    """A ball that touches its cup: contacts under two maps are those under one."""
-    environment = registry.make("BallInCup", impl="jax")
-    keys, actions = jax.random.split(jax.random.key(0), 4), actions_of(environment.spec, 4)
-    start, _ = jax.jit(jax.vmap(environment.reset))(keys)
-    alone = jax.jit(environment.step)  # traced once for both
-    flat, nested = jax.jit(jax.vmap(alone)), jax.jit(jax.vmap(jax.vmap(alone)))
-    twice, squares = jax.tree.map(lambda leaf: leaf.reshape(2, 2, *leaf.shape[1:]), (start, keys))
-    state, seen = start, []
-    for action in actions:
-        state, step = flat(state, action, keys)
-        twice, step_of_nested = nested(twice, action.reshape(2, 2, -1), squares)
-        seen.append(np.asarray(step.observation.features))
-        for one, two in (
-            (step.observation.features, step_of_nested.observation.features),
-            (step.reward, step_of_nested.reward),
-        ):
-            np.testing.assert_allclose(two.reshape(one.shape), one, atol=1e-5)
-    assert float(np.ptp(np.stack(seen), axis=0).max()) > 0.1
-
-
 def test_drawn_bodies_are_where_mujoco_computes_them(pendulum: Any, task: Environment, started: Any) -> None:
     mujoco: Any = importlib.import_module("mujoco")
-    key, picture = jax.random.key(3), task.picture
-    assert picture is not None
-    see = picture.bodies
+    key, drawn = jax.random.key(3), task.picture
+    assert drawn is not None
+    see = drawn.bodies
     assert see is not None
     pose = jax.jit(lambda key: see(task.reset(key)[0]))(key)
     data = mujoco.MjData(pendulum.mj_model)
@@ -139,14 +120,13 @@ def test_drawn_bodies_are_where_mujoco_computes_them(pendulum: Any, task: Enviro
     mujoco.mj_kinematics(pendulum.mj_model, data)
     np.testing.assert_allclose(pose.position, data.xpos[1:], atol=1e-5)
     np.testing.assert_allclose(np.abs(pose.rotation), np.abs(data.xquat[1:]), atol=1e-5)
-    assert {shape.kind for shape in picture.shapes} >= {"capsule", "plane"}
-    assert picture.seconds == pytest.approx(0.02)
+    assert {shape.kind for shape in drawn.shapes} >= {"capsule", "plane"}
+    assert drawn.seconds == pytest.approx(0.02)
 
 
 def test_meshes_and_ellipsoids_are_drawn_and_a_task_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     capfd.readouterr()
-    fish = registry.make("FishSwim", impl="jax").picture
-    assert fish is not None
+    fish = picture(loading.load("FishSwim", "jax"), lambda state: state)
     assert "ellipsoid" in {shape.kind for shape in fish.shapes}
     assert capfd.readouterr() == ("", "")
 
@@ -161,8 +141,8 @@ def heavier(model: Any, keys: jax.Array) -> tuple[Any, Any]:
 def test_randomised_physics_differ_between_episodes(pendulum: Any, rolled: Any) -> None:
     before = pendulum.mjx_model
     environment = from_playground(pendulum, randomization=heavier)
-    keys = jax.random.split(jax.random.key(0), 3)
-    states, _ = jax.jit(jax.vmap(environment.reset))(keys)
+    keys, actions = jax.random.split(jax.random.key(0), 3), actions_of(environment.spec)
+    randomised, _, states = jax.jit(jax.vmap(partial(roll, environment), in_axes=(0, None)))(keys, actions)
     (masses,) = jax.tree.leaves(
         [leaf for leaf in jax.tree.leaves(states) if leaf.shape == (3, *before.body_mass.shape)]
     )
@@ -172,14 +152,13 @@ def test_randomised_physics_differ_between_episodes(pendulum: Any, rolled: Any) 
     assert pendulum.mjx_model is before  # the suite's object is as it was
 
     # One episode equals that of a model which has the drawn mass from the start.
-    actions = actions_of(environment.spec)
-    features, _ = compiled_roll(environment)(keys[0], actions)
+    features = randomised[0]
     fixed = loading.load("PendulumSwingup", "jax")
     fixed._mjx_model = fixed.mjx_model.tree_replace({"body_mass": masses[0]})
     start_key = jax.random.split(keys[0])[0]
-    expected, _ = compiled_roll(from_playground(fixed))(start_key, actions)
+    expected = compiled_roll(from_playground(fixed))(start_key, actions)[0]
     np.testing.assert_allclose(features, expected, atol=1e-6)
-    unchanged, _ = rolled(start_key, actions)
+    unchanged = rolled(start_key, actions)[0]
     assert float(np.abs(unchanged - features).max()) > 1e-3
 
 
@@ -274,12 +253,12 @@ def test_a_title_names_the_implementation() -> None:
     assert running.task_title(program, "CheetahRun") == "CheetahRun (impl warp)"
 
 
-def test_warp_gives_nearly_what_jax_gives(task: Environment, rolled: Any) -> None:
-    keys = jax.random.split(jax.random.key(0), 3)
-    actions = jnp.moveaxis(actions_of(task.spec, 3), 1, 0)
-    found = jax.jit(jax.vmap(partial(roll, registry.make("PendulumSwingup", impl="warp"))))(keys, actions)
-    expected = [rolled(key, action)[0] for key, action in zip(keys, actions, strict=True)]
-    np.testing.assert_allclose(found[0], expected, atol=1e-4)
+def test_warp_gives_nearly_what_jax_gives_also_with_members_by_environments(task: Environment, rolled: Any) -> None:
+    keys, actions = jax.random.split(jax.random.key(0), 4), jnp.moveaxis(actions_of(task.spec, 4), 1, 0)
+    nested = jax.jit(jax.vmap(jax.vmap(partial(roll, registry.make("PendulumSwingup", impl="warp")))))
+    found = nested(keys.reshape(2, 2), actions.reshape(2, 2, *actions.shape[1:]))[0]
+    expected = np.stack([rolled(key, action)[0] for key, action in zip(keys, actions, strict=True)])
+    np.testing.assert_allclose(found, expected.reshape(found.shape), atol=1e-4)
 
 
 WITHOUT_WARP = """
