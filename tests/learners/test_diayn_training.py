@@ -114,10 +114,6 @@ def test_rows_carry_the_descriptor_that_was_reached_also_where_an_episode_ended(
     assert 0.0 < same < 1.0
 
 
-def test_no_extras_are_stored_if_the_observation_is_sufficient(shown: Member) -> None:
-    assert shown.buffer.rows.extras == ()
-
-
 # --- what is rewarded
 
 
@@ -138,6 +134,7 @@ def test_a_fall_is_rewarded_by_the_state_that_was_reached(led: Setup, trained: M
 
 def test_observation_statistics_exclude_the_skill(shown: Member) -> None:
     assert shown.normalizer.mean.shape == (2,)
+    assert shown.buffer.rows.extras == ()  # the observation is sufficient
     rows = stored(shown, CONFIG.num_envs)
     observed = rows.observation.features.reshape(-1, 2).astype(np.float64)
     np.testing.assert_allclose(shown.normalizer.mean, observed.mean(axis=0), rtol=1e-5)

@@ -156,11 +156,16 @@ class TestObjective:
         assert (float(evaluation.fitness), evaluation.returns.tolist()) == (LENGTH, [RETURN, RETURN])
         assert evaluation.episodes["measure/steps"].tolist() == [LENGTH, LENGTH]
 
-    @pytest.mark.parametrize(("fitness", "expected"), [("right", 5.0), (None, 4.0)])
-    def test_a_measure_of_each_agent(self, fitness: str | None, expected: float) -> None:
-        evaluation = self.fitness(on("each", True, fitness))
+    @pytest.mark.parametrize(
+        ("objective", "fitness", "expected", "roles"),
+        [("each", "right", 5.0, (3.0, 5.0)), ("each", None, 4.0, (3.0, 5.0)), ("steps", None, 1.0, (1.0, 1.0))],
+    )
+    def test_a_measure_of_each_agent_or_of_the_episode(
+        self, objective: str, fitness: str | None, expected: float, roles: tuple[float, float]
+    ) -> None:
+        evaluation = self.fitness(on(objective, True, fitness))
         assert float(evaluation.fitness) == LENGTH * expected
-        assert evaluation.roles.tolist() == [LENGTH * 3.0, LENGTH * 5.0]
+        assert evaluation.roles.tolist() == [LENGTH * role for role in roles]
         assert evaluation.returns.tolist() == [RETURN, RETURN]
         sums = {"steps": 1.0, "each": 4.0, "each/left": 3.0, "each/right": 5.0}
         found = {name: values.tolist() for name, values in evaluation.episodes.items() if "measure" in name}
@@ -193,7 +198,3 @@ class TestObjective:
     def test_what_a_task_does_not_have_is_an_error(self, build: Any, message: str) -> None:
         with pytest.raises(ValueError, match=message):
             build()
-
-    def test_a_measure_of_the_episode_counts_for_every_agent(self) -> None:
-        evaluation = self.fitness(on("steps", True))
-        assert (float(evaluation.fitness), evaluation.roles.tolist()) == (LENGTH, [LENGTH, LENGTH])

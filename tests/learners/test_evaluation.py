@@ -112,14 +112,3 @@ def test_evaluation_is_deterministic_and_stores_nothing(real: Setup) -> None:
     assert np.isfinite(broken.descriptor).all()
     assert_equal(evaluated(real, seed=0), evaluated(real, seed=1))  # the room and `act` are deterministic
     assert_equal(jax.tree.map(np.array, real.member), before)
-
-
-def test_members_evaluated_side_by_side_keep_episodes_of_their_own(counted: Setup) -> None:
-    given = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), genotype(counted.member))
-    given = given._replace(params=given.params.at[1].set(jnp.nan))
-    keys = jax.random.split(jax.random.key(0), 2)
-    evaluation = jax.jit(jax.vmap(counted.learner.evaluate, in_axes=(0, None, 0)))(given, counted.bank, keys)
-    alone = evaluated(counted)
-    assert np.isfinite(np.asarray(evaluation.fitness)).tolist() == [True, False]
-    assert evaluation.returns[0].tolist() == alone.returns.tolist()
-    assert float(evaluation.fitness[0]) == float(alone.fitness)

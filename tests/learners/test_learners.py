@@ -119,16 +119,6 @@ def test_every_key_is_consumed_once(real: Setup) -> None:
     assert key_trace.reused(trace) == []
 
 
-def test_a_full_buffer_stays_full_and_forgets_the_oldest(real: Setup) -> None:
-    sizes, positions = [], []
-    for generations in (1, 2, 3):
-        buffer = real.generations(generations)[0].buffer
-        sizes.append(int(buffer.size))
-        positions.append(int(buffer.position))
-    assert sizes == [32, 64, 80]
-    assert positions == [32, 64, 96 - 80]
-
-
 def test_what_a_member_without_finite_actions_does_is_not_stored(counted: Setup) -> None:
     broken = counted.member._replace(state=counted.member.state._replace(params=jnp.full((2,), jnp.nan)))
     member, _ = counted.generations(1, broken)
@@ -180,14 +170,6 @@ def test_no_parameter_moves_during_warm_up(real: Setup) -> None:
 
 
 # --- normalisation
-
-
-def test_statistics_are_those_of_the_observations_collected(real: Setup) -> None:
-    member, _ = real.generations(2)
-    observed = stored(member, 4).observation.features.reshape(-1, 2).astype(np.float64)
-    assert float(member.normalizer.count) == len(observed) == 64
-    np.testing.assert_allclose(member.normalizer.mean, observed.mean(axis=0), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(member.normalizer.squares / 64, observed.var(axis=0), rtol=1e-4)
 
 
 def test_the_agent_learns_from_normalised_observations() -> None:
