@@ -63,17 +63,6 @@ def test_a_team_of_one_gives_the_same_steps(both: tuple) -> None:
             as_team(environment)
 
 
-def test_a_team_of_one_begins_again_when_its_episode_is_over() -> None:
-    environment = as_team(counting())
-    bank = jax.jit(lambda key: auto_reset.start_bank(environment, key, 4))(jax.random.key(0))
-    _, steps = followed(auto_reset.auto_reset(environment, bank), ACTION[None], 12)
-    over = np.asarray(steps.terminated | steps.truncated)[:, 0]
-    assert 2 <= over.sum() < 12
-    np.testing.assert_array_equal(steps.observation.features[over, 0, 1], 0.0)
-    assert (np.asarray(steps.final_observation.features)[over, 0, 1] >= 2.0).all()
-    assert np.isfinite(steps.observation.features).all()
-
-
 # --- index of the agent
 
 
