@@ -16,7 +16,8 @@ from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
 from rookery.envs.base import Environment, Step, descriptor_spec, first_step
-from rookery.envs.host.base import FRESH, HostState
+from rookery.envs.host.base import FRESH, Event, HostState
+from rookery.envs.host.pool import HostPool
 from rookery.envs.suites.gymnasium.adapter import from_gymnasium
 
 LIMIT = 6
@@ -195,11 +196,21 @@ def resumable() -> Environment:
     return adapted(Resumable)
 
 
+def pool_of(environment: Environment) -> HostPool:
+    assert isinstance(environment.host, HostPool)
+    return environment.host
+
+
+def failure_of(environment: Environment) -> Event:
+    failure = pool_of(environment).failure
+    assert failure is not None
+    return failure
+
+
 def starts(environment: Environment, seeds: Sequence[int]) -> tuple[HostState, Step]:
     """The starts of episodes with these seeds, `[n, ...]`."""
-    assert environment.host is not None
-    sizes, rows = environment.host.sizes, np.asarray(seeds, np.int32)
-    features, descriptors = environment.host.reset((len(rows),), rows)
+    pool, rows = pool_of(environment), np.asarray(seeds, np.int32)
+    sizes, (features, descriptors) = pool.sizes, pool.reset((len(rows),), rows)
     action = jnp.zeros((len(rows), *sizes.action), jnp.int32 if sizes.discrete else jnp.float32)
     state = HostState(jnp.full(len(rows), FRESH, jnp.int32), jnp.asarray(rows), action)
     step = first_step(jnp.asarray(features), jnp.asarray(descriptors))

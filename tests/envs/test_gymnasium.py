@@ -11,11 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
-from gymnasium.spaces import Box, Dict, Discrete
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.spaces import Box, Discrete
 from jax.experimental import io_callback
 
-from rookery import hyperparams
 from rookery.agents.sac import SacConfig, sac
 from rookery.distributed import layout
 from rookery.distributed.mesh import make_mesh
@@ -29,7 +27,6 @@ from rookery.envs.suites.gymnasium.measures import Sums, keys_of
 from rookery.envs.wrappers import auto_reset
 from rookery.envs.wrappers.time_limit import limit_episode
 from rookery.learners import rollout
-from rookery.learners.base import genotype
 from rookery.learners.off_policy import off_policy
 from rookery.types import PyTree
 from tests.envs import gymnasium_environments as own
@@ -71,10 +68,13 @@ def acts(features: Any) -> np.ndarray:
     return np.stack([act(row) for row in np.asarray(features)])
 
 
-def follow(step: Callable, state: Any, features: Any, count: int) -> list[tuple[Any, Step]]:
+def follow(
+    step: Callable, state: Any, features: Any, count: int, announce: Callable | None = None
+) -> list[tuple[Any, Step]]:
     """The states and steps of a policy, `[E, ...]` each."""
     found = []
     for _ in range(count):
+        state = announce(state, acts(features)) if announce else state
         state, result = step(state, acts(features), KEYS[: len(features)])
         features = result.observation.features
         found.append((state, jax.tree.map(np.asarray, result)))
@@ -96,9 +96,12 @@ def assert_steps(steps: list[Step], row: int, expected: list[Plain]) -> None:
 
 
 class TestSteps:
-    def test_steps_equal_those_of_the_object(self, counter: Environment, stepped: Callable) -> None:
+    @pytest.mark.parametrize("announced", [False, True])
+    def test_steps_equal_those_of_the_object(self, counter: Environment, stepped: Callable, announced: bool) -> None:
+        assert counter.announce is not None
         state, first = starts(counter, SEEDS)
-        found = follow(stepped, state, first.observation.features, LIMIT + 2)
+        announce = compiled(counter.announce) if announced else None
+        found = follow(stepped, state, first.observation.features, LIMIT + 2, announce)
         ends = set()
         for row, seed in enumerate(SEEDS):
             expected = play(limited(Counter), seed)
@@ -136,101 +139,29 @@ class TestSteps:
             successor = play(limited(Counter), seed)[1].next_observation
             np.testing.assert_array_equal(found[1][1].final_observation.features[row], np.float32(successor))
 
-    def test_spaces_are_used(self) -> None:
-        actions: list[Any] = []
-        space = Dict({"speed": Box(-1, 1, (2,)), "image": Box(0, 255, (10, 10, 3), np.uint8)})
-        environment = adapted(partial(own.Shaped, space, Discrete(3, start=2), actions), workers=1)
-        spec = environment.spec
-        assert (spec.observation_size, spec.action_size, spec.discrete) == (302, 3, True)
-        assert spec.observation_shape == {"speed": (2,), "image": (10, 10, 3)}
-        state, first = starts(environment, [1])
-        space.seed(1)
-        np.testing.assert_array_equal(first.observation.features[0, 300:], space.sample()["speed"])
-        compiled(environment.step)(state, jnp.asarray([1], jnp.int32), KEYS[:1])
-        assert actions == [3]
-
-    def test_images_keep_their_type(self) -> None:
-        space = Box(0, 255, (10, 10, 3), np.uint8)
-        environment = adapted(partial(own.Shaped, space, Box(-5, 1e6, (2, 2))), workers=1)
-        assert (environment.spec.observation_shape, environment.spec.action_size) == ((10, 10, 3), 4)
-        state, step = environment.reset(jax.random.key(0))
-        space.seed(int(state.seed))
-        np.testing.assert_array_equal(step.observation.features, space.sample().reshape(-1))
-        _, step = jax.block_until_ready(jax.jit(environment.step)(state, jnp.zeros(4), KEYS[0]))
-        assert step.observation.features.dtype == jnp.uint8
-        space.seed(int(state.seed))
-        space.sample()  # the first observation
-        np.testing.assert_array_equal(step.observation.features, space.sample().reshape(-1))
-
-
-class Single(Counter):
-    """Takes an array without an axis, as a sample of its space is one, and rewards it."""
-
-    def __init__(self) -> None:
-        Counter.__init__(self)
-        self.action_space = gymnasium.spaces.Box(-2.0, 4.0, ())
-
-    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict]:
-        assert isinstance(action, np.ndarray)
-        assert self.action_space.contains(action)
-        return self.observed(), float(action), False, False, {}
-
-
-def test_an_action_without_an_axis_is_an_array() -> None:
-    environment = adapted(Single)
-    state, _ = starts(environment, SEEDS[:2])
-    _, step = compiled(environment.step)(state, np.asarray([[0.5], [-1.0]], np.float32), KEYS[:2])
-    assert (step.reward.tolist(), step.broken.tolist()) == ([2.5, -2.0], [False, False])
-
-
-class Reseeded(gymnasium.Wrapper):
-    """Every later episode has the same seed, as with a single start state."""
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        return self.env.reset(seed=9 if seed is None else seed)
-
-
-@pytest.fixture(scope="module")
-def transitions(counter: Environment) -> list[list[tuple]]:
-    """Row -> 14 transitions with automatic resets to the start state with seed 9."""
-    env = auto_reset.auto_reset(counter, starts(counter, [9]))
-    state, first = starts(counter, SEEDS)
-    features, found = np.asarray(first.observation.features), [[] for _ in SEEDS]
-    step = compiled(env.step)
-    for _ in range(14):
-        state, result = step(state, acts(features), KEYS)
-        for row, rows in enumerate(found):
-            flags = bool(result.terminated[row]), bool(result.truncated[row])
-            after = result.final_observation.features[row]
-            rows.append((*features[row].tolist(), float(result.reward[row]), *flags, *np.asarray(after).tolist()))
-        features = np.asarray(result.observation.features)
-    return found
-
-
-class TestAutomaticResets:
-    @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-    def test_transitions_equal_those_of_a_vector_environment(
-        self, transitions: list[list[tuple]], mode: AutoresetMode
+    @pytest.mark.parametrize(
+        ("space", "action", "taken"),
+        [
+            (Discrete(3, start=2), jnp.asarray([1], jnp.int32), 3),
+            (Box(-2.0, 4.0, ()), jnp.asarray([[0.5]]), np.float32(2.5)),  # an array without an axis
+        ],
+    )
+    def test_actions_are_those_of_the_space_and_images_keep_their_type(
+        self, space: Any, action: jax.Array, taken: Any
     ) -> None:
-        vector = SyncVectorEnv([lambda: Reseeded(limited(Counter))] * len(SEEDS), autoreset_mode=mode)
-        observations, _ = vector.reset(seed=list(SEEDS))
-        found, is_reset = [[] for _ in SEEDS], np.zeros(len(SEEDS), bool)
-        while min(map(len, found)) < 14:
-            # The vector environment reuses its array of observations.
-            actions = np.stack([own.raw_action(act(np.float32(row))) for row in observations])
-            before, (observations, rewards, terminated, truncated, info) = observations.copy(), vector.step(actions)
-            ended = terminated | truncated
-            for row, rows in enumerate(found):
-                after = observations[row]
-                if mode is AutoresetMode.SAME_STEP and ended[row]:
-                    after = info["final_obs"][row]
-                if not is_reset[row]:
-                    flags = bool(terminated[row]), bool(truncated[row])
-                    numbers = np.asarray([*before[row], rewards[row]], np.float32).tolist()
-                    rows.append((*numbers, *flags, *np.asarray(after, np.float32).tolist()))
-            is_reset = ended if mode is AutoresetMode.NEXT_STEP else is_reset
-        assert [rows[:14] for rows in found] == transitions
-        assert {row[4:6] for rows in transitions for row in rows} == {(False, False), (True, False), (False, True)}
+        actions: list[Any] = []
+        pixels = Box(0, 255, (10, 10, 3), np.uint8)
+        environment = adapted(partial(own.Shaped, pixels, space, actions), workers=1)
+        spec = environment.spec
+        assert (spec.observation_shape, spec.discrete) == ((10, 10, 3), isinstance(space, Discrete))
+        state, first = starts(environment, [1])
+        _, step = jax.block_until_ready(compiled(environment.step)(state, action, KEYS[:1]))
+        pixels.seed(1)
+        for found in (first, step):
+            assert found.observation.features.dtype == jnp.uint8
+            np.testing.assert_array_equal(found.observation.features[0], pixels.sample().reshape(-1))
+        assert actions == [taken]
+        assert space.contains(actions[0])
 
 
 class TestCalls:
@@ -239,8 +170,7 @@ class TestCalls:
     @pytest.fixture
     def counted(self) -> tuple[Environment, list[tuple[int, ...]]]:
         environment, shapes = adapted(Counter), []
-        assert environment.host is not None
-        host, step = environment.host, environment.host.step
+        host, step = own.pool_of(environment), own.pool_of(environment).step
 
         def counted_step(shape: tuple[int, ...], slots: Any, seeds: Any, actions: Any) -> Any:
             shapes.append(shape)
@@ -262,14 +192,6 @@ class TestCalls:
         flat = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(6, *leaf.shape[2:]), result)
         for row, steps in enumerate(expected):
             assert_steps([flat], row, steps)
-
-    def test_of_members_and_environments(self, counted: Any) -> None:
-        environment, shapes = counted
-        state, actions, expected = self.nested(environment)
-        batch = jax.vmap(jax.vmap(environment.step, in_axes=(0, 0, None)), in_axes=(0, 0, None))
-        _, result = jax.jit(batch)(state, actions, KEYS[0])
-        self.check(result, expected)
-        assert shapes == [(2, 3)]
 
     @pytest.mark.parametrize(("devices", "exact", "calls"), [(1, True, 2), (2, False, 2), (2, True, 2)])
     def test_of_devices(self, counted: Any, devices: int, exact: bool, calls: int) -> None:
@@ -307,10 +229,9 @@ class TestSlots:
         lengths = {seed: len(play(limited(Counter), seed)) for seed in SEEDS}
         assert {seed: log.steps.count(seed) for seed in SEEDS} == lengths
 
-    def test_objects_are_reused(self) -> None:
+    def test_objects_are_reused_and_closed(self) -> None:
         log = Log()
         environment = adapted(partial(Counter, log))
-        assert environment.host is not None
         env = auto_reset.auto_reset(environment, auto_reset.start_bank(environment, jax.random.key(2), 4))
 
         def advance(carry: Any, key: jax.Array) -> Any:
@@ -325,57 +246,40 @@ class TestSlots:
         # One to read the spaces, one for each of the running episodes, and one of each worker for first observations.
         assert log.created <= 1 + 4 + 2
         running = set(np.asarray(state.slot).tolist()) - {FRESH}
-        assert environment.host.save() is None
-        assert set(vars(environment.host)["_of_slot"]) == running
-        assert sum(vars(environment.host)["_counts"]) == len(running)
+        pool = own.pool_of(environment)
+        assert pool.save() is None
+        assert set(pool._of_slot) == running
+        assert sum(pool._counts) == len(running)
+        pool.close()
+        assert log.created == log.closed > 4
 
-    def test_abandoned_slots_are_freed(self) -> None:
+    def test_abandoned_slots_are_freed_and_their_episodes_broken(self) -> None:
         log = Log()
         environment = adapted(partial(Counter, log), workers=1)
-        host, step = environment.host, compiled(environment.step)
-        assert host is not None
+        host, step = own.pool_of(environment), compiled(environment.step)
+        expected = play(limited(Counter), SEEDS[0])[2]
         for _ in range(5):
             state, first = starts(environment, SEEDS)
             found = follow(step, state, first.observation.features, 2)
             slots = np.asarray(found[-1][0].slot)
             host.keep(slots[:1].tolist())
-            assert set(vars(host)["_of_slot"]) == {slots[0]}
-            expected = play(limited(Counter), SEEDS[0])[2]
-            state, features = jax.tree.map(lambda leaf: leaf[:1], (found[-1][0], found[-1][1].observation.features))
-            [(_, kept)] = follow(compiled(environment.step), state, features, 1)
+            assert set(host._of_slot) == {slots[0]}
+            [(state, kept)] = follow(step, found[-1][0], found[-1][1].observation.features, 1)
             assert float(kept.reward[0]) == np.float32(expected.reward)
+            assert (kept.broken & kept.terminated).tolist() == [False, True, True, True]
+            assert not kept.reward[1:].any()
+            assert np.asarray(state.slot).tolist() == [slots[0], ENDED, ENDED, ENDED]
             host.keep(())
         assert log.created <= 1 + 4
 
-    def test_a_freed_episode_is_broken(self, counter: Environment, stepped: Callable) -> None:
-        state, first = starts(counter, SEEDS)
-        assert counter.host is not None
-        [(state, step)] = follow(stepped, state, first.observation.features, 1)
-        counter.host.keep(())
-        [(state, step)] = follow(stepped, state, step.observation.features, 1)
-        assert (step.broken & step.terminated).all()
-        assert not step.reward.any()
-        assert np.asarray(state.slot).tolist() == [ENDED] * 4
-
-    def test_close_closes_all_objects(self) -> None:
-        log = Log()
-        environment = adapted(partial(Counter, log))
-        assert environment.host is not None
-        state, first = starts(environment, SEEDS)
-        follow(compiled(environment.step), state, first.observation.features, 2)
-        environment.host.close()
-        assert log.created == log.closed > 4
-
     def test_a_state_that_is_stepped_twice_is_a_failure(self) -> None:
         environment = adapted(Counter)
-        assert environment.host is not None
         step = compiled(environment.step)
         state, first = starts(environment, SEEDS[:2])
         [(state, result)] = follow(step, state, first.observation.features, 1)
         state = jax.tree.map(lambda leaf: leaf[jnp.asarray([0, 1, 0])], state)
         compiled(environment.step)(state, jnp.zeros((3, 2)), KEYS[:3])
-        failure = environment.host.failure
-        assert failure is not None
+        failure = own.failure_of(environment)
         assert failure.row == 2
         assert "was stepped twice from one state of a running episode" in failure.text
 
@@ -400,20 +304,6 @@ BEGUN, RELEASED = threading.Semaphore(0), threading.Event()
 
 
 class TestAnnounce:
-    def test_an_announced_step_is_the_same_step(self, counter: Environment, stepped: Callable) -> None:
-        assert counter.announce is not None
-        announce = compiled(counter.announce)
-        state, first = starts(counter, SEEDS)
-        features = first.observation.features
-        steps = []
-        for _ in range(LIMIT + 2):
-            announced = announce(state, acts(features))
-            state, result = stepped(announced, acts(features), KEYS)
-            features = result.observation.features
-            steps.append(jax.tree.map(np.asarray, result))
-        for row, seed in enumerate(SEEDS):
-            assert_steps(steps, row, play(limited(Counter), seed))
-
     def test_the_device_works_while_the_environments_step(self) -> None:
         RELEASED.clear()
         environment = adapted(Waiting, descriptor=own.SHARE, describe=lambda _, info: (info["share"], 0.0))
@@ -533,35 +423,17 @@ class TestMeasures:
             expected = (length / LIMIT, length, length * (length + 1) / 2, 2.5 - 1 / LIMIT)
             np.testing.assert_allclose([sums[name][row] for name in measures], expected, rtol=1e-6)
 
-    def test_one_is_the_objective_of_an_evaluation(self) -> None:
-        environment = adapted(Counter, measures={"share": "share"})
-        agent = sac(environment.spec, SacConfig(hidden_sizes=(4,)))
-        learner = off_policy(agent, environment, eval_episodes=3, start_states=3, objective="share", num_envs=2)
-        key = jax.random.key(0)
-        bank = jax.jit(learner.start_states)(key)
-        member = jax.jit(learner.init)(key, hyperparams.defaults(learner.space), bank)
-        evaluation = jax.jit(learner.evaluate)(genotype(member), bank, key)
-        np.testing.assert_allclose(evaluation.episodes["measure/share"], evaluation.lengths / LIMIT, rtol=1e-6)
-        np.testing.assert_allclose(evaluation.fitness, np.mean(evaluation.lengths) / LIMIT, rtol=1e-6)
-
-    def test_the_statistics_of_a_wrapper_are_known_by_name(self) -> None:
+    @pytest.mark.parametrize("length", [LIMIT, 2])
+    def test_the_statistics_of_a_wrapper_are_known_by_name_and_unknown_where_an_episode_is_cut(self, length) -> None:
         record = gymnasium.wrappers.RecordEpisodeStatistics
-        environment = from_gymnasium(lambda: record(limited(Counter)), measures={"episode": "episode"})
+        environment = from_gymnasium(lambda: record(limited(Counter)), length, measures={"episode": "episode"})
         state, first = starts(environment, SEEDS[:1])
-        steps = [step for _, step in follow(compiled(environment.step), state, first.observation.features, LIMIT)]
+        steps = [step for _, step in follow(compiled(environment.step), state, first.observation.features, length)]
+        assert own.pool_of(environment).failure is None
         found = [float((step.measures or {})["episode"][0]) for step in steps]
-        np.testing.assert_allclose(sum(found), sum(float(step.reward[0]) for step in steps), rtol=1e-6)
-        assert sum(value != 0.0 for value in found) == 1
-
-    def test_what_only_the_end_of_an_episode_gives_is_unknown_where_it_is_cut(self) -> None:
-        record = gymnasium.wrappers.RecordEpisodeStatistics
-        environment = from_gymnasium(lambda: record(limited(Counter)), 2, measures={"episode": "episode"})
-        state, first = starts(environment, SEEDS[:1])
-        steps = [step for _, step in follow(compiled(environment.step), state, first.observation.features, 2)]
-        assert environment.host is not None
-        assert environment.host.failure is None
-        np.testing.assert_array_equal([(step.measures or {})["episode"][0] for step in steps], [0.0, np.nan])
-        assert bool(steps[-1].truncated[0])
+        end = len(play(limited(Counter), SEEDS[0], limit=length)) - 1
+        total = sum(float(step.reward[0]) for step in steps) if length == LIMIT else np.nan
+        np.testing.assert_allclose(found, [total if t == end else 0.0 for t in range(length)], rtol=1e-6)
 
     @pytest.mark.parametrize(
         ("numbers", "expected"), [([-1e6, 0.01], 0.01), ([np.nan, 3.0], np.nan), ([3.0, np.nan], np.nan)]
@@ -586,9 +458,8 @@ class TestMeasures:
     )
     def test_what_is_no_number_is_found_by_a_step(self, measures: Any, message: str) -> None:
         environment = adapted(Counter, measures=measures)
-        assert environment.host is not None
         begin, _, end = message.partition(".*")
-        text = environment.host.try_step()
+        text = own.pool_of(environment).try_step()
         assert f"in step 1: {begin}" in text
         assert end in text
 
@@ -629,7 +500,6 @@ class TestNumbersThatAreNotFinite:
     def test_actions_end_the_episode_without_a_step(self) -> None:
         log = Log()
         environment = adapted(partial(Counter, log))
-        assert environment.host is not None
         state, _ = starts(environment, SEEDS)
         actions = jnp.zeros((4, 2)).at[1, 0].set(jnp.nan).at[2, 1].set(jnp.inf)
         state, result = compiled(environment.step)(state, actions, KEYS)
@@ -638,26 +508,24 @@ class TestNumbersThatAreNotFinite:
         assert not result.reward[1:3].any()
         assert not result.final_observation.features[1:3].any()
         assert sorted(log.steps) == [SEEDS[0], SEEDS[3]]
-        assert environment.host.failure is None
+        assert own.pool_of(environment).failure is None
 
     def test_a_negative_index_is_such_an_action(self) -> None:
         environment = registry.make("gym:CartPole-v1", workers=1)
-        assert environment.host is not None
         state, _ = starts(environment, [1, 2])
         _, result = compiled(environment.step)(state, jnp.asarray([-1, 1], jnp.int32), KEYS[:2])
         np.testing.assert_array_equal(result.broken, [True, False])
-        assert environment.host.failure is None
+        assert own.pool_of(environment).failure is None
 
     @pytest.mark.parametrize(
         ("fault", "features"), [(own.nan_observation, [1.0, 0.0, 3.0]), (own.nan_reward, None)], ids=["o", "r"]
     )
     def test_of_the_environment_end_its_episode(self, fault: Callable, features: list[float] | None) -> None:
         environment = adapted(partial(own.Faulty, fault))
-        assert environment.host is not None
         state, _ = starts(environment, SEEDS)
         _, result = compiled(environment.step)(state, jnp.zeros((4, 2)).at[2, 0].set(1.0), KEYS)
         np.testing.assert_array_equal(result.broken, [False, False, True, False])
         assert (float(result.reward[2]), bool(result.terminated[2]), bool(result.truncated[2])) == (0.0, True, False)
         if features:
             np.testing.assert_array_equal(result.final_observation.features[2], features)
-        assert environment.host.failure is None
+        assert own.pool_of(environment).failure is None

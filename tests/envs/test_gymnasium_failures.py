@@ -18,15 +18,26 @@ import pytest
 from rookery.envs.base import Environment, Step
 from rookery.envs.check import check_interface
 from rookery.envs.host.base import ENDED
-from rookery.envs.host.pool import HostPool
 from rookery.envs.host.workers import Worker
 from rookery.envs.suites.gymnasium import adapter
 from rookery.envs.suites.gymnasium.adapter import from_gymnasium
 from rookery.envs.wrappers.auto_reset import start_bank
 from tests.envs import gymnasium_environments as own
-from tests.envs.gymnasium_environments import BAD, Counter, Faulty, Log, adapted, limited, play, starts
+from tests.envs.gymnasium_environments import (
+    BAD,
+    Counter,
+    Faulty,
+    Log,
+    adapted,
+    failure_of,
+    limited,
+    play,
+    pool_of,
+    starts,
+)
 
 SEEDS = (3, 5, 7, 9)
+ALL = dict(enumerate(SEEDS))
 KEYS = jax.random.split(jax.random.key(0), len(SEEDS))
 FAULTY = jnp.zeros((4, 2)).at[2, 0].set(1.0)
 """Actions, of which the third makes its environment fail."""
@@ -66,21 +77,36 @@ def compiled(environment: Environment) -> Callable:
     return jax.jit(jax.vmap(environment.step))
 
 
-def pool_of(environment: Environment) -> HostPool:
-    assert isinstance(environment.host, HostPool)
-    return environment.host
-
-
 def idle(_: Any) -> np.ndarray:
     return np.zeros(2, np.float32)
 
 
-def assert_row(step: Step, row: int, seed: int, time: int = 0) -> None:
-    """A step is that of an environment object."""
-    plain = play(limited(Counter), seed, idle)[time]
-    assert not step.broken[row]
-    assert float(step.reward[row]) == np.float32(plain.reward)
-    np.testing.assert_array_equal(step.final_observation.features[row], np.float32(plain.next_observation))
+def assert_rows(step: Step, seeds: dict[int, int], time: int = 0) -> None:
+    """Steps of rows, row -> seed, are those of environment objects."""
+    for row, seed in seeds.items():
+        plain = play(limited(Counter), seed, idle)[time]
+        assert not step.broken[row]
+        assert float(step.reward[row]) == np.float32(plain.reward)
+        np.testing.assert_array_equal(step.final_observation.features[row], np.float32(plain.next_observation))
+
+
+def assert_starts(step: Step, seeds: dict[int, int]) -> None:
+    for row, seed in seeds.items():
+        np.testing.assert_array_equal(step.observation.features[row], np.float32(Counter().reset(seed=seed)[0]))
+
+
+def assert_others_go_on(environment: Environment, step: Callable, state: Any, result: Step) -> None:
+    """Of two workers one was lost, which had two of the episodes, the third among them; all can be begun again."""
+    broken = np.asarray(result.broken)
+    assert (broken[2], broken.sum()) == (True, 2)
+    others = {row: SEEDS[row] for row in np.flatnonzero(~broken).tolist()}
+    for row in {*range(4)} - {*others}:
+        assert_broken(result, row)
+    assert_rows(result, others)
+    _, result = step(state, jnp.zeros((4, 2)), KEYS)
+    assert_rows(result, others, time=1)
+    _, result = step(starts(environment, SEEDS)[0], jnp.zeros((4, 2)), KEYS)
+    assert_rows(result, ALL)
 
 
 def assert_broken(step: Step, row: int) -> None:
@@ -102,20 +128,18 @@ class TestExceptions:
     def test_in_a_step(self, fault: Callable, message: str) -> None:
         log = Log()
         environment = adapted(partial(Faulty, fault, log), workers=1)
-        pool, step = pool_of(environment), compiled(environment)
+        step = compiled(environment)
         state, _ = starts(environment, SEEDS)
         state, result = step(state, FAULTY, KEYS)
         assert_broken(result, 2)
-        for row in (0, 1, 3):
-            assert_row(result, row, SEEDS[row])
-        failure = pool.failure
-        assert failure is not None
+        others = {row: SEEDS[row] for row in (0, 1, 3)}
+        assert_rows(result, others)
+        failure = failure_of(environment)
         assert (failure.text, failure.row, failure.shape) == (message, 2, (4,))
         assert failure.slots.tolist() == [0, 1, ENDED, 3]
         assert log.closed == 2, "the object that failed is discarded, after the one whose spaces were read"
         _, result = step(state, jnp.zeros((4, 2)), KEYS)  # the others go on, in this worker too
-        for row in (0, 1, 3):
-            assert_row(result, row, SEEDS[row], time=1)
+        assert_rows(result, others, time=1)
         assert bool(result.truncated[2])
 
     def test_in_a_reset(self) -> None:
@@ -123,37 +147,29 @@ class TestExceptions:
         environment = adapted(partial(Faulty, own.raise_error, log, in_reset=True), workers=1)
         pool, seeds = pool_of(environment), (3, BAD, 7, 9)
         state, first = starts(environment, seeds)
-        failure = pool.failure
-        assert failure is not None
+        failure = failure_of(environment)
         assert (failure.text, failure.row) == (f"raised RuntimeError in reset: {own.STUCK}", 1)
         np.testing.assert_array_equal(first.observation.features[1], 0.0)
-        for row in (0, 2, 3):
-            np.testing.assert_array_equal(
-                first.observation.features[row], np.float32(Counter().reset(seed=seeds[row])[0])
-            )
+        others = {row: seeds[row] for row in (0, 2, 3)}
+        assert_starts(first, others)
         pool.failure = None
         _, result = compiled(environment)(state, jnp.zeros((4, 2)), KEYS)
         assert_broken(result, 1)
-        for row in (0, 2, 3):
-            assert_row(result, row, seeds[row])
-        assert pool.failure is not None
-        assert pool.failure.text == f"raised RuntimeError in reset: {own.STUCK}"
+        assert_rows(result, others)
+        assert failure_of(environment).text == f"raised RuntimeError in reset: {own.STUCK}"
         assert log.closed == 3
 
     def test_the_first_failure_is_kept(self) -> None:
         environment = adapted(partial(Faulty, own.raise_error))
         state, _ = starts(environment, SEEDS)
         compiled(environment)(state, jnp.ones((4, 2)), KEYS)
-        failure = pool_of(environment).failure
-        assert failure is not None
-        assert failure.row == 0
+        assert failure_of(environment).row == 0
 
     def test_of_the_descriptor(self) -> None:
         environment = adapted(Counter, descriptor=own.SHARE, describe=lambda _, info: [info["share"]])
         starts(environment, [1])
-        failure = pool_of(environment).failure
-        assert failure is not None
-        assert failure.text == ("raised ValueError in reset: its descriptor has the shape (1,) instead of (2,)")
+        text = "raised ValueError in reset: its descriptor has the shape (1,) instead of (2,)"
+        assert failure_of(environment).text == text
 
 
 SAME = "raised ValueError in reset: make_env returned the same Counter object twice; create a new one in each call, "
@@ -174,8 +190,7 @@ class TestOneObjectForSeveralEpisodes:
             assert pool.failure is None
         starts(environment, SEEDS)
         compiled(environment)(starts(environment, SEEDS)[0], jnp.zeros((4, 2)), KEYS)
-        assert pool.failure is not None
-        assert pool.failure.text.startswith(SAME)
+        assert failure_of(environment).text.startswith(SAME)
         pool.close()
 
 
@@ -189,23 +204,11 @@ class TestHanging:
         state, _ = starts(environment, SEEDS)
         before = list(pool._workers)
         state, result = step(state, FAULTY, KEYS)
-        failure = pool.failure
-        assert failure is not None
+        failure = failure_of(environment)
         assert failure.text == f"did not return from step within {timeout:g} s"
-        broken = np.asarray(result.broken)
-        assert broken[2]
-        assert broken.sum() == 2, "of two workers, one hangs, which has two of the episodes"
         if kind == "threads":
             assert failure.row == 2
-        for row in np.flatnonzero(~broken).tolist():
-            assert_row(result, row, SEEDS[row])
-        state, result = step(state, jnp.zeros((4, 2)), KEYS)
-        for row in np.flatnonzero(~broken).tolist():
-            assert_row(result, row, SEEDS[row], time=1)
-        again, _ = starts(environment, SEEDS)
-        _, result = step(again, jnp.zeros((4, 2)), KEYS)
-        for row in range(4):
-            assert_row(result, row, SEEDS[row])
+        assert_others_go_on(environment, step, state, result)
         [lost] = [worker for worker in before if worker not in pool._workers]
         assert lost is not None
         if kind == "processes":
@@ -216,15 +219,11 @@ class TestHanging:
     def test_in_a_reset(self) -> None:
         environment = adapted(partial(Faulty, own.hang, in_reset=True), timeout=1.0)
         state, first = starts(environment, (3, 5, BAD, 9))
-        failure = pool_of(environment).failure
-        assert failure is not None
-        assert failure.text == "did not return from reset within 1 s"
-        for row, seed in ((0, 3), (1, 5)):
-            np.testing.assert_array_equal(first.observation.features[row], np.float32(Counter().reset(seed=seed)[0]))
+        assert failure_of(environment).text == "did not return from reset within 1 s"
+        assert_starts(first, {0: 3, 1: 5})
         state = jax.tree.map(lambda leaf: leaf[:2], state)
         _, result = compiled(environment)(state, jnp.zeros((2, 2)), KEYS[:2])
-        assert_row(result, 0, 3)
-        assert_row(result, 1, 5)
+        assert_rows(result, {0: 3, 1: 5})
 
     def test_when_it_is_closed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The object whose spaces are read is left, and the process of a worker is ended."""
@@ -242,8 +241,7 @@ class TestHanging:
         state, _ = starts(environment, SEEDS)
         _, result = compiled(environment)(state, jnp.zeros((4, 2)), KEYS)
         assert pool_of(environment).failure is None
-        for row in range(4):
-            assert_row(result, row, SEEDS[row])
+        assert_rows(result, ALL)
 
 
 class Slow(Counter):
@@ -255,16 +253,23 @@ class Slow(Counter):
 
 
 class TestProcesses:
-    def test_steps_equal_those_of_the_object(self) -> None:
-        environment = adapted(partial(Faulty, own.exit_program), worker_kind="processes", workers=1)
+    def test_steps_equal_those_of_the_object_also_of_a_module_beside_a_script(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "beside_the_script.py").write_text(
+            "from tests.envs.gymnasium_environments import Faulty, exit_program, limited\n"
+            "def make():\n    return limited(lambda: Faulty(exit_program))\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        import beside_the_script  # pyright: ignore[reportMissingImports]
+
+        environment = from_gymnasium(beside_the_script.make, worker_kind="processes", workers=1)
         step = compiled(environment)
         state, first = starts(environment, SEEDS)
-        for row, seed in enumerate(SEEDS):
-            np.testing.assert_array_equal(first.observation.features[row], np.float32(Counter().reset(seed=seed)[0]))
+        assert_starts(first, ALL)
         for t in range(3):
             state, result = step(state, jnp.zeros((4, 2)), KEYS)
-            for row, seed in enumerate(SEEDS):
-                assert_row(result, row, seed, time=t)
+            assert_rows(result, ALL, time=t)
         pool = pool_of(environment)
         pool.keep(np.asarray(state.slot)[:2].tolist())
         state, result = step(state, jnp.zeros((4, 2)), KEYS)
@@ -272,13 +277,13 @@ class TestProcesses:
         assert pool.failure is None
         _, result = step(state, FAULTY[::-1], KEYS)
         assert_broken(result, 1)
-        assert pool.failure is not None
         text = f"raised SystemExit in step 5: 0 ({own.__file__}, line {EXITS})"
-        assert (pool.failure.text, pool.failure.row) == (text, 1)
+        assert (failure_of(environment).text, failure_of(environment).row) == (text, 1)
         processes = [getattr(worker._runner, "_process") for worker in pool._workers if worker]  # noqa: B009
         assert [process.poll() for process in processes] == [None]
         pool.close()
         assert [process.poll() for process in processes] == [0], "it ends by itself"
+        monkeypatch.delitem(sys.modules, "beside_the_script")
 
     def test_a_process_that_is_killed_is_started_again(self) -> None:
         environment = adapted(partial(Faulty, own.kill_process), worker_kind="processes", workers=2)
@@ -289,20 +294,7 @@ class TestProcesses:
         assert [event.text for event in pool.warnings] == [
             "was lost: its process ended by signal 9; its worker was started again (1 of 3), and its episodes ended."
         ]
-        broken = np.asarray(result.broken)
-        assert broken[2]
-        assert broken.sum() == 2
-        for row in np.flatnonzero(broken).tolist():
-            assert_broken(result, row)
-        for row in np.flatnonzero(~broken).tolist():
-            assert_row(result, row, SEEDS[row])
-        state, result = step(state, jnp.zeros((4, 2)), KEYS)
-        for row in np.flatnonzero(~broken).tolist():
-            assert_row(result, row, SEEDS[row], time=1)
-        again, _ = starts(environment, SEEDS)
-        _, result = step(again, jnp.zeros((4, 2)), KEYS)
-        for row in range(4):
-            assert_row(result, row, SEEDS[row])
+        assert_others_go_on(environment, step, state, result)
         pool.close()
 
     def test_a_process_that_is_killed_in_every_reset_is_a_failure(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,25 +304,8 @@ class TestProcesses:
         _, first = starts(environment, (BAD,))
         np.testing.assert_array_equal(first.observation.features, 0.0)
         assert len(pool.warnings) == 1
-        assert pool.failure is not None
-        assert pool.failure.text == "was lost: its process ended by signal 9"
+        assert failure_of(environment).text == "was lost: its process ended by signal 9"
         pool.close()
-
-    def test_modules_beside_a_script_are_found(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        (tmp_path / "beside_the_script.py").write_text(
-            "from functools import partial\n"
-            "from tests.envs.gymnasium_environments import Counter, limited\n"
-            "def make():\n    return limited(Counter)\n"
-        )
-        monkeypatch.syspath_prepend(tmp_path)
-        import beside_the_script  # pyright: ignore[reportMissingImports]
-
-        environment = from_gymnasium(beside_the_script.make, worker_kind="processes", workers=1)
-        _, first = starts(environment, [3])
-        assert pool_of(environment).failure is None
-        np.testing.assert_array_equal(first.observation.features[0], np.float32(Counter().reset(seed=3)[0]))
-        pool_of(environment).close()
-        monkeypatch.delitem(sys.modules, "beside_the_script")
 
 
 def test_a_seed_that_is_ignored_is_noted_once() -> None:
