@@ -59,7 +59,6 @@ def test_a_model_is_on_the_device_of_its_process() -> None:
 
 
 OWN = {  # what is left of the reward without the forward term, of an action [A]: living minus control
-    "ant": lambda action: 1.0 - 0.5 * np.square(action).sum(-1),
     "humanoid": lambda action: 5.0 - 0.1 * np.square(0.4 * action).sum(-1),  # its actuators take 0.4 at most
     "halfcheetah": lambda action: -0.1 * np.square(action).sum(-1),
 }
@@ -112,8 +111,7 @@ def test_the_tasks_declare_the_parts_that_their_reward_has() -> None:
     parts = {"hopper": all_parts, "halfcheetah_uni": all_parts[:2], "ant_omni": all_parts[1:], "ant_trap": all_parts}
     parts |= {"halfcheetah_omni": all_parts[1:2]}
     for name, expected in parts.items():
-        parameters = registry.find(name).parameters
-        assert parameters is not None
+        parameters: Any = registry.find(name).parameters
         assert list(parameters.fields) == expected
         assert list(registry.find(f"mjx_{name}").parameters or ()) == list(parameters)
     assert (registry.find("ant_maze").parameters, registry.find("reacher").parameters) == (None, None)

@@ -20,7 +20,7 @@ from rookery.envs.wrappers.teams import as_team, identify
 from rookery.hyperparams import defaults
 from tests.envs.parameterized import LENGTH, Prices, levelled, priced, unlimited
 
-WRAPPED: dict[str, Callable[[], Environment]] = {
+WRAPPED: dict[str, Callable[[], Any]] = {
     "time limit and guard": priced,
     "frames": lambda: stack_frames(priced(), 3),
     "skills": lambda: skills(priced(), 2),
@@ -48,7 +48,6 @@ def rewards(environment: Environment) -> np.ndarray:
 def test_wrappers_pass_parameters_through(wrapped: str) -> None:
     environment = WRAPPED[wrapped]()
     assert rewards(environment).tolist() == [1.0, 2.0]  # bonus 0, pace 1
-    assert environment.parameterize is not None
     bound = environment.parameterize(Prices(bonus=jnp.float32(10.0), pace=jnp.float32(2.0)))
     assert rewards(bound).tolist() == [12.0, 14.0]
     state = jax.eval_shape(environment.reset, jax.random.key(0))
@@ -56,12 +55,10 @@ def test_wrappers_pass_parameters_through(wrapped: str) -> None:
 
 
 def test_measures_pass_through_a_wrapped_environment() -> None:
-    environment = identify(stack_frames(priced(team=True), 2))
+    environment: Any = identify(stack_frames(priced(team=True), 2))
     state, step = environment.reset(jax.random.key(0))
-    assert step.measures is not None
     assert {name: np.asarray(value).tolist() for name, value in step.measures.items()} == {"steps": 0.0, "each": [0, 0]}
     _, step = environment.step(state, jnp.zeros((2, 1)), jax.random.key(0))
-    assert step.measures is not None
     assert {name: np.asarray(value).tolist() for name, value in step.measures.items()} == {"steps": 1.0, "each": [3, 5]}
 
 
@@ -69,22 +66,18 @@ class TestAssignment:
     """An environment whose start depends on a parameter, which skills are added to."""
 
     def test_skills_begin_at_the_start_that_the_environment_assigns(self) -> None:
-        environment = skills(levelled(), 2, balanced=True)
-        assert environment.assignment is not None
+        environment: Any = skills(levelled(), 2, balanced=True)
         start = environment.reset(jax.random.key(0))
         assert float(start[0].inner.inner[1]) == 0.0
         state, step = environment.assignment.first(start, jnp.int32(1), None)
-        assert step.observation.skill is not None
         assert (float(state.inner.inner[1]), state.skill.tolist()) == (7.0, [0.0, 1.0])
         assert (float(step.observation.features[1]), step.observation.skill.tolist()) == (7.0, [0.0, 1.0])
         state, step = environment.assignment.next(start, state, jax.random.key(0))
         assert (float(state.inner.inner[1]), state.skill.tolist()) == (14.0, [1.0, 0.0])
 
     def test_a_parameter_of_the_start_is_bound_in_the_assignment(self) -> None:
-        environment = skills(levelled(), 2)
-        assert environment.parameterize is not None
+        environment: Any = skills(levelled(), 2)
         bound = environment.parameterize(Prices(bonus=jnp.float32(3.0)))
-        assert bound.assignment is not None
         state, _ = bound.assignment.first(environment.reset(jax.random.key(0)), jnp.int32(0), jax.random.key(1))
         assert float(state.inner.inner[1]) == 3.0
 
@@ -117,16 +110,20 @@ def _changed(change: Callable) -> Callable[[Environment], Environment]:
     return wrap
 
 
+def _declaring_gain(env: Environment) -> Environment:
+    return env._replace(spec=env.spec._replace(measures={"gain": "of weight"}))
+
+
+def _without_bonus(env: Any) -> Environment:
+    return env._replace(parameterize=lambda prices: env.parameterize(Prices(pace=prices.pace)))
+
+
 _doubled = _changed(lambda step: step._replace(reward=2.0 * step.reward))
 
 
 class TestCheck:
-    @pytest.mark.parametrize("environment", [priced(team=True), skills(priced(), 2)])
-    def test_a_declaration_that_is_right_passes(self, environment: Environment) -> None:
-        check_environment(environment)
-
     @pytest.mark.parametrize("name", ["point_goal", "pursuit_discrete"])
-    def test_the_shipped_declarations_pass(self, name: str) -> None:
+    def test_declarations_that_are_right_pass(self, name: str) -> None:
         check_environment(registry.make(name, episode_length=40))
 
     @pytest.mark.parametrize(
@@ -135,10 +132,7 @@ class TestCheck:
             (lambda env: env._replace(parameterize=None), r"spec declares parameters, but .* no parameterize, which"),
             (lambda env: env._replace(parameterize=unlimited().parameterize), r".* whose step raised TypeError: .*set"),
             (lambda env: env._replace(parameterize=partial(priced, True)), r".* step gives other shapes, types or "),
-            (
-                lambda env: env._replace(spec=env.spec._replace(measures={"gain": "of weight"})),
-                r"reset gives the measures steps, but spec\.measures has gain; pass measures to",
-            ),
+            (_declaring_gain, r"reset gives the measures steps, but spec\.measures has gain; pass measures to"),
             (_with_measure(jnp.zeros((3,))), r"step gives the measure steps as float32 \(3,\) instead of float32 "),
         ],
     )
@@ -150,10 +144,7 @@ class TestCheck:
         ("change", "message"),
         [
             (_doubled, r"parameterize with the default values gives other steps than the environment; set it before"),
-            (
-                lambda env: env._replace(parameterize=lambda prices: env.parameterize(Prices(pace=prices.pace))),
-                r"the parameter bonus changes no step of an episode with random actions; use it in step, or drop it\.$",
-            ),
+            (_without_bonus, r"the parameter bonus changes no step of an episode with random actions; use it in step"),
             (_with_measure(jnp.float32(jnp.inf)), r"the measure steps is not finite in an episode with random "),
         ],
     )
@@ -163,8 +154,7 @@ class TestCheck:
 
 
 def test_the_defaults_of_a_task_are_its_options() -> None:
-    declared = registry.make("pursuit_discrete", prey_speed=0.0).spec.parameters
-    assert declared is not None
+    declared: Any = registry.make("pursuit_discrete", prey_speed=0.0).spec.parameters
     assert {name: float(value) for name, value in defaults(declared)._asdict().items()} == {
         "predator_speed": 1.0,
         "prey_speed": 0.0,
