@@ -1,4 +1,4 @@
-"""Agents that learn nothing: `idle`, and an on-policy one that records its inputs.
+"""Agents that learn nothing: `idle`, and an on-policy one that records its inputs; and a member of a learner.
 
 The exploring action of that one is three times its parameter, which is outside the environment's bounds; it is
 evaluated with the parameter itself.
@@ -13,13 +13,27 @@ import jax.numpy as jnp
 from rookery import hyperparams
 from rookery.agents.base import OnPolicyAgent, RolloutExtras
 from rookery.envs.base import EnvSpec
+from rookery.learners.base import Bank, Learner, Member
 from rookery.learners.on_policy import OnPolicyConfig
-from rookery.types import Observation, Transition
+from rookery.types import Metrics, Observation, Transition
 
 
 def idle(agent: Any) -> Any:
     """The agent with updates that change nothing, which compile fast."""
     return agent._replace(update=lambda state, hyper, batch, key, step: (state, {}))  # noqa: ARG005
+
+
+def started(learner: Learner, **chosen: Any) -> tuple[Member, Bank]:
+    """A member with default or chosen hyper-parameters, and the start states."""
+    hyper = hyperparams.defaults(hyperparams.choose(learner.space, **chosen))
+    bank = jax.jit(learner.start_states)(jax.random.key(0))
+    return jax.jit(learner.init)(jax.random.key(1), hyper, bank), bank
+
+
+def trained(learner: Learner, **chosen: Any) -> tuple[Member, Metrics]:
+    """The member of `started` after a generation, and the metrics."""
+    member, bank = started(learner, **chosen)
+    return jax.jit(learner.step)(member, bank, jax.random.key(2), jnp.int32(0))
 
 
 ENVS, STEPS = 2, 3

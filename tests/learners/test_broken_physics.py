@@ -18,7 +18,7 @@ from rookery.learners.on_policy import OnPolicyConfig
 from rookery.learners.on_policy import summarize as on_policy_metrics
 from rookery.types import Genotype, Observation
 from tests.learners.breaking import breaking, learner_of
-from tests.learners.fixed_agents import idle
+from tests.learners.fixed_agents import idle, trained
 
 SHORT = OffPolicyConfig(
     num_envs=8, steps_per_generation=80, warmup_steps=80, batch_size=8, buffer_size=200, eval_episodes=4, start_states=4
@@ -73,9 +73,7 @@ def test_off_policy_a_broken_step_is_stored_with_the_worst_value_and_is_in_no_me
     reward = 1.0
     env = breaking(reward)
     learner = rookery.off_policy(idle(rookery.sac(env.spec, hidden_sizes=(4,))), env, SHORT)
-    bank = jax.jit(learner.start_states)(jax.random.key(0))
-    member = jax.jit(learner.init)(jax.random.key(1), hyperparams.defaults(learner.space), bank)
-    member, metrics = jax.jit(learner.step)(member, bank, jax.random.key(2), jnp.int32(0))
+    member, metrics = trained(learner)
     rows, broken = member.buffer.rows, np.asarray(member.buffer.rows.terminated)[:80]
     assert broken.sum() == metrics["broken_steps"] > 0
     assert metrics["reward"] == reward
@@ -104,9 +102,7 @@ def test_on_policy_a_broken_step_has_the_worst_value_and_is_in_no_mean(team: boo
     agent = agent._replace(update=update)
     agent = rookery.agents.independent(agent, env.spec) if team else agent
     learner = rookery.on_policy(agent, env, config)
-    bank = jax.jit(learner.start_states)(jax.random.key(0))
-    member = jax.jit(learner.init)(jax.random.key(1), hyperparams.defaults(learner.space), bank)
-    _, metrics = jax.jit(learner.step)(member, bank, jax.random.key(2), jnp.int32(0))
+    _, metrics = trained(learner)
     assert metrics["broken_steps"] > 0
     assert metrics["reward"] == 1.0
     discount = float(np.ravel(hyperparams.defaults(learner.space).discount)[0])
@@ -120,9 +116,7 @@ def test_return_statistics_count_no_broken_step() -> None:
     learner = rookery.on_policy(
         agent, env, num_envs=4, rollout_length=16, evaluate_every=1, eval_episodes=2, start_states=2
     )
-    bank = jax.jit(learner.start_states)(jax.random.key(0))
-    member = jax.jit(learner.init)(jax.random.key(1), hyperparams.defaults(learner.space), bank)
-    member, metrics = jax.jit(learner.step)(member, bank, jax.random.key(2), jnp.int32(0))
+    member, metrics = trained(learner)
     assert metrics["broken_steps"] > 0
     assert int(member.state.discounted.count) == 64 - int(metrics["broken_steps"])
 

@@ -10,10 +10,10 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import rookery
-from rookery import hyperparams
 from rookery.learners import evolution
 from rookery.types import Genotype
 from tests.envs.parameterized import LENGTH, priced
+from tests.learners.fixed_agents import started
 from tests.tiny import assert_equal
 
 DIRECTIONS = 3
@@ -22,12 +22,6 @@ DIRECTIONS = 3
 def learner(env: Any, **settings: Any) -> rookery.Learner:
     policy = rookery.qd.policy(env.spec, rookery.qd.PolicyConfig(hidden_sizes=(4,)))
     return rookery.evolution_strategy(policy, env, directions=DIRECTIONS, eval_episodes=1, start_states=4, **settings)
-
-
-def begun(made: rookery.Learner, **chosen: Any) -> tuple[Any, Any]:
-    space = rookery.choose(made.space, **chosen)
-    bank = jax.jit(made.start_states)(jax.random.key(0))
-    return jax.jit(made.init)(jax.random.key(1), hyperparams.defaults(space), bank), bank
 
 
 def test_equal_fitnesses_share_a_rank_and_those_that_are_not_finite_have_the_lowest():
@@ -39,7 +33,7 @@ def test_equal_fitnesses_share_a_rank_and_those_that_are_not_finite_have_the_low
 def test_a_step_is_that_of_adam_along_the_ranked_perturbations():
     env = rookery.make("point_goal", episode_length=6)
     made = learner(env, normalize_observations=False, objective="approach")
-    member, bank = begun(made, learning_rate=0.02, noise_scale=0.03, weight_decay=0.1)
+    member, bank = started(made, learning_rate=0.02, noise_scale=0.03, weight_decay=0.1)
     after, metrics = jax.jit(made.step)(member, bank, key := jax.random.key(2), jnp.int32(0))
 
     noise_key, episode_key, _ = jax.random.split(key, 3)
@@ -63,7 +57,7 @@ def test_a_step_is_that_of_adam_along_the_ranked_perturbations():
 
 def test_the_statistics_are_those_of_the_policy_between_the_trials():
     made = learner(rookery.make("point_room", episode_length=20))
-    member, bank = begun(made)
+    member, bank = started(made)
     after, _ = jax.jit(made.step)(member, bank, jax.random.key(2), jnp.int32(0))
     assert after.normalizer.count == evolution.NUM_ENVS * evolution.ROLLOUT_LENGTH
     assert (np.abs(after.normalizer.mean) > 0).all()
@@ -75,7 +69,7 @@ def test_the_statistics_are_those_of_the_policy_between_the_trials():
 
 def test_trials_are_in_the_environment_of_the_member_and_evaluations_in_that_of_the_task():
     made = learner(priced(), normalize_observations=False)
-    member, bank = begun(made, env_bonus=3.0)
+    member, bank = started(made, env_bonus=3.0)
     _, metrics = jax.jit(made.step)(member, bank, jax.random.key(2), jnp.int32(0))
     evaluation = jax.jit(made.evaluate)(rookery.genotype(member), bank, jax.random.key(3))
     np.testing.assert_allclose(metrics["train_return"] - evaluation.fitness, 3.0 * LENGTH, rtol=1e-5)

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 import rookery
-from rookery import buffers, hyperparams
+from rookery import buffers
 from rookery.agents.sac import SacConfig, sac
 from rookery.envs import base
 from rookery.envs.base import Environment, EnvSpec
-from rookery.learners.base import Learner, Member, genotype
+from rookery.learners.base import Learner, genotype
 from rookery.learners.off_policy import OffPolicyBindings, OffPolicyConfig, iterate, off_policy
 from rookery.types import Observation, Transition
+from tests.learners.fixed_agents import started
 from tests.learners.recording import skill_following
 
 CONFIG = OffPolicyConfig(
@@ -38,11 +39,6 @@ def drift(breaks: float) -> Environment:
     where = base.descriptor_spec("x", "final", (0.0,), (20.0,), cell=1.0, observed=True)
     spec = EnvSpec("drift", 1, 1, 20, descriptor=where)
     return rookery.envs.limit_episode(rookery.envs.guard_physics(Environment(reset, step, spec)), 20)
-
-
-def started(learner: Learner, key: int = 1) -> tuple[Member, tuple]:
-    bank = jax.jit(learner.start_states)(jax.random.key(0))
-    return jax.jit(learner.init)(jax.random.key(key), hyperparams.defaults(learner.space), bank), bank
 
 
 def with_skills(method: str, breaks: float) -> Learner:

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import rookery
-from rookery import buffers, hyperparams, trees
+from rookery import buffers, trees
 from rookery.hyperparams import choose
 from rookery.learners import n_step
 from rookery.types import Observation, Transition
 from tests.agents.common import numbers
+from tests.learners.fixed_agents import trained
 
 ENVS, DISCOUNT = 2, 0.5
 
@@ -73,11 +74,7 @@ def test_with_one_step_a_learner_learns_as_without() -> None:
     env = rookery.make("point_room")
     sizes: Any = {"num_envs": 2, "steps_per_generation": 24, "batch_size": 4, "buffer_size": 13, "warmup_steps": 4}
     learner = rookery.off_policy(rookery.sac(env.spec, hidden_sizes=(4,)), env, **sizes)
-    bank, init, states = jax.jit(learner.start_states)(jax.random.key(0)), jax.jit(learner.init), []
-    for chosen in ({}, {"n_step": 1}, {"n_step": 3}):
-        hyper = hyperparams.defaults(choose(learner.space, **chosen))
-        member = init(jax.random.key(1), hyper, bank)
-        states.append(numbers(jax.jit(learner.step)(member, bank, jax.random.key(2), jnp.int32(1))[0].state))
+    states = [numbers(trained(learner, **chosen)[0].state) for chosen in ({}, {"n_step": 1}, {"n_step": 3})]
     np.testing.assert_allclose(states[1], states[0], rtol=1e-5, atol=1e-6)
     assert not np.allclose(states[2], states[0], rtol=1e-3)
 

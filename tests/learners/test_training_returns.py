@@ -15,7 +15,7 @@ from rookery.learners.on_policy import OnPolicyConfig
 from rookery.learners.rollout import EpisodeSums
 from rookery.types import Observation
 from tests import tiny
-from tests.learners.fixed_agents import idle
+from tests.learners.fixed_agents import idle, trained
 
 SPEC = EnvSpec("by hand", 1, 1, 10)
 
@@ -109,8 +109,6 @@ def _learner(kind: str) -> tuple[Learner, int]:
 @pytest.mark.parametrize("kind", ["off-policy", "on-policy", "skills"])
 def test_a_generation_reports_its_training_episodes(kind: str) -> None:
     learner, episodes = _learner(kind)
-    bank = jax.jit(learner.start_states)(jax.random.key(0))
-    member = jax.jit(learner.init)(jax.random.key(1), rookery.hyperparams.defaults(learner.space), bank)
-    metrics = jax.jit(learner.step)(member, bank, jax.random.key(2), jnp.zeros((), jnp.int32))[1]
+    metrics = trained(learner)[1]
     found = [float(metrics[name]) for name in ("train_episodes", "train_return", "train_episode_length")]
     assert found == [episodes, 10.0, 10.0]

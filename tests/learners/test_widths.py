@@ -18,7 +18,7 @@ from rookery.learners import widths
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.populations.pbt import pbt
-from tests.learners.fixed_agents import idle
+from tests.learners.fixed_agents import idle, started
 
 FULL, NARROW = 8, 3
 ENV = rookery.make("point_room", episode_length=8)
@@ -31,12 +31,6 @@ def make(name: str) -> Any:
     if name == "ppo":
         return on_policy(ppo(ENV.spec, PpoConfig(hidden_sizes=SIZES, minibatches=2)), ENV, ON)
     return off_policy(sac(ENV.spec, SacConfig(SIZES)), ENV, OFF)
-
-
-def member_of(learner, width: float):
-    space = hyperparams.choose(learner.space, hidden_size=width)
-    bank = jax.jit(learner.start_states)(jax.random.key(0))
-    return jax.jit(learner.init)(jax.random.key(1), hyperparams.defaults(space), bank), bank
 
 
 def units(tree) -> list[tuple[int, int]]:
@@ -53,7 +47,7 @@ def units(tree) -> list[tuple[int, int]]:
 def trained(request):
     """A learner, a member with a width of 3 after a generation, and the start states."""
     learner = make(request.param)
-    member, bank = member_of(learner, NARROW)
+    member, bank = started(learner, hidden_size=NARROW)
     step = jax.jit(learner.step)
     return learner, step(member, bank, jax.random.key(2), jnp.int32(0))[0], bank, member, step
 
@@ -106,15 +100,15 @@ def test_a_member_of_the_right_width_is_unchanged_and_one_that_shrinks_loses_its
 
 def test_the_full_width_is_the_agent_without_a_width():
     learner = make("sac")
-    full, bank = member_of(learner, FULL)
-    plain = jax.jit(learner.init)(jax.random.key(1), hyperparams.defaults(learner.space), bank)
+    full, _ = started(learner, hidden_size=FULL)
+    plain, _ = started(learner)
     jax.tree.map(np.testing.assert_array_equal, full.state, plain.state)
 
 
 def test_initial_weights_have_the_variance_of_a_network_created_with_the_width():
     agent = sac(ENV.spec, SacConfig((256, 256)))
     learner = off_policy(agent, ENV, OFF)
-    member, _ = member_of(learner, 64)
+    member, _ = started(learner, hidden_size=64)
     narrow = widths._networks(member.state.params.policy)[0][1]["kernel"][:64, :64]
     small = widths._networks(jax.jit(sac(ENV.spec, SacConfig((64, 64))).init)(jax.random.key(1)).policy)[0][1]["kernel"]
     assert float(narrow.std()) == pytest.approx(float(small.std()), rel=0.05)
@@ -194,7 +188,7 @@ def test_a_repertoire_a_warm_start_and_a_replay_refuse_widths():
     with pytest.raises(ValueError, match="hidden_size cannot be chosen with a repertoire"):
         rookery.qd.learner_scoring(learner, space)
     program = rookery.seeds(learner, space, draw_hyper=True)
-    member, _ = member_of(learner, NARROW)
+    member, _ = started(learner, hidden_size=NARROW)
     with pytest.raises(ValueError, match="have the width of its networks"):
         rookery.populations.begin_as(program, learner, rookery.genotype(member))
     with pytest.raises(ValueError, match="which cannot be replayed"):
