@@ -1,5 +1,6 @@
 """Environment objects of other suites: shipped ones equal their tasks, user-defined ones can be trained."""
 
+import re
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from rookery.envs import Descriptor, registry
 from rookery.envs.base import Environment, Step, descriptor_spec
-from rookery.envs.check import check_environment
+from rookery.envs.check import check_interface
 from rookery.envs.suites import third_party
 from rookery.envs.suites.brax import adapter as brax
 from rookery.envs.suites.brax.adapter import from_brax
@@ -62,14 +63,8 @@ def test_an_object_of_a_suite_equals_its_task(name: str, build: Any) -> None:
     task, environment = registry.make(name), build()
     assert environment.spec._replace(name=name) == task.spec
     assert (environment.picture is None) == (task.picture is None)
-    programs = rolling(task), rolling(environment)
-    if len({jax.jit(program).lower().as_text() for program in programs}) == 1:
-        return  # the same operations with the same constants give the same numbers
-    expected, found = (jax.jit(program)() for program in programs)
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for (path, one), other in zip(jax.tree.leaves_with_path(expected), jax.tree.leaves(found), strict=True):
-        assert (one.shape, one.dtype) == (other.shape, other.dtype), path
-        np.testing.assert_allclose(other, one, atol=1e-6, err_msg=str(path))
+    programs = [jax.jit(rolling(one)).lower().as_text() for one in (task, environment)]
+    assert programs[0] == re.sub("(reset|step)_object", r"\1", programs[1])  # the names of functions of `from_brax`
 
 
 class Counting:
@@ -97,7 +92,7 @@ def test_an_environment_of_ones_own_in_the_format_of_brax_keeps_its_info_and_met
     environment = from_brax(Counting(), episode_length=5, descriptor=place)
     assert environment.spec.name == "counting"
     assert environment.spec.observation_shape == {"position": (2,)}
-    check_environment(environment)
+    check_interface(environment)
     state, _ = environment.reset(jax.random.key(0))
     before = jax.device_get((state.inner.metrics["steps"], jax.random.key_data(state.inner.info["rng"])))
     after, step = environment.step(state, jnp.zeros(1), jax.random.key(0))
@@ -167,8 +162,7 @@ def test_available_actions_are_reported_by_agents_of_different_action_sizes() ->
     speaking.get_avail_actions = lambda _: {
         agent: jnp.arange(size) == size - 1 for agent, size in zip(speaking.agents, sizes, strict=True)
     }
-    mask = from_jaxmarl(speaking).reset(jax.random.key(0))[1].observation.action_mask
-    assert mask is not None
+    mask: Any = from_jaxmarl(speaking).reset(jax.random.key(0))[1].observation.action_mask
     assert mask.argmax(axis=1).tolist() == [size - 1 for size in sizes]
     assert mask.sum(axis=1).tolist() == [1] * len(sizes)
 
@@ -199,7 +193,7 @@ def test_actions_of_several_parts_reach_the_agents() -> None:
     simple.step_env = step_env
     env = from_jaxmarl(simple)
     assert (env.spec.categories, env.spec.action_size, env.spec.action_shape) == ((2, 3), 5, (1, 2))
-    check_environment(env)
+    check_interface(env)
     assert taken[0] == {"agent_0": (2,)}
     simple.agents = ["agent_0", "agent_1"]
     simple.action_space = lambda agent: MultiDiscrete([2, 3] if agent == "agent_0" else [3, 2])

@@ -89,13 +89,11 @@ def test_an_automatic_reset_begins_with_frames_of_the_new_episode() -> None:
 
 
 def test_each_agent_of_a_team_has_its_frames() -> None:
-    environment = registry.make("pursuit_discrete", episode_length=LENGTH)
-    wrapped = stack_frames(environment, 2)
+    environment: Any = registry.make("pursuit_discrete", episode_length=LENGTH)
+    wrapped: Any = stack_frames(environment, 2)
     first, single = (jax.jit(env.reset)(jax.random.key(0))[1] for env in (wrapped, environment))
     single = single.observation.features
     np.testing.assert_array_equal(first.observation.features, jnp.concatenate([single, single], axis=-1))
-    assert wrapped.spec.team is not None
-    assert environment.spec.team is not None
     assert wrapped.spec.team.observation_sizes == tuple(9 + size for size in environment.spec.team.observation_sizes)
 
 
