@@ -198,7 +198,7 @@ def test_the_clock_truncates_and_never_terminates(case: EnvCase) -> None:
 
 def test_automatic_reset_keeps_the_true_successor() -> None:
     plain = registry.make("point_room", episode_length=3)
-    bank = auto_reset.start_bank(plain, jax.random.key(0), 4)
+    bank = jax.jit(partial(auto_reset.start_bank, plain, size=4))(jax.random.key(0))
     env = auto_reset.auto_reset(plain, bank)
     step, plain_step = jax.jit(env.step), jax.jit(plain.step)
     state, _ = trees.take(bank, 0)

@@ -113,11 +113,11 @@ def test_the_platform_selects_the_arrangement_and_traces_again():
 def test_stacked_twins_compute_the_same_and_can_be_separated(count: int, build: Callable):
     value = build([3, 2], [4], 1)
     pair = networks.twin(value, count)
-    params = pair.init(jax.random.key(0))
+    params = jax.jit(pair.init)(jax.random.key(0))
     tree = {"params": params, "other": jnp.ones(3)}
     stacked = networks.stack_twins(tree)
     inputs = jax.random.normal(jax.random.key(1), (5, 3)), jax.random.normal(jax.random.key(2), (5, 2))
-    for apply in (pair.apply, networks.first_twin(value)):
+    for apply in map(jax.jit, (pair.apply, networks.first_twin(value))):
         np.testing.assert_allclose(apply(stacked["params"], *inputs), apply(params, *inputs), rtol=1e-5, atol=1e-6)
     separated = networks.separate_twins(stacked)
     assert jax.tree.structure(separated) == jax.tree.structure(tree)
