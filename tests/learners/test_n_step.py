@@ -25,19 +25,21 @@ class Hyper(NamedTuple):
 
 def row(step: int, reward: list[float], terminated: list[bool]) -> Transition:
     """A step of both environments; observations name it: the number of the step, and that of the next one."""
-    now, later = (Observation(jnp.full((ENVS, 1), float(at))) for at in (step, step + 1))
-    return Transition(now, jnp.zeros((ENVS, 1)), jnp.asarray(reward), later, jnp.asarray(terminated))
+    now, later = (Observation(np.full((ENVS, 1), at, np.float32)) for at in (step, step + 1))
+    rows = Transition(now, np.zeros((ENVS, 1), np.float32), np.float32(reward), later, np.asarray(terminated))
+    return jax.tree.map(jnp.asarray, rows)
 
 
 def filled(capacity: int, steps: int, left_out: int | None = None) -> buffers.BufferState:
     """Rewards are the numbers of the steps, from 1 on, times 1 and 10. The first environment's episode is cut by a time
     limit in step 3, and that of the second one ends in step 5; a row of the first one may be left out."""
     buffer, state = buffers.ring(capacity), None
+    add, placed = jax.jit(buffer.add), jax.jit(n_step.placed)
     for step in range(1, steps + 1):
         rows = row(step, [step, 10.0 * step], [False, step == 5])
-        rows = n_step.placed(rows, jnp.asarray([step == 3, step == 5]), jnp.int32(step - 1))
+        rows = placed(rows, jnp.asarray([step == 3, step == 5]), jnp.int32(step - 1))
         state = buffer.init(trees.take(rows, 0)) if state is None else state
-        state = buffer.add(state, rows, jnp.asarray([step != left_out, True]))
+        state = add(state, rows, jnp.asarray([step != left_out, True]))
     assert state is not None
     return state
 
@@ -48,7 +50,9 @@ def filled(capacity: int, steps: int, left_out: int | None = None) -> buffers.Bu
 def test_each_return_ends_with_the_episode_and_with_what_is_stored(capacity, left_out, n) -> None:
     state = filled(capacity, 8, left_out)
     indices = jnp.arange(int(state.size))
-    batch, hyper = n_step.read(state, indices, Hyper(jnp.float32(DISCOUNT), jnp.float32(n)), ENVS)
+    read = jax.jit(n_step.read, static_argnums=3)
+    batch, hyper = jax.device_get(read(state, indices, Hyper(jnp.float32(DISCOUNT), jnp.float32(n)), ENVS))
+    state = jax.device_get(state)
     stored = {
         (int(environment), int(time))
         for environment, time in zip(state.rows.extras.environment, state.rows.extras.time, strict=True)

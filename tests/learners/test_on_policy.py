@@ -30,8 +30,10 @@ from tests.tiny import assert_equal
 
 def test_a_rollout_equals_steps_with_automatic_reset_and_one_key_each() -> None:
     env, num_envs, length = rookery.make("point_room", episode_length=2), 3, 7
-    keys, bank = jax.random.split(jax.random.key(1), length), auto_reset.start_bank(env, jax.random.key(0), 5)
-    begun = start_actors(rollout.start_environments(env, bank, jax.random.key(2), num_envs), env.spec)
+    keys = jax.random.split(jax.random.key(1), length)
+    bank = jax.jit(lambda key: auto_reset.start_bank(env, key, 5))(jax.random.key(0))
+    start = jax.jit(lambda key: start_actors(rollout.start_environments(env, bank, key, num_envs), env.spec))
+    begun = start(jax.random.key(2))
     actors, rows, _ = jax.jit(lambda keys: collect(_wander, env, bank, 0.5, begun, keys))(keys)
 
     def step(env_batch: rollout.EnvBatchState, key: jax.Array) -> tuple[rollout.EnvBatchState, Transition]:

@@ -18,6 +18,7 @@ from rookery.learners import widths
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.populations.pbt import pbt
+from rookery.types import Observation
 from tests.learners.fixed_agents import idle, started
 
 FULL, NARROW = 8, 3
@@ -36,7 +37,7 @@ def make(name: str) -> Any:
 def units(tree) -> list[tuple[int, int]]:
     """For each network in a tree, the number of hidden units of each layer that any weight belongs to."""
     found = []
-    for layers in widths._networks(tree):
+    for layers in widths._networks(jax.device_get(tree)):
         for layer, later in itertools.pairwise(layers):
             alive = (layer["kernel"] != 0).any(axis=-2) | (layer["bias"] != 0) | (later["kernel"] != 0).any(axis=-1)
             found.append(int(alive.sum()))
@@ -53,7 +54,7 @@ def trained(request):
 
 
 def outputs(learner, member):
-    observation = jax.jit(jax.vmap(ENV.reset))(jax.random.split(jax.random.key(5), 4))[1].observation
+    observation = Observation(np.linspace(-1.0, 1.0, 8, dtype=np.float32).reshape(4, 2))
     return jax.jit(jax.vmap(learner.evaluator.act, in_axes=(None, 0)))(member.state.params, observation)
 
 
@@ -68,7 +69,9 @@ def test_units_beyond_the_width_stay_0_in_training_in_optimisers_and_in_targets(
 
 def test_a_member_that_grows_keeps_its_outputs_exactly_and_can_use_the_new_units(trained):
     learner, member, bank, _, step = trained
-    grown = learner.resize(member._replace(hyper=member.hyper._replace(hidden_size=jnp.float32(6))), jax.random.key(3))
+    grown = jax.jit(learner.resize)(
+        member._replace(hyper=member.hyper._replace(hidden_size=jnp.float32(6))), jax.random.key(3)
+    )
     np.testing.assert_array_equal(outputs(learner, grown), outputs(learner, member))
     assert set(units(grown.state.params)) == {6}
     for layers in widths._networks(grown.state.params):
@@ -84,10 +87,12 @@ def test_a_member_that_grows_keeps_its_outputs_exactly_and_can_use_the_new_units
 
 def test_a_member_of_the_right_width_is_unchanged_and_one_that_shrinks_loses_its_last_units(trained):
     learner, member, _, _, _ = trained
-    same = learner.resize(member, jax.random.key(3))
+    same = jax.jit(learner.resize)(member, jax.random.key(3))
     assert type(same.state) is type(member.state)
     jax.tree.map(np.testing.assert_array_equal, same, member)
-    shrunk = learner.resize(member._replace(hyper=member.hyper._replace(hidden_size=jnp.float32(2))), jax.random.key(3))
+    shrunk = jax.jit(learner.resize)(
+        member._replace(hyper=member.hyper._replace(hidden_size=jnp.float32(2))), jax.random.key(3)
+    )
     assert set(units(shrunk.state.params)) == {2}
     assert max(units(shrunk.state)) == 2
     kept = [layers[0]["kernel"][..., :2] for layers in widths._networks(shrunk.state.params)]
@@ -125,7 +130,7 @@ def test_widths_evolve_in_a_population_and_every_member_has_the_width_that_is_re
         np.testing.assert_array_equal(metrics["hyper/hidden_size"], seen[-1])
         seen.append(np.asarray(state.members.hyper.hidden_size))
         for member in range(4):
-            of_member = trees.take(state.members.state.policy.params, member)
+            of_member = trees.take(jax.device_get(state.members.state.policy.params), member)
             assert set(units(of_member)) == {int(seen[-1][member])}
     assert all(value == round(value) and 2 <= value <= FULL for value in np.concatenate(seen))
     assert any((before != after).any() for before, after in itertools.pairwise(seen))
