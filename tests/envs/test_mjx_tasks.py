@@ -117,13 +117,14 @@ def test_warp_loses_no_contact_of_a_batch_and_runs_the_solver_to_its_end() -> No
     state = Physics(q, jnp.zeros((number, 14)), (), (), jnp.zeros((number, 14)))
     square = jax.tree.map(lambda leaf: leaf.reshape(8, 8, *leaf.shape[1:]), state)
     actions = jax.random.uniform(jax.random.key(0), (3, number, 8), minval=-1.0)
-    exact = converged(state, actions[0])
+    exact = np.asarray(converged(state, actions[0]).qd)
     singles = {index: jax.tree.map(lambda leaf, i=index: leaf[i], state) for index in (0, 1, 40, 63)}
     for step, action in enumerate(actions):
-        state, square = batched(state, action), nested(square, action.reshape(8, 8, 8))
+        state = jax.block_until_ready(batched(state, action))
+        square = jax.block_until_ready(nested(square, action.reshape(8, 8, 8)))
         if step == 0:
             assert np.abs(state.qd).max() > 1.0
-            np.testing.assert_allclose(state.qd, exact.qd, atol=1e-3)
+            np.testing.assert_allclose(state.qd, exact, atol=1e-3)
         np.testing.assert_array_equal(square.q.reshape(state.q.shape), state.q)
         for index, single in singles.items():
             singles[index] = alone(single, action[index])
@@ -142,13 +143,10 @@ def test_every_walking_robot_and_variant_of_brax_is_listed_with_the_same_sizes()
     assert len(NAMES) == 16
 
 
-def test_the_state_has_only_what_a_step_reads_and_is_drawn_as_on_brax(ours: Environment, theirs: Environment) -> None:
+def test_the_state_has_only_what_a_step_reads_and_is_drawn_as_on_brax(ours: Any, theirs: Any) -> None:
     state, _ = jax.eval_shape(ours.reset, jax.random.key(0))
     assert isinstance(state.inner, Physics)
     assert sum(leaf.size for leaf in jax.tree.leaves(state)) == 3 * 6 + 4 * (7 + 6) + 1  # joints, links, time
-    assert ours.picture is not None
-    assert ours.picture.bodies is not None
-    assert theirs.picture is not None
     assert ours.picture.shapes == theirs.picture.shapes
     assert ours.picture.seconds == theirs.picture.seconds
     pose = jax.eval_shape(ours.picture.bodies, state)
