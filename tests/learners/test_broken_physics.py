@@ -125,6 +125,7 @@ def test_no_episode_starts_where_the_reset_broke() -> None:
     """Else its first observations, which are learned from, are not finite."""
     env = breaking(1.0)
 
+    @jax.jit
     def starts(share: float) -> tuple[jax.Array, jax.Array]:
         """What 16 resets gave, of which a share broke, and the bank of them."""
 
