@@ -67,14 +67,6 @@ def test_a_file_in_the_home_folder(file: Path, monkeypatch: pytest.MonkeyPatch) 
     assert custom.canonical("~/own_task.py:make") == f"{file}:make"
 
 
-@pytest.mark.parametrize("name", ["name", "self", "options", "factory"])
-def test_a_parameter_of_a_factory_has_any_name(file: Path, name: str) -> None:
-    file.write_text(
-        f"import rookery\ndef make({name}='y'):\n    return rookery.make('point_room', episode_length=len({name}))"
-    )
-    assert registry.make(f"{file}:make", **option_values([f"{name}=long"])).spec.episode_length == 4
-
-
 @pytest.mark.parametrize(
     "name", [*'a,b|a"b|a\nb|a\tb|| a|a |../a|a=b|a\\b|/a|a/|a//b|a/./b|x'.split("|"), 3, None, "a" * 201]
 )
