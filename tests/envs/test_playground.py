@@ -69,13 +69,9 @@ def roll(environment: Environment, key: jax.Array, actions: jax.Array) -> Any:
     return *joined, state
 
 
-def compiled_roll(environment: Environment) -> Any:
-    return jax.jit(partial(roll, environment))
-
-
 @pytest.fixture(scope="module")
 def rolled(task: Environment) -> Any:
-    return compiled_roll(task)
+    return jax.jit(partial(roll, task))
 
 
 def test_every_task_of_the_suite_is_in_the_registry(suite: Any) -> None:
@@ -86,19 +82,32 @@ def test_every_task_of_the_suite_is_in_the_registry(suite: Any) -> None:
         assert suite.get_default_config(name).episode_length == sizes.episode_length, name
 
 
-def test_steps_are_those_of_the_suite(pendulum: Any, task: Environment, started: Any, rolled: Any) -> None:
-    key, actions = jax.random.key(3), actions_of(task.spec)
+@pytest.fixture(scope="module")
+def suite_rolled(pendulum: Any) -> Any:
+    """Masses of the bodies, key and actions -> features and rewards `[STEPS + 1, ...]` of Playground's functions."""
 
     def advance(state: Any, action: jax.Array) -> Any:
         after = third_party.strongly_typed(pendulum.step(state, jnp.clip(action, -1.0, 1.0)))
         return after, (after.obs, after.reward)
 
+    def run(mass: jax.Array, key: jax.Array, actions: jax.Array) -> Any:
+        model = pendulum.mjx_model
+        pendulum._mjx_model = model.tree_replace({"body_mass": mass})
+        with third_party.standard_promotion():
+            first = third_party.strongly_typed(pendulum.reset(jax.random.key_data(key)))
+            _, rest = jax.lax.scan(advance, first, actions)
+        pendulum._mjx_model = model
+        return jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), (first.obs, first.reward), rest)
+
+    return jax.jit(run)
+
+
+def test_steps_are_those_of_the_suite(pendulum: Any, task: Environment, suite_rolled: Any, rolled: Any) -> None:
+    key, actions = jax.random.key(3), actions_of(task.spec)
     features, rewards, _ = rolled(key, actions)
-    first = started(key)
-    with third_party.standard_promotion():
-        _, (more, reward) = jax.jit(partial(jax.lax.scan, advance))(first, actions)
-    np.testing.assert_allclose(features, np.concatenate([first.obs[None], more]), atol=1e-6)
-    np.testing.assert_allclose(rewards[1:], reward, atol=1e-6)
+    own_features, own_rewards = suite_rolled(pendulum.mjx_model.body_mass, key, actions)
+    np.testing.assert_allclose(features, own_features, atol=1e-6)
+    np.testing.assert_allclose(rewards[1:], own_rewards[1:], atol=1e-6)
     assert float(np.ptp(np.asarray(features)[:, 2])) > 0.1  # the pendulum moves
 
 
@@ -108,12 +117,10 @@ def test_the_carried_state_is_what_a_step_reads(task: Environment, started: Any)
     assert sizes[0] < 0.2 * sizes[1]
 
 
-def test_drawn_bodies_are_where_mujoco_computes_them(pendulum: Any, task: Environment, started: Any) -> None:
+def test_drawn_bodies_are_where_mujoco_computes_them(pendulum: Any, task: Any, started: Any) -> None:
     mujoco: Any = importlib.import_module("mujoco")
     key, drawn = jax.random.key(3), task.picture
-    assert drawn is not None
     see = drawn.bodies
-    assert see is not None
     pose = jax.jit(lambda key: see(task.reset(key)[0]))(key)
     data = mujoco.MjData(pendulum.mj_model)
     data.qpos[:] = started(key).data.qpos
@@ -138,7 +145,7 @@ def heavier(model: Any, keys: jax.Array) -> tuple[Any, Any]:
     return model.tree_replace({"body_mass": mass}), axes
 
 
-def test_randomised_physics_differ_between_episodes(pendulum: Any, rolled: Any) -> None:
+def test_randomised_physics_differ_between_episodes(pendulum: Any, suite_rolled: Any) -> None:
     before = pendulum.mjx_model
     environment = from_playground(pendulum, randomization=heavier)
     keys, actions = jax.random.split(jax.random.key(0), 3), actions_of(environment.spec)
@@ -152,14 +159,10 @@ def test_randomised_physics_differ_between_episodes(pendulum: Any, rolled: Any) 
     assert pendulum.mjx_model is before  # the suite's object is as it was
 
     # One episode equals that of a model which has the drawn mass from the start.
-    features = randomised[0]
-    fixed = loading.load("PendulumSwingup", "jax")
-    fixed._mjx_model = fixed.mjx_model.tree_replace({"body_mass": masses[0]})
     start_key = jax.random.split(keys[0])[0]
-    expected = compiled_roll(from_playground(fixed))(start_key, actions)[0]
-    np.testing.assert_allclose(features, expected, atol=1e-6)
-    unchanged = rolled(start_key, actions)[0]
-    assert float(np.abs(unchanged - features).max()) > 1e-3
+    expected, unchanged = (suite_rolled(mass, start_key, actions)[0] for mass in (masses[0], before.body_mass))
+    np.testing.assert_allclose(randomised[0], expected, atol=1e-6)
+    assert float(np.abs(unchanged - randomised[0]).max()) > 1e-3
 
 
 def test_positions_have_the_robots_axes() -> None:
