@@ -4,7 +4,7 @@ import itertools
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ from tests.envs.gymnasium_environments import (
 )
 
 SEEDS = (3, 5, 7, 9)
-ALL = dict(enumerate(SEEDS))
+ALL: dict[int, int] = dict(enumerate(SEEDS))
 KEYS = jax.random.split(jax.random.key(0), len(SEEDS))
 FAULTY = jnp.zeros((4, 2)).at[2, 0].set(1.0)
 """Actions, of which the third makes its environment fail."""
@@ -81,7 +81,7 @@ def idle(_: Any) -> np.ndarray:
     return np.zeros(2, np.float32)
 
 
-def assert_rows(step: Step, seeds: dict[int, int], time: int = 0) -> None:
+def assert_rows(step: Step, seeds: Mapping[int, int], time: int = 0) -> None:
     """Steps of rows, row -> seed, are those of environment objects."""
     for row, seed in seeds.items():
         plain = play(limited(Counter), seed, idle)[time]
@@ -90,7 +90,7 @@ def assert_rows(step: Step, seeds: dict[int, int], time: int = 0) -> None:
         np.testing.assert_array_equal(step.final_observation.features[row], np.float32(plain.next_observation))
 
 
-def assert_starts(step: Step, seeds: dict[int, int]) -> None:
+def assert_starts(step: Step, seeds: Mapping[int, int]) -> None:
     for row, seed in seeds.items():
         np.testing.assert_array_equal(step.observation.features[row], np.float32(Counter().reset(seed=seed)[0]))
 

@@ -227,10 +227,14 @@ def test_discrete_actions_are_counted_from_the_start_of_the_space() -> None:
     assert (decoded, {type(action) for action in decoded}) == ([2, 3, 4], {int})
 
 
+def of_parts(counts: Any, start: Any) -> MultiDiscrete:
+    return MultiDiscrete(np.asarray(counts), start=np.asarray(start))
+
+
 @pytest.mark.parametrize(
     ("space", "categories", "action", "expected"),
     [
-        (MultiDiscrete([[2, 4], [3, 1]], start=[[0, 5], [-1, 9]]), (2, 4, 3, 1), [1, 3, 0, 0], [[1, 8], [-1, 9]]),
+        (of_parts([[2, 4], [3, 1]], [[0, 5], [-1, 9]]), (2, 4, 3, 1), [1, 3, 0, 0], [[1, 8], [-1, 9]]),
         (MultiBinary((2, 2)), (2, 2, 2, 2), [0, 1, 1, 0], [[0, 1], [1, 0]]),
     ],
 )

@@ -25,9 +25,8 @@ class Hyper(NamedTuple):
 
 def row(step: int, reward: list[float], terminated: list[bool]) -> Transition:
     """A step of both environments; observations name it: the number of the step, and that of the next one."""
-    now, later = (Observation(np.full((ENVS, 1), at, np.float32)) for at in (step, step + 1))
-    rows = Transition(now, np.zeros((ENVS, 1), np.float32), np.float32(reward), later, np.asarray(terminated))
-    return jax.tree.map(jnp.asarray, rows)
+    now, later = (Observation(jnp.full((ENVS, 1), float(at))) for at in (step, step + 1))
+    return Transition(now, jnp.zeros((ENVS, 1)), jnp.asarray(reward), later, jnp.asarray(terminated))
 
 
 def filled(capacity: int, steps: int, left_out: int | None = None) -> buffers.BufferState:

@@ -54,7 +54,7 @@ def trained(request):
 
 
 def outputs(learner, member):
-    observation = Observation(np.linspace(-1.0, 1.0, 8, dtype=np.float32).reshape(4, 2))
+    observation = Observation(jnp.linspace(-1.0, 1.0, 8).reshape(4, 2))
     return jax.jit(jax.vmap(learner.evaluator.act, in_axes=(None, 0)))(member.state.params, observation)
 
 
