@@ -49,4 +49,5 @@ def learner_of(agent: str, reward: float) -> Learner:
         learner = rookery.evolution_strategy(policy, env, directions=16, eval_episodes=4, start_states=8)
         return learner._replace(space=rookery.choose(learner.space, noise_scale=0.3, learning_rate=0.1))
     config = OffPolicyConfig(10, 500, 0.5, 32, 5000, 200, eval_episodes=4, start_states=8)
-    return rookery.off_policy(rookery.td3(env.spec, hidden_sizes=(16,)), env, config)
+    made = {"sac": rookery.sac, "td3": rookery.td3}[agent](env.spec, hidden_sizes=(16,))
+    return rookery.off_policy(made, env, config)
