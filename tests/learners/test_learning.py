@@ -9,8 +9,8 @@ from rookery.training.loop import run
 
 
 def test_sac_reaches_the_goal_of_the_maze(monkeypatch):
-    # With these settings 8 of 8 members find the way in 30,000 steps, so that another machine's rounding, which changes
-    # what a seed does, changes nothing here. With the defaults 3 of 12 do in 40,000.
+    # With these settings 12 of 12 members find the way in 40,000 steps, so that another machine's rounding, which
+    # changes what a seed does, changes nothing here. With the defaults 3 of 12 do.
     monkeypatch.delenv("XLA_FLAGS")  # as in a run: what takes longest here is not compiling
     environment = registry.make("point_maze")
     config = OffPolicyConfig(
@@ -18,7 +18,7 @@ def test_sac_reaches_the_goal_of_the_maze(monkeypatch):
     )
     learner = off_policy(sac(environment.spec, SacConfig(hidden_sizes=(64, 64))), environment, config)
     space = choose(learner.space, policy_lr=1e-3, critic_lr=1e-3, alpha_lr=1e-3, discount=0.97)
-    history = run(seeds(learner, space, population_size=2), generations=3, quiet=True).history
+    history = run(seeds(learner, space, population_size=2), generations=4, quiet=True).history
     first, last = history[0], history[-1]
     assert (first["episode_length"] == 200).all()  # no member has found the way yet
     best = last["fitness"].argmax()
