@@ -10,16 +10,20 @@ import numpy as np
 import pytest
 
 import rookery
+from rookery.agents.multi_agent import independent
 from rookery.distributed.mesh import make_mesh
 from rookery.islands.migration import migration
 from rookery.learners.base import Learner
 from rookery.learners.iterations import divisible
+from rookery.learners.on_policy import on_policy
 from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import pbt
 from rookery.settings import SettingError
 from rookery.storage.csv_log import read_csv
 from rookery.types import Evaluation
 from tests import tiny, walks
+from tests.learners.fixed_agents import CONFIG, spy
+from tests.learners.rollouts import ERRAND, errand
 
 NAN = float("nan")
 # Of each generation and member.
@@ -76,15 +80,16 @@ def test_a_population_is_not_evaluated_and_its_fitness_is_the_training_return() 
     env = rookery.make("point_room", episode_length=5)
     config = dataclasses.replace(tiny.CONFIG, fitness_from="training")
     learner = rookery.off_policy(rookery.sac(env.spec, hidden_sizes=(4,)), env, config)
-    program = rookery.pbt(learner._replace(evaluate=None), population_size=2, perturb="pb2", smooth=2)
+    program = rookery.pbt(learner._replace(evaluate=None), population_size=2)
     state, metrics = jax.jit(program.step)(jax.jit(program.init)(jax.random.key(0)), jax.random.key(1))
     assert metrics["train_episodes"].tolist() == [8, 8]
     np.testing.assert_array_equal(metrics["fitness"], metrics["train_return"])
-    assert not np.isnan(state.shared.recent[:, 0]).any()
+    np.testing.assert_array_equal(state.shared.recent[:, 0], metrics["fitness"][state.shared.parents])
 
 
 def test_the_roles_of_a_team() -> None:
-    learner = tiny.team(dataclasses.replace(tiny.TEAM_CONFIG, fitness_from="training", rollout_length=12))
+    config = dataclasses.replace(CONFIG, fitness_from="training", evaluate_every=2)
+    learner = on_policy(independent(spy(ERRAND), ERRAND), errand(), config)
     program = rookery.populations.pbt_roles(learner._replace(evaluate=None), population_size=2)
     state, metrics = jax.jit(program.step)(jax.jit(program.init)(jax.random.key(0)), jax.random.key(1))
     by_member = np.asarray(metrics["fitness"]).reshape(2, 2)

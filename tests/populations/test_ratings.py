@@ -146,13 +146,7 @@ def test_opponents_are_drawn_without_replacement_and_failed_ones_last() -> None:
 # --- selection
 
 
-def test_the_mean_return_of_a_zero_sum_team_selects_no_member_and_its_rating_selects_the_strongest() -> None:
-    blind, metrics = population(pbt, None).stepped(STRENGTH)
-    np.testing.assert_array_equal(metrics["fitness"], np.zeros(SIZE))
-    np.testing.assert_array_equal(blind.shared.parents, np.arange(SIZE))
-    assert "rating" not in metrics
-    assert "rating_opponents" not in population(pbt, None).program.settings
-
+def test_members_of_a_zero_sum_team_with_equal_mean_returns_are_selected_by_rating() -> None:
     state, metrics = population(pbt, 2).stepped(STRENGTH)
     by_role = np.stack([rating_of(jnp.asarray(np.tile(STRENGTH[:, role], (2, 1)))) for role in range(ROLES)])
     np.testing.assert_allclose(metrics["rating"], by_role.mean(axis=0), rtol=1e-5, atol=1e-4)
@@ -211,25 +205,23 @@ def test_ratings_are_smoothed_where_fitness_is() -> None:
     assert "smoothed_fitness" not in metrics
 
 
-def test_what_cannot_be_rated_is_refused() -> None:
-    two: Any = {"population_size": 2, "rating_opponents": 1}
-    alone: Any = on_policy(spy(SPY_SPEC), counting(), OnPolicyConfig(2, 3))
-    message = "ratings compare agents that compete, and counting is an environment for a single agent; select by"
-    with pytest.raises(ValueError, match=message):
-        pbt(alone, **two)
-    together: Any = on_policy(multi_agent.independent(spy(ERRAND), ERRAND), errand(), CONFIG)
-    with pytest.raises(ValueError, match=r"compete, and errand lets its agents cooperate; select by fitness\.$"):
-        pbt_roles(together, **two)
-    sharing: Any = on_policy(multi_agent.shared(spy(DUEL), DUEL), duel(), CONFIG)
-    with pytest.raises(ValueError, match=r"which needs separate parameters; train with rookery\.agents\.independent"):
-        pbt(sharing, **two)
-    with pytest.raises(
-        ValueError, match=r"^population_size must be at least 2 to compare members by ratings, got 1\.$"
-    ):
-        pbt(learner(), population_size=1, rating_opponents=1, exploit="none")
-    fraction: Any = 2.5
-    with pytest.raises(TypeError, match=r"rating_opponents must be a whole number, got 2\.5"):
-        pbt(learner(), population_size=4, rating_opponents=fraction)
-    for opponents, range_ in ((0, ""), (5, " and at most the population of 4")):
-        with pytest.raises(ValueError, match=rf"^rating_opponents must be at least 1{range_}, got {opponents}\.$"):
-            pbt_roles(learner(), population_size=4, rating_opponents=opponents)
+COOPERATING: Any = on_policy(multi_agent.independent(spy(ERRAND), ERRAND), errand(), CONFIG)
+ALONE: Any = on_policy(spy(SPY_SPEC), counting(), OnPolicyConfig(2, 3))
+SHARING: Any = on_policy(multi_agent.shared(spy(DUEL), DUEL), duel(), CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("method", "learner", "options", "message"),
+    [
+        (pbt, ALONE, {}, "ratings compare agents that compete, and counting is an environment for a single agent"),
+        (pbt_roles, COOPERATING, {}, r"compete, and errand lets its agents cooperate; select by fitness\.$"),
+        (pbt, SHARING, {}, r"needs separate parameters; train with rookery\.agents\.independent"),
+        (pbt, learner(), {"population_size": 1, "exploit": "none"}, "population_size must be at least 2 .*, got 1"),
+        (pbt, learner(), {"rating_opponents": 2.5}, r"rating_opponents must be a whole number, got 2\.5"),
+        (pbt_roles, learner(), {"rating_opponents": 0}, "rating_opponents must be at least 1, got 0"),
+        (pbt_roles, learner(), {"rating_opponents": 5}, "rating_opponents .* at most the population of 4, got 5"),
+    ],
+)
+def test_what_cannot_be_rated_is_refused(method: Any, learner: Any, options: dict, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        method(learner, **{"population_size": 4, "rating_opponents": 1, **options})

@@ -1,6 +1,7 @@
 """Rounds with an automatic interval between selections, against values computed by hand."""
 
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -9,14 +10,14 @@ import numpy as np
 import pytest
 
 import rookery
-from rookery import trees
+from rookery import hyperparams, trees
 from rookery.experiments.build import build
 from rookery.experiments.kinds import configure
 from rookery.learners import widths
 from rookery.populations import base, pb2, selection
 from rookery.populations.config import PbtConfig, Timing, timing
 from rookery.populations.inheritance import shrink_and_perturb
-from rookery.populations.pbt import pbt
+from rookery.populations.pbt import pbt, select
 from rookery.populations.role_pbt import pbt_roles
 from rookery.populations.sharding import ONE_DEVICE
 from rookery.settings import SettingError
@@ -75,7 +76,7 @@ class TestAdvance:
         assert [int(one.number) for one in found] == [0, 0, 0, 0, 0, 0, 0, 1]
 
 
-def steady(**options: Any) -> tuple[Any, Any]:
+def steady(**options: Any) -> tuple[Any, Callable]:
     """A population whose members begin at -2 and move by 1 in each generation; their fitness is at most 3."""
     walk = walks.learner()
 
@@ -98,10 +99,13 @@ def steady(**options: Any) -> tuple[Any, Any]:
     return jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
 
 
+automatic = cache(lambda perturb: steady(perturb=perturb))
+
+
 class TestProgram:
     @pytest.mark.parametrize("perturb", ["perturb", "pb2"])
     def test_a_round_ends_with_shrunk_parameters_and_hyper_parameters_of_the_process(self, perturb):
-        state, step = steady(perturb=perturb)
+        state, step = automatic(perturb)
         positions, changed, columns = [], [], []
         for generation in range(15):
             before = state
@@ -133,7 +137,7 @@ class TestProgram:
         assert (int(state.shared.rounds.number), int(state.shared.rounds.interval)) == (2, 4)
 
     def test_the_process_learns_nothing_from_what_was_shrunk(self):
-        state, step = steady()
+        state, step = automatic("perturb")
         valid = []
         for generation in range(11):
             state, _ = step(state, jax.random.key(generation))
@@ -141,17 +145,16 @@ class TestProgram:
             valid.append(sorted({*times.astype(int).tolist()}))
         assert valid[-3:] == [[5, 6, 7, 8], [6, 7, 8], [7, 8, 10]]  # the window has four generations
 
-    @pytest.mark.parametrize("exploit", ["truncation", "tournament", "threshold"])
-    def test_every_strategy_selects_at_the_present_interval(self, exploit):
-        program = pbt(walks.learner(), population_size=4, exploit=exploit, exploit_interval="auto", perturb="pb2")
-        state, step = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
-        assert state.shared.rounds is not None
+    def test_selection_follows_the_present_interval(self):
+        state, step = automatic("perturb")
         later = state.shared.rounds._replace(interval=jnp.int32(2))
         state = state._replace(shared=state.shared._replace(rounds=later))
         selects = []
         for generation in range(6):
-            state, _ = step(state, jax.random.key(generation))
-            selects.append(bool((state.shared.parents != jnp.arange(4)).any()))
+            learned = state.members.state
+            learned = learned._replace(position=learned.position.at[3].set(-9.0))
+            state, _ = step(state._replace(members=state.members._replace(state=learned)), jax.random.key(generation))
+            selects.append(state.shared.parents[3] != 3)
         assert selects == [False, True] * 3
 
     def test_a_space_without_domains_keeps_its_values(self):
@@ -162,28 +165,36 @@ class TestProgram:
         assert {*state.members.hyper.rate.tolist()} == {np.float32(0.1)}
 
 
-@pytest.mark.parametrize("width", [None, (2, 8)])
-def test_parameters_are_shrunk_toward_new_ones_and_targets_follow_them(width):
+@pytest.mark.parametrize("exploit", ["truncation", "tournament", "threshold"])
+def test_every_strategy_selects_at_the_present_interval(exploit):
+    config = PbtConfig(exploit=exploit, exploit_interval="auto")
+    chosen, selects = jax.jit(partial(select, config, timing(config, 4, 10, 0))), []
+    for generation, rounds in enumerate(follow([1.0] * 9)):
+        parents = chosen(jnp.arange(4.0), jnp.int32(generation), jax.random.key(generation), None, rounds)
+        selects.append((parents != jnp.arange(4)).any())
+    assert selects == [True, True] + [True, False] * 3 + [True]
+
+
+def test_parameters_are_shrunk_toward_new_ones_and_targets_follow_them():
     learner, size, keys = tiny.learner(), 3, jax.random.split(jax.random.key(0), 3)
-    space = rookery.choose(learner.space, **({"hidden_size": width} if width else {}))
-    state = jax.jit(pbt(learner, space, size).init)(keys[0])
-    bank = learner.start_states(keys[1])
+    space, bank = rookery.choose(learner.space, hidden_size=(2, 8)), learner.start_states(keys[1])
+    create = jax.jit(jax.vmap(lambda key, hyper: learner.init(key, hyper, bank)))
+    hyper = jax.vmap(partial(hyperparams.sample, space))(base.member_keys(keys[0], size))
+    old = create(base.member_keys(keys[1], size), hyper)
     shrink = jax.jit(partial(shrink_and_perturb, learner, ONE_DEVICE))
-    old = state.members
     tiny.assert_equal(shrink(old, jnp.asarray(False), keys[2], bank), old)
     new = shrink(old, jnp.asarray(True), keys[2], bank)
-    drawn = jax.vmap(lambda key, hyper: learner.init(key, hyper, bank))(base.member_keys(keys[2], size), old.hyper)
+    drawn = create(base.member_keys(keys[2], size), hyper)
     found, *mixed = (jax.tree.leaves(one.state.params) for one in (new, old, drawn))
     for leaf, trained, fresh in zip(found, *mixed, strict=True):
         np.testing.assert_allclose(leaf, 0.4 * trained + 0.1 * fresh, rtol=1e-5, atol=1e-7)
     assert not trees.same_numbers(new.state.params, old.state.params)
     tiny.assert_equal(new.state.target_critic, new.state.params.critic)
     tiny.assert_equal((new.hyper, new.buffer, new.env_state), (old.hyper, old.buffer, old.env_state))
-    if width:
-        assert learner.resize is not None
-        assert widths.evolves(learner, new.hyper)
-        resized = jax.vmap(learner.resize)(new, base.member_keys(keys[2], size))
-        tiny.assert_equal(resized.state, new.state)
+    assert learner.resize is not None
+    assert widths.evolves(learner, new.hyper)
+    resized = jax.jit(jax.vmap(learner.resize))(new, base.member_keys(keys[2], size))
+    tiny.assert_equal(resized.state, new.state)
 
 
 class TestSettings:

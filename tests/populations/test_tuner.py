@@ -78,17 +78,7 @@ def small_process(monkeypatch):
         monkeypatch.setattr(pb2, name, value)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"smooth": 2, "exploit_interval": 2},
-        {"perturb": "pb2"},
-        {"exploit": "multi-frequency", "frequencies": (1, 2)},
-        {"exploit": "threshold", "perturb": "resample"},
-        {"exploit": "none"},
-    ],
-    ids=lambda options: "-".join(map(str, options.values())),
-)
+@pytest.mark.parametrize("options", [{"smooth": 2, "exploit_interval": 2}, {"perturb": "pb2"}], ids=["smooth", "pb2"])
 def test_a_saved_tuner_continues_bit_for_bit(options, tmp_path):
     tuner = Tuner(SPACE, population_size=8, seed=1, **options)
     for _ in range(3):
@@ -104,13 +94,11 @@ def test_a_saved_tuner_continues_bit_for_bit(options, tmp_path):
         assert np.array_equal(again.tell(fitness), parents)
         changed = np.flatnonzero(parents != np.arange(8))
         assert (np.take(fitness, parents)[changed] > np.take(fitness, changed)).all()
-        assert options.get("exploit") != "none" or not len(changed)
     assert again.ask() == tuner.ask()
 
 
-@pytest.mark.parametrize("perturb", ["perturb", "pb2"])
-def test_the_population_finds_the_best_values(perturb):
-    tuner = Tuner({"rate": SPACE["rate"]}, population_size=8, seed=5, perturb=perturb)
+def test_the_population_finds_the_best_values():
+    tuner = Tuner({"rate": SPACE["rate"]}, population_size=8, seed=5)
     first = np.median(score(tuner.ask()))
     for _ in range(20):
         tuner.tell(score(tuner.ask()))
@@ -168,20 +156,17 @@ def test_names_that_python_has_no_variables_for(tmp_path):
 def test_what_is_refused(tmp_path):
     with jax.enable_x64(True), pytest.raises(ValueError, match="jax_enable_x64 is on"):
         Tuner(SPACE)
-    with pytest.raises(ValueError, match="the hyper-parameter 'fitness' needs another name"):
-        Tuner({**SPACE, "fitness": 0.1})
-    with pytest.raises(TypeError, match=r"rate must be a domain, such as LogUniform\(1e-4, 1.0\), or a constant"):
-        Tuner({"rate": (1e-4, 1.0)})
-    with pytest.raises(ValueError, match="no hyper-parameter has a domain"):
-        Tuner({"rate": 0.1})
-    with pytest.raises(ValueError, match=r"exploit must be .*did you mean truncation"):
-        Tuner(SPACE, exploit="truncate")
-    with pytest.raises(TypeError, match="PbtConfig has no field purturb; did you mean perturb"):
-        Tuner(SPACE, purturb="pb2")
-    with pytest.raises(ValueError, match="exploit_interval needs members that are trained by this library"):
-        Tuner(SPACE, exploit_interval="auto")
-    with pytest.raises(ValueError, match="population_size must be at least 2"):
-        Tuner(SPACE, population_size=1)
+    for space, options, error, message in (
+        ({**SPACE, "fitness": 0.1}, {}, ValueError, "the hyper-parameter 'fitness' needs another name"),
+        ({"rate": (1e-4, 1.0)}, {}, TypeError, "rate must be a domain, such as LogUniform"),
+        ({"rate": 0.1}, {}, ValueError, "no hyper-parameter has a domain"),
+        (SPACE, {"exploit": "truncate"}, ValueError, "exploit must be .*did you mean truncation"),
+        (SPACE, {"purturb": "pb2"}, TypeError, "PbtConfig has no field purturb; did you mean perturb"),
+        (SPACE, {"exploit_interval": "auto"}, ValueError, "exploit_interval needs members that are trained by this"),
+        (SPACE, {"population_size": 1}, ValueError, "population_size must be at least 2"),
+    ):
+        with pytest.raises(error, match=message):
+            Tuner(space, **options)
     tuner = Tuner(SPACE, population_size=4)
     with pytest.raises(ValueError, match=r"the fitness \[4\] of all members, got the shape \[3\]"):
         tuner.tell([0.0, 1.0, 2.0])
