@@ -21,8 +21,8 @@ from rookery.qd.cma.config import CmaMaeConfig
 from rookery.qd.cma.emitter import cma_mae
 from rookery.qd.emitters import iso_line, mix
 from rookery.qd.pbt_emitter import pbt_emitter
-from rookery.qd.policy_gradient.config import DcrlMeConfig, PgaMeConfig
-from rookery.qd.policy_gradient.factories import dcrl_me, pga_me
+from rookery.qd.policy_gradient.config import DcrlMeConfig
+from rookery.qd.policy_gradient.factories import dcrl_me
 from rookery.qd.repertoire import Added, Repertoire
 from rookery.qd.scoring import PolicyConfig, function_scoring, learner_scoring, policy_scoring
 from rookery.qd.variation import VariationConfig
@@ -66,23 +66,17 @@ ROOM = policy_scoring(
 )
 RECORDED = partial(evaluate, cast(Evaluator, ROOM.evaluator), record=True)
 GRADIENTS = {"critic_steps": 2, "policy_gradient_steps": 2, "gradient_batch_size": 4, "buffer_size": 64}
-PGA_ME = PgaMeConfig(**GRADIENTS, critic_hidden_sizes=(4,))
 DCRL_ME = DcrlMeConfig(**GRADIENTS, critic_hidden_sizes=(4,))
 
 
-def population() -> Emitter:
-    return pbt_emitter(LEARNER, AGENTS, population_size=4, ga_population=6)
-
-
+POPULATION = pbt_emitter(LEARNER, AGENTS, population_size=4, ga_population=6)
 SUITE = {
     "iso_line": (compiled(iso_line(FUNCTION, 8)), FUNCTION),
     "two iso_lines": (compiled(mix([iso_line(FUNCTION, 3), iso_line(FUNCTION, 5, BOLD)])), FUNCTION),
     "cma_mae": (compiled(cma_mae(SMOOTH, 12, CmaMaeConfig(emitters=2))), SMOOTH),
     "diagonal cma_mae": (compiled(cma_mae(SMOOTH, 12, CmaMaeConfig(emitters=2, covariance="diagonal"))), SMOOTH),
-    "pga_me": (compiled(pga_me(ROOM, 8, PGA_ME, POLICY)), ROOM),
     "dcrl_me and iso_line": (compiled(mix([dcrl_me(ROOM, 8, DCRL_ME, POLICY), iso_line(ROOM, 3, BOLD)])), ROOM),
-    "pbt": (compiled(population()), AGENTS),
-    "pbt and iso_line": (compiled(mix([population(), iso_line(AGENTS, 5, BOLD)])), AGENTS),
+    "pbt and iso_line": (compiled(mix([POPULATION, iso_line(AGENTS, 5, BOLD)])), AGENTS),
 }
 
 

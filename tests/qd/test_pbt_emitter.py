@@ -47,23 +47,18 @@ class TestCounts:
         assert counts(config, size) == expected
 
     @pytest.mark.parametrize(
-        ("size", "options", "message"),
+        ("size", "fractions", "ga", "message"),
         [
-            (
-                10,
-                {"replace_fraction": 0.3, "best_fraction": 0.4, "sample_fraction": 0.5},
-                r"sample_fraction samples 5 members, which with 4 best and 3 replaced exceed 10",
-            ),
-            (1, {}, "replace_fraction and sample_fraction .* replace no member of 1"),
-            (8, {"replace_fraction": 0.05, "sample_fraction": 0.0}, "replace no member of 8"),
-            (0, {}, "population_size must be at least 1, got 0"),
-            (8, {"ga_population": 0}, "batch_size must be at least 1, got 0"),
+            (10, (0.3, 0.4, 0.5), 9, "sample_fraction samples 5 members, which with 4 best and 3 replaced exceed 10"),
+            (1, (0.2, 0.1, 0.4), 9, "replace_fraction and sample_fraction .* replace no member of 1"),
+            (8, (0.05, 0.1, 0.0), 9, "replace no member of 8"),
+            (0, (0.2, 0.1, 0.4), 9, "population_size must be at least 1, got 0"),
+            (8, (0.2, 0.1, 0.4), 0, "batch_size must be at least 1, got 0"),
         ],
     )
-    def test_invalid_settings_are_errors(self, size, options, message):
-        ga = {"ga_population": options.pop("ga_population")} if "ga_population" in options else {}
+    def test_invalid_settings_are_errors(self, size, fractions, ga, message):
         with pytest.raises(ValueError, match=message):
-            pbt_emitter(LEARNER, SCORING, population_size=size, config=MePbtConfig(**options), **ga)
+            pbt_emitter(LEARNER, SCORING, population_size=size, config=MePbtConfig(*fractions), ga_population=ga)
 
 
 @pytest.fixture(scope="module")
@@ -341,12 +336,11 @@ class TestAskAndTell:
 
 
 def test_a_repertoire_of_agents_with_skills_is_evaluated(tmp_path):
-    env = rookery.skills(rookery.make("point_room", episode_length=4), num_skills=2)
-    agent = rookery.agents.diayn(rookery.sac(env.spec, hidden_sizes=(4,)), env.spec)
-    config = OffPolicyConfig(2, 4, batch_size=4, buffer_size=16, warmup_steps=0, eval_episodes=2, start_states=2)
-    learner = rookery.off_policy(agent, env, config)
-    scoring = learner_scoring(learner)
-    program = rookery.map_elites(scoring, grid((2, 2), (-1, -1), (1, 1)), rookery.qd.iso_line(scoring, 4))
+    env = rookery.skills(rookery.make("point_room", episode_length=2), num_skills=2)
+    agent = rookery.diayn(rookery.td3(env.spec, hidden_sizes=(2,)), env.spec, discriminator_hidden_sizes=(2,))
+    config = OffPolicyConfig(2, 2, batch_size=2, buffer_size=4, warmup_steps=0, eval_episodes=2, start_states=2)
+    scoring = learner_scoring(rookery.off_policy(agent, env, config))
+    program = rookery.map_elites(scoring, grid((2, 2), (-1, -1), (1, 1)), rookery.qd.iso_line(scoring, 2))
     rookery.run(program, generations=1, quiet=True, run_dir=tmp_path)
     found = rookery.load(tmp_path, program=program).evaluate(episodes=2)
     assert found["returns"].shape == (4, 2)
