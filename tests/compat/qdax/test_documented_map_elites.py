@@ -19,7 +19,6 @@ from rookery.compat.qdax import (
     default_qd_metrics,
     isoline_variation,
     sac_pbt_variation_fn,
-    td3_pbt_variation_fn,
 )
 from rookery.populations.base import member_keys
 from rookery.qd.variation import VariationConfig, iso_line
@@ -124,17 +123,15 @@ def test_children_are_those_of_the_core():
     assert_equal(vary(0.0, 0.0), first)
 
 
-@pytest.mark.parametrize(("kind", "vary"), [(PBTSAC, sac_pbt_variation_fn), (PBTTD3, td3_pbt_variation_fn)])
-def test_learned_values_vary_and_all_others_are_the_first_parent_s(kind: Any, vary: Any):
-    _, states, _ = made(kind, P)
+def test_learned_values_vary_and_all_others_are_the_first_parent_s():
+    states = made(PBTSAC, P)[1]
     bare = states.empty_optimizers_states(states)
-    vary_pairs = jax.jit(partial(vary, iso_sigma=0.01, line_sigma=0.0))
+    vary_pairs = jax.jit(partial(sac_pbt_variation_fn, iso_sigma=0.01, line_sigma=0.0))
     child = vary_pairs(bare, jax.tree.map(lambda leaf: leaf[::-1], bare), jax.random.key(0))
-    for name in ("policy_params", "critic_params", *(["alpha_params"] if kind is PBTSAC else [])):
-        for varied, parent in zip(
-            jax.tree.leaves(getattr(child, name)), jax.tree.leaves(getattr(bare, name)), strict=True
-        ):
-            assert 0 < float(jnp.abs(varied - parent).max()) < 0.06
+    for name in ("policy_params", "critic_params", "alpha_params"):
+        both = (jax.tree.leaves(getattr(tree, name)) for tree in (child, bare))
+        for varied, parent in zip(*both, strict=True):
+            assert 0 < np.abs(np.asarray(varied) - np.asarray(parent)).max() < 0.06
     assert_equal((child.hyper, child.steps), (bare.hyper, bare.steps))
 
 
@@ -152,10 +149,9 @@ class Emitter:
         return state + arguments[2].shape[0] + arguments[4].get("emitted", 0) + arguments[4]["scored"]
 
 
-@pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
-def test_map_elites_runs_with_a_user_defined_emitter(shape: tuple[int, ...]):
+def test_map_elites_runs_with_a_user_defined_emitter():
     def score(genotypes: jax.Array, key: jax.Array) -> tuple:
-        return -genotypes.reshape(shape), jnp.stack([genotypes, genotypes], axis=1), {"scored": 1}
+        return -genotypes[:, None], jnp.stack([genotypes, genotypes], axis=1), {"scored": 1}
 
     search = MAPElites(score, Emitter(), partial(default_qd_metrics, qd_offset=1.0))
     repertoire, state, metrics = search.init(jnp.array([0.1, 0.8, 0.9]), GRID, jax.random.PRNGKey(0))
