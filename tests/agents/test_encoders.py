@@ -185,7 +185,7 @@ def test_every_agent_reads_an_encoder_of_ones_own(name: str) -> None:
     np.testing.assert_array_equal(blind[0], blind[1])
 
 
-@pytest.mark.parametrize("name", ["sac", "ppo", "evolved"])  # SAC and TD3 read them by the same network
+@pytest.mark.parametrize("name", ["ppo", "evolved"])  # all agents read them by the same network
 def test_pixels_of_8_bits_are_read_as_numbers_in_the_unit_interval(name: str) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, 100, np.uint8)
     for shape in ((10, 10, 1), None):

@@ -23,7 +23,7 @@ from tests.tiny import assert_equal
 CONFIG = PqnConfig(hidden_sizes=(4,), epochs=2, minibatches=2, anneal_updates=4, exploration_updates=4)
 AGENT = rookery.pqn(MASKED, CONFIG)
 UPDATE = jax.jit(AGENT.update)
-STATE = AGENT.start(AGENT.init(jax.random.key(0)))
+STATE = AGENT.start(jax.jit(AGENT.init)(jax.random.key(0)))
 HYPER = PqnHyper(learning_rate=1e-2)
 BATCH = rollout(jax.random.key(1), MASKED)
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery import hyperparams, networks, returns
+from rookery import networks, returns
 from rookery.agents.sac import (
     SacConfig,
     SacHyper,
@@ -22,14 +22,11 @@ from rookery.agents.sac import (
     draw_noise,
     init,
     policy_loss,
-    sac,
     start,
 )
 from rookery.agents.sac import update as sac_update
-from rookery.hyperparams import LogUniform, OneMinusLog
 from rookery.types import Observation, PyTree, Transition
-from tests.agents.common import BATCH, SPEC, drawn_transitions
-from tests.tiny import assert_equal
+from tests.agents.common import SPEC, drawn_transitions
 
 ROWS = 3
 HYPER = SacHyper(*(jnp.float32(x) for x in (0.9, 0.01, 0.1, 0.02, 2.0, 0.25)))
@@ -250,22 +247,3 @@ def test_temperature_moves_the_entropy_towards_its_target(hand: Hand, scale: flo
     assert -40.0 < float(metrics["entropy"]) < 40.0
     moved = float(state.log_alpha.params - hand.state.log_alpha.params)
     assert moved == pytest.approx(0.02 * direction, rel=1e-3)
-
-
-def test_a_fixed_temperature_is_unchanged() -> None:
-    agent = sac(SPEC, SacConfig(hidden_sizes=(4,), fix_alpha=True))
-    state = agent.start(jax.jit(agent.init)(jax.random.key(0)))
-    noise = agent.noise(jax.random.key(2), BATCH)
-    hyper = hyperparams.defaults(agent.space)
-    new, metrics = jax.jit(agent.update)(state, hyper, drawn_transitions(jax.random.key(1)), noise, jnp.int32(0))
-    assert_equal(new.log_alpha, state.log_alpha)
-    assert float(metrics["alpha"]) == 1.0
-
-
-def test_the_default_search_space() -> None:
-    rates = dict.fromkeys(("policy_lr", "critic_lr", "alpha_lr"), LogUniform(3e-5, 3e-3))
-    domains = {"discount": OneMinusLog(0.9, 0.999), **rates, "reward_scaling": LogUniform(0.1, 10.0)}
-    agent = sac(SPEC, SacConfig(hidden_sizes=()))
-    assert dict(agent.space.domains) == domains
-    assert agent.space.defaults == SacHyper(0.99, 3e-4, 3e-4, 3e-4, 1.0, 0.005)
-    assert float(agent.init(jax.random.key(0)).log_alpha) == 0.0  # alpha 1
