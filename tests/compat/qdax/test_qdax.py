@@ -265,7 +265,7 @@ def test_exploring_actions_are_distributed_around_those_of_the_policy(kind: Any)
 def test_a_transition_contains_the_true_successor():
     learner, env = agent(SAC), make_env(episode_length=1)
     before, state = env.reset(jax.random.key(0)), learner.init(jax.random.key(1), 2, 2)
-    after, later, row = learner.play_qd_step_fn(before, state, env)
+    after, later, row = jax.jit(partial(learner.play_qd_step_fn, env=env))(before, state)
     assert_equal(row.obs, before.obs)
     np.testing.assert_allclose(row.next_obs, before.obs + 0.1 * row.actions, atol=1e-6)
     assert_equal((row.state_desc, row.next_state_desc), (row.obs, row.next_obs))
@@ -281,7 +281,7 @@ def test_an_evaluation_ends_with_the_first_episode():
     learner, env = agent(SAC, 1), make_env(3, "probe_value")
     state = learner.init(jax.random.key(1), 1, 1)
     play = partial(learner.play_step_fn, env=env, deterministic=True)
-    mean, each = learner.eval_policy_fn(state, env.reset(jax.random.key(0)), play_step_fn=play)
+    mean, each = jax.jit(partial(learner.eval_policy_fn, play_step_fn=play))(state, env.reset(jax.random.key(0)))
     assert (float(mean), each.tolist()) == (1.0, [1.0, 1.0, 1.0])
 
 
@@ -318,11 +318,13 @@ def test_an_evaluation_in_which_the_physics_broke_has_no_return():
     state, first = learner.init(jax.random.key(1), 2, 2), env.reset(jax.random.key(0))
     play = partial(learner.play_qd_step_fn, env=env, deterministic=True)
     extract = environments.descriptor_extractor["point_room"]
+    evaluate = jax.jit(
+        lambda one: (learner.eval_policy_fn(one, first, play), learner.eval_qd_policy_fn(one, first, play, extract))
+    )
     for right, expected in ((-1.0, -5.0), (1.0, np.nan)):
-        one = moving(learner, state, right)
-        mean, each = learner.eval_policy_fn(one, first, play)
+        (mean, each), of_descriptors = evaluate(moving(learner, state, right))
         np.testing.assert_array_equal([mean, *each], [expected] * 4)
-        mean, _, each, places = learner.eval_qd_policy_fn(one, first, play, extract)
+        mean, _, each, places = of_descriptors
         np.testing.assert_array_equal([mean, *each], [expected] * 4)
         assert jnp.isfinite(places).all()
 
@@ -402,7 +404,7 @@ def begun() -> Any:
 def test_a_uniform_discriminator_gives_no_reward():
     learner, env, state = make_diayn(), make_env(3), begun()
     first, skills = env.reset(jax.random.key(1)), jnp.eye(3)
-    _, _, row = learner.play_step_fn(first, state, skills, env)
+    _, _, row = jax.jit(partial(learner.play_step_fn, env=env))(first, state, skills)
     assert_equal(row.obs, jnp.concatenate([first.obs, skills], axis=1))
     assert_equal(row.next_obs[:, 2:], skills)
     assert_equal(row.next_state_desc, row.next_obs[:, :2])
@@ -458,8 +460,9 @@ def test_skills_in_which_the_physics_broke_have_no_return():
     learner, env = make_diayn(), breaking_env(3)
     state, first = begun(), env.reset(jax.random.key(1))
     play = partial(learner.play_step_fn, skills=jnp.eye(3), env=env, deterministic=True)
+    evaluate = jax.jit(lambda one: learner.eval_policy_fn(one, first, play, 3))
     for right, is_finite in ((-1.0, True), (1.0, False)):
-        mean, each, diverse, reached = learner.eval_policy_fn(moving(learner, state, right), first, play, 3)
+        mean, each, diverse, reached = evaluate(moving(learner, state, right))
         assert bool(jnp.isfinite(mean)) == is_finite
         assert jnp.isfinite(jnp.stack([each, diverse])).all(axis=0).tolist() == [is_finite] * 3
         assert jnp.isfinite(reached).all()

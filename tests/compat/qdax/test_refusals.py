@@ -73,10 +73,9 @@ def test_an_evaluation_of_skills_uses_the_statistics_and_leaves_them_unchanged()
     sharp["params"]["Dense_1"]["kernel"] = kernel.at[:, 0].multiply(-1.0)
     state = state.replace(discriminator_params=sharp)
     evaluator = partial(learner.eval_policy_fn, eval_env_first_state=env_state, env_batch_size=4)
-    normalized = evaluator(state, play_step_fn=partial(play, deterministic=True))
-    bare = evaluator(
-        state.replace(normalization_running_stats=None), play_step_fn=lambda *both: _step_with(play, state, *both)
-    )
+    normalized = jax.jit(partial(evaluator, play_step_fn=partial(play, deterministic=True)))(state)
+    without = state.replace(normalization_running_stats=None)
+    bare = jax.jit(partial(evaluator, play_step_fn=lambda *both: _step_with(play, state, *both)))(without)
     assert jnp.allclose(normalized[1], bare[1])
     assert not jnp.allclose(normalized[2], bare[2], rtol=1e-3)
 
@@ -127,9 +126,9 @@ def test_a_batch_guards_the_physics_of_its_environment():
         return x, next_step(x, jnp.float32(1.0), jnp.asarray(False), jnp.zeros(0))
 
     batch = Batch(limit_episode(Environment(reset, step, spec), 3), 1)
-    state = batch.reset(jax.random.key(0))
+    state, step = batch.reset(jax.random.key(0)), jax.jit(batch.step)
     for _ in range(2):
-        state = batch.step(state, jnp.zeros((1, 1)))
+        state = step(state, jnp.zeros((1, 1)))
     assert jnp.isfinite(state.obs).all()
     assert (state.done.tolist(), state.info["truncation"].tolist()) == ([1.0], [0.0])
     assert jnp.isnan(state.reward).all(), "no return that contains it is finite"

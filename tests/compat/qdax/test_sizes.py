@@ -111,11 +111,11 @@ def test_an_emitter_of_one_member_and_no_variation_emits_it():
 def test_a_single_skill_is_always_recognised():
     config: dict[str, Any] = {"num_skills": 1, **NETS}
     learner, env = DIAYN(DiaynConfig(8, T, **config), 2), make_env(1)
-    state, row = learner.init(KEY, 2, 2, 2), QDTransition.init_dummy(3, 2, 2)
+    state, row = jax.jit(lambda key: learner.init(key, 2, 2, 2))(KEY), QDTransition.init_dummy(3, 2, 2)
     play = partial(learner.play_step_fn, skills=jnp.eye(1), env=env, deterministic=True)
     reached = env.reset(KEY)
     assert_equal(warmstart_buffer(ReplayBuffer.init(1, row), state, reached, play, 0, 1)[1], reached)
-    _, returns, diverse, places = learner.eval_policy_fn(state, reached, play, 1)
+    _, returns, diverse, places = jax.jit(lambda state: learner.eval_policy_fn(state, reached, play, 1))(state)
     assert (returns.shape, diverse.tolist(), places.shape) == ((1,), [0.0], (T, 1, 2))
 
 
