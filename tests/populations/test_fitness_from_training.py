@@ -93,6 +93,7 @@ def test_the_roles_of_a_team() -> None:
     program = rookery.populations.pbt_roles(learner._replace(evaluate=None), population_size=2)
     state, metrics = jax.jit(program.step)(jax.jit(program.init)(jax.random.key(0)), jax.random.key(1))
     by_member = np.asarray(metrics["fitness"]).reshape(2, 2)
+    assert len(np.unique(by_member[np.isfinite(by_member)])) == 4
     for i, name in enumerate(learner.spec.team.names if learner.spec.team else ()):
         np.testing.assert_array_equal(np.sort(by_member[:, i]), np.sort(metrics[f"train_return/{name}"]))
     assert state.shared.unproven.shape == (2, 2)
