@@ -73,25 +73,16 @@ def test_independent_agents_have_separate_parameters_and_optimisers() -> None:
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("what", ["reward", "observation", "log_prob", "hyper"])
 def test_the_data_of_one_agent_leave_the_other_bit_equal(which: int, what: str) -> None:
-    team = independent_pair()
+    team, own = independent_pair(), (jnp.arange(2) == which).reshape(1, 1, 2)
+    batch, extras, seen = team.batch, team.batch.extras, team.batch.observation
+    changes: dict[str, Any] = {
+        "reward": {"reward": batch.reward * jnp.where(own, 1e3, 1.0)},
+        "observation": {"observation": seen._replace(features=seen.features * jnp.where(own, 1.1, 1.0)[..., None])},
+        "log_prob": {"extras": extras._replace(log_prob=extras.log_prob + jnp.where(own, 0.1, 0.0))},
+        "hyper": {"hyper": PAIR._replace(critic_lr=jnp.where(own[0, 0], jnp.float32(3e-3), PAIR.critic_lr))},
+    }
     before, expected_metrics = team.update()
-    own = jnp.arange(2) == which
-    if what == "hyper":
-        after, metrics = team.update(PAIR._replace(critic_lr=jnp.where(own, 3e-3, 1e-2), actor_lr=PAIR.actor_lr * 1.0))
-    elif what == "log_prob":
-        extras = team.batch.extras
-        after, metrics = team.update(
-            extras=extras._replace(log_prob=extras.log_prob + jnp.where(own, 0.1, 0.0).reshape(1, 1, 2))
-        )
-    elif what == "observation":
-        given = team.batch.observation
-        factor = jnp.where(own, 1.1, 1.0).reshape(1, 1, 2, 1)
-        after, metrics = team.update(observation=given._replace(features=given.features * factor))
-    else:
-        values = getattr(team.batch, what)
-        shape = (2,) if what == "reward" else (2, 1)
-        factor = jnp.where(own, 1e3 if what == "reward" else 1.1, 1.0).reshape(shape)
-        after, metrics = team.update(**{what: values * factor.reshape((1,) * (values.ndim - len(shape)) + shape)})
+    after, metrics = team.update(**changes[what])
     assert_equal(of(after, 1 - which), of(before, 1 - which))
     assert (numbers(of(after, which)) != numbers(of(before, which))).any()
     other, changed = TEAM.names[1 - which], TEAM.names[which]

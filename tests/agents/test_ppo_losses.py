@@ -172,17 +172,12 @@ def test_the_critics_loss_by_hand(clip_value: bool) -> None:
         layer([[2.0]], [0.5]), rows=given
     )
     near = np.asarray([0.7, 2.0, 0.8])  # not further than 0.2 from what it was
-    error = (VALUES - TARGETS)[:3] ** 2
-    error = np.maximum(error, (near - TARGETS[:3]) ** 2) if clip_value else error
+    error, clipped = (VALUES - TARGETS)[:3] ** 2, (near - TARGETS[:3]) ** 2
+    assert (clipped > error).tolist() == [True, False, False], "the larger error is on either side"
+    error = np.maximum(error, clipped) if clip_value else error
     assert float(metrics["critic_loss"]) == pytest.approx(0.5 * np.mean(error), rel=1e-5)
     assert float(loss) == pytest.approx(0.25 * 0.5 * np.mean(error), rel=1e-5)
     assert float(metrics["value"]) == pytest.approx(np.mean(VALUES[:3]), rel=1e-5)
-
-
-def test_value_clipping_takes_the_larger_error_on_either_side() -> None:
-    # Towards its target the second value moved less than it might, the first and third more: 0.7 is further from 2.
-    near, error = np.asarray([0.7, 2.0, 0.8]), (VALUES - TARGETS)[:3] ** 2
-    assert ((near - TARGETS[:3]) ** 2 > error).tolist() == [True, False, False]
 
 
 # --- epochs

@@ -24,13 +24,11 @@ from rookery.qd.cma.config import CmaMaeConfig
 from rookery.qd.cma.emitter import cma_mae
 from rookery.qd.emitters import iso_line, mix
 from rookery.qd.map_elites import bounded, map_elites, repertoire_of
-from rookery.qd.pbt_emitter import MePbtConfig, pbt_emitter
 from rookery.qd.scoring import PolicyConfig, function_scoring, host_scoring, learner_scoring, policy_scoring
 from rookery.qd.variation import VariationConfig
 from rookery.storage.csv_log import read_csv
 from rookery.storage.events import Diverged
-from rookery.storage.lineage import lineage
-from rookery.types import FROM_REPERTOIRE, Array, Genotype, Observation
+from rookery.types import Array, Genotype, Observation
 from tests import tiny, walks
 
 NAN = np.nan
@@ -396,52 +394,6 @@ class TestScoring:
 
     def test_the_worst_return_is_the_offset_in_every_step(self):
         assert scoring.worst_return(EnvSpec("mine", 1, 1, episode_length=50, qd_offset=2.0)) == -100.0
-
-
-@pytest.fixture(scope="module")
-def me_pbt_run(tmp_path_factory):
-    """A run directory of ME-PBT."""
-    learner = walks.learner(descriptor=True)
-    searched = learner_scoring(learner)
-    config = MePbtConfig(replace_fraction=0.25, best_fraction=0.25, sample_fraction=0.25)
-    emitter = mix(
-        [pbt_emitter(learner, searched, population_size=4, ga_population=3, config=config), iso_line(searched, 3)]
-    )
-    program = map_elites(searched, grid((4, 4), walks.PLACE.lower, walks.PLACE.upper), emitter)
-    path = tmp_path_factory.mktemp("me_pbt_run") / "run"
-    return path, run(program, 7, run_dir=str(path), checkpoint_every=100)
-
-
-class TestLineage:
-    def test_the_tables_contain_the_population(self, me_pbt_run):
-        path, result = me_pbt_run
-        family = lineage(path)
-        for generation, metrics in enumerate(result.history):
-            assert family.parents[generation].tolist() == metrics["parent"].tolist()
-            assert family.fitness[generation].tolist() == metrics["fitness"].tolist()
-        assert family.parents[0].tolist() == [0, 1, 2, 3]
-        assert (np.sum(family.parents[1:] == FROM_REPERTOIRE, axis=1) == 1).all()
-        assert family.steps_per_generation == 10
-        assert sorted(family.hyper) == ["discount", "fixed", "noise", "rate"]
-        named = np.zeros(family.parents.shape, bool)
-        for member in range(4):
-            line = family.ancestors(member)
-            named[np.flatnonzero(line >= 0), line[line >= 0]] = True
-        assert family.has_descendants.tolist() == named.tolist()
-        table = path / "repertoire.csv"
-        hidden = table.rename(table.with_suffix(".hidden"))  # it can be read before the first repertoire is written
-        assert lineage(path).parents.shape == (7, 4)
-        hidden.rename(table)
-
-    def test_a_lineage_may_begin_in_the_repertoire(self, me_pbt_run):
-        family = lineage(me_pbt_run[0])
-        revived = int(np.flatnonzero(family.parents[3] == FROM_REPERTOIRE)[0])
-        assert family.ancestors(revived, 3).tolist() == [-1, -1, -1, revived]
-        with pytest.raises(ValueError, match="begins after generation 3, with an elite of the repertoire"):
-            family.schedule(revived, 3)
-        whole = [member for member in range(4) if (family.ancestors(member, 2) >= 0).all()]
-        assert whole, "no lineage reaches generation 0, so the test has no effect"
-        assert family.schedule(whole[0], 2).generations == 3
 
 
 @pytest.mark.parametrize("name", ["env_steps", "best_fitness", "generation", "step", "coverage"])
