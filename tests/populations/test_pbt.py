@@ -426,7 +426,7 @@ class TestWhatIsMissing:
         shared, fitness = pbt_module.record_fitness(bound, shared, state.members.hyper, fitness)
         exploit = jax.jit(partial(pbt_module.exploit, bound))
         parents, members = exploit(shared, state.members, fitness, tuple(jax.random.split(jax.random.key(1))))
-        migrants = np.flatnonzero(np.asarray(parents) // 4 != np.arange(8) // 4)
+        migrants = jnp.flatnonzero(parents // 4 != jnp.arange(8) // 4)
         widths = state.members.hyper.hidden_size
         assert any(widths[parents[i]] != widths[i] for i in migrants)
         assert members.hyper.hidden_size[migrants].tolist() == widths[parents[migrants]].tolist()

@@ -156,7 +156,7 @@ def test_names_that_python_has_no_variables_for(tmp_path):
 def test_what_is_refused(tmp_path):
     with jax.enable_x64(True), pytest.raises(ValueError, match="jax_enable_x64 is on"):
         Tuner(SPACE)
-    for space, options, error, message in (
+    refused: Any = (
         ({**SPACE, "fitness": 0.1}, {}, ValueError, "the hyper-parameter 'fitness' needs another name"),
         ({"rate": (1e-4, 1.0)}, {}, TypeError, "rate must be a domain, such as LogUniform"),
         ({"rate": 0.1}, {}, ValueError, "no hyper-parameter has a domain"),
@@ -164,7 +164,8 @@ def test_what_is_refused(tmp_path):
         (SPACE, {"purturb": "pb2"}, TypeError, "PbtConfig has no field purturb; did you mean perturb"),
         (SPACE, {"exploit_interval": "auto"}, ValueError, "exploit_interval needs members that are trained by this"),
         (SPACE, {"population_size": 1}, ValueError, "population_size must be at least 2"),
-    ):
+    )
+    for space, options, error, message in refused:
         with pytest.raises(error, match=message):
             Tuner(space, **options)
     tuner = Tuner(SPACE, population_size=4)
