@@ -8,6 +8,7 @@ import platform
 import re
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -33,11 +34,14 @@ class Diverged(ArithmeticError):  # noqa: N818 - an outcome of the run
     """No member and no elite is finite any more; the message names the generation and the last good checkpoint."""
 
 
+_RUNNING: dict[int, "Journal"] = {}  # thread -> the journal of the run in it, if there is one
+
+
 class Journal:
     """Appends the events of a run to `journal.jsonl`, each at once; a resumed run never removes lines.
 
-    As a context manager it records warnings about checkpoints and memory, and at exit the reason for the end. Nothing
-    is written before `started`; a killed run has no `ended` event.
+    As a context manager it records warnings about checkpoints and memory, but those of the runs of other threads, and
+    at exit the reason for the end. Nothing is written before `started`; a killed run has no `ended` event.
 
     Args:
       folder: the run directory, whose lock the caller holds; None writes nothing.
@@ -92,10 +96,12 @@ class Journal:
     def __enter__(self) -> "Journal":
         if self._folder is not None:
             self._show, warnings.showwarning, self._records = warnings.showwarning, self._record_warning, True
+            _RUNNING[threading.get_ident()] = self
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._records = False
+        _RUNNING.pop(threading.get_ident(), None)
         if warnings.showwarning == self._record_warning:  # else another thread's run passes its warnings on to this one
             warnings.showwarning = self._show
         try:
@@ -117,9 +123,11 @@ class Journal:
             yield
         finally:
             self._show, warnings.showwarning = warnings.showwarning, recording
+            _RUNNING[threading.get_ident()] = self
 
     def _record_warning(self, message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if self._records and issubclass(category, _RECORDED_WARNINGS):
+        is_own = _RUNNING.get(threading.get_ident(), self) is self
+        if self._records and is_own and issubclass(category, _RECORDED_WARNINGS):
             text = self._without_paths(str(message))
             if self._begun:
                 self._write("warned", message=text)

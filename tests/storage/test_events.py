@@ -5,7 +5,9 @@ import datetime
 import os
 import signal
 import sys
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -165,6 +167,24 @@ def test_a_run_that_ended_before_another_one_of_a_thread_records_no_later_warnin
     assert shown == ["later", "after both"]
     began, ended = ("began", 0), ("ended", "finished")
     assert [journal_of(folder) for folder in folders] == [[began, ended], [began, ("warned", "later"), ended]]
+
+
+def test_a_run_records_no_warnings_of_a_run_in_another_thread(tmp_path):
+    folders = [RunFolder(tmp_path / name) for name in "ab"]
+    both = threading.Barrier(2, timeout=60)
+
+    def train(folder):
+        folder.path.mkdir()
+        with Journal(folder) as journal:
+            journal.started(0, mesh.make_mesh(1), USAGE)
+            both.wait()
+            warnings.warn(folder.path.name, OutputWarning, stacklevel=1)
+            both.wait()
+
+    with warnings.catch_warnings(action="always", record=True), ThreadPoolExecutor(2) as pool:
+        list(pool.map(train, folders))
+    began, ended = ("began", 0), ("ended", "finished")
+    assert [journal_of(folder) for folder in folders] == [[began, ("warned", name), ended] for name in "ab"]
 
 
 def test_an_incomplete_line_is_ignored(folder):
