@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,22 +76,18 @@ class MlflowTracker:
         """Create the MLflow run, or continue the one that the run directory names."""
         record = records.read_record(start.run_dir, "mlflow")
         self._sender = _Sender(self._log)
-        with _quietly(), self._requests("start the run without it, or resume it when MLflow answers"):
-            if record.get("uri") == self._uri and self._exists(record["run_id"]):
-                self._run_id = record["run_id"]
-                self._client.update_run(self._run_id, status="RUNNING")
-                history = self._client.get_metric_history(self._run_id, "env_steps")
-                self._next = 1 + max((entry.step for entry in history), default=-1)
-                for generation in records.recorded(start, self._next):
-                    self._send(generation)
-            else:
-                self._run_id = self._create(start)
-                self._next = start.finished
-        records.write_record(start.run_dir, "mlflow", {"uri": self._uri, "run_id": self._run_id})
-        if not self._quiet:
-            command = f"mlflow ui --backend-store-uri {shlex.quote(self._uri)}"
-            view = self._uri if self._uri.startswith("http") else command
-            terminal().print_line(f"{'mlflow':10} {view}, experiment {self._experiment}, run {self._run_id}")
+        requests = partial(self._requests, "start the run without it, or resume it when MLflow answers")
+        with _quietly(), requests():
+            is_known = record.get("uri") == self._uri and self._exists(record["run_id"])
+            self._run_id = record["run_id"] if is_known else self._create(start)
+        with records.ended_if_it_fails(self):
+            with _quietly(), requests():
+                self._continue(start) if is_known else self._log_config(start)
+            records.write_record(start.run_dir, "mlflow", {"uri": self._uri, "run_id": self._run_id})
+            if not self._quiet:
+                command = f"mlflow ui --backend-store-uri {shlex.quote(self._uri)}"
+                view = self._uri if self._uri.startswith("http") else command
+                terminal().print_line(f"{'mlflow':10} {view}, experiment {self._experiment}, run {self._run_id}")
 
     def __call__(self, generation: Generation) -> None:
         """Send a generation, unless the MLflow run has it already; a thread does, for which the run does not wait."""
@@ -121,6 +118,14 @@ class MlflowTracker:
     def _log(self, metrics: list[Any]) -> None:
         self._client.log_batch(self._run_id, metrics=metrics)
 
+    def _continue(self, start: Start) -> None:
+        """Send what the MLflow run lacks."""
+        self._client.update_run(self._run_id, status="RUNNING")
+        history = self._client.get_metric_history(self._run_id, "env_steps")
+        self._next = 1 + max((entry.step for entry in history), default=-1)
+        for generation in records.recorded(start, self._next):
+            self._send(generation)
+
     def _create(self, start: Start) -> str:
         experiment = self._client.get_experiment_by_name(self._experiment)
         if experiment is None:
@@ -131,12 +136,14 @@ class MlflowTracker:
         else:
             identifier = experiment.experiment_id
         name, _ = records.name_and_group(start)
-        run_id = self._client.create_run(identifier, run_name=name).info.run_id
+        return self._client.create_run(identifier, run_name=name).info.run_id
+
+    def _log_config(self, start: Start) -> None:
+        self._next = start.finished
         flat = flatten_mapping(dict(start.config)).items()
         params = [self._mlflow.entities.Param(key, records.as_utf8(str(value))[:_LONGEST]) for key, value in flat]
         for first in range(0, len(params), _PARAMS):
-            self._client.log_batch(run_id, params=params[first : first + _PARAMS])
-        return run_id
+            self._client.log_batch(self._run_id, params=params[first : first + _PARAMS])
 
     def _exists(self, run_id: str) -> bool:
         try:

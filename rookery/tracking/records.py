@@ -1,5 +1,6 @@
 """What all trackers send of a generation, and the file in which a tracker records its run for a continuation."""
 
+import contextlib
 import importlib
 import json
 import math
@@ -16,7 +17,7 @@ from rookery.storage.island_files import ISLAND
 from rookery.storage.lineage import is_hyper
 from rookery.storage.record import CHOICES
 from rookery.storage.run_dir import RunFolder, write_atomically
-from rookery.training.callbacks import Generation, Start
+from rookery.training.callbacks import Callback, Generation, Start
 
 MOST_MEMBERS = 64
 """Largest population whose members have curves of their own; larger ones are summarised by quantiles."""
@@ -44,6 +45,17 @@ def load_package(name: str, extra: str) -> ModuleType:
     except ImportError as error:
         missing = error.name or name
         raise ImportError(f'{missing} is not installed; pip install "rookery[{extra}]"', name=missing) from error
+
+
+@contextlib.contextmanager
+def ended_if_it_fails(tracker: Callback) -> Iterator[None]:
+    """End a tracker's run if the block, a part of its `begin`, fails."""
+    try:
+        yield
+    except BaseException as error:
+        with contextlib.suppress(Exception):
+            tracker.end(error)
+        raise
 
 
 def values(generation: Generation) -> dict[str, float]:

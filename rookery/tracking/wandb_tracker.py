@@ -94,15 +94,16 @@ class WandbTracker:
         except Exception as error:  # also of its own parts, about an argument
             remedy = f"correct the options of the tracker, or {_REMEDY}" if self._options.keys() - _USUAL else _REMEDY
             raise TrackerError(f"W&B started no run: {_sentence(error)}; {remedy}.") from error
-        self._run.define_metric("env_steps")
-        self._run.define_metric("*", step_metric="env_steps")
-        for name, summary in _SUMMARIES.items():
-            self._run.define_metric(name, step_metric="env_steps", summary=summary)
-        records.write_record(start.run_dir, "wandb", self._record)
-        for generation in records.recorded(start, self._record["finished"]):
-            self._log(generation)
-        if not self._quiet:
-            terminal().print_line(f"{'wandb':10} {self._place()}")
+        with records.ended_if_it_fails(self):
+            self._run.define_metric("env_steps")
+            self._run.define_metric("*", step_metric="env_steps")
+            for name, summary in _SUMMARIES.items():
+                self._run.define_metric(name, step_metric="env_steps", summary=summary)
+            records.write_record(start.run_dir, "wandb", self._record)
+            for generation in records.recorded(start, self._record["finished"]):
+                self._log(generation)
+            if not self._quiet:
+                terminal().print_line(f"{'wandb':10} {self._place()}")
 
     def __call__(self, generation: Generation) -> None:
         """Send a generation, unless the W&B run has it already."""

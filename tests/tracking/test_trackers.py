@@ -33,12 +33,12 @@ from rookery.tracking import (
     trackers,
     wandb_tracker,
 )
-from rookery.training import CallbackWarning, Generation
+from rookery.training import CallbackWarning, Generation, Start
 from rookery.training.loop import run
 from rookery.trees import flatten_mapping
 from tests import walks
 from tests.tracking import wandb_server
-from tests.tracking.wandb_file import offline_files
+from tests.tracking.wandb_file import offline_files, read
 from tests.training import test_loop
 
 OPTIONS = {"checkpoint_every": 3, "quiet": True}
@@ -309,6 +309,19 @@ def test_the_record_of_a_tracker_that_was_edited(tmp_path, tracker, good):
             path.write_text(json.dumps(edited))
             with pytest.raises(TrackerError, match=rf"{tracker}\.json is damaged \({name} is None\); delete it, and"):
                 records.read_record(tmp_path, tracker)
+
+
+def test_a_tracker_that_cannot_begin_ends_its_run(tmp_path, database, monkeypatch):
+    def fail(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(records, "write_record", fail)
+    wandb, mlflow = WandbTracker("birds", quiet=True), MlflowTracker(database, quiet=True)
+    for tracker in (wandb, mlflow):
+        with pytest.raises(OSError, match="No space left"):
+            tracker.begin(Start({}, tmp_path, 0, 1))
+    (file,) = tmp_path.rglob("*.wandb")
+    assert (read(file).exit_code, mlflow._client.get_run(mlflow._run_id).info.status) == (1, "FAILED")
 
 
 def test_a_run_directory_that_is_not_utf8(tmp_path, database):
