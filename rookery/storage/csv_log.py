@@ -168,8 +168,8 @@ def shares(columns: Mapping[str, ArrayLike], names: Names) -> dict[str, float]:
 def read_csv(path: Path, names: Names = MappingProxyType({})) -> dict[str, np.ndarray]:
     """Read a table of a run.
 
-    Floats are bit-equal to the written ones. An incomplete last line is ignored, so the tables can be read during
-    training.
+    Floats are bit-equal to the written ones. Blank lines are ignored, and an incomplete last line, so the tables can be
+    read during training.
 
     Args:
       path: of the table.
@@ -182,13 +182,13 @@ def read_csv(path: Path, names: Names = MappingProxyType({})) -> dict[str, np.nd
       OSError: the file cannot be read.
       ValueError: a line's number of fields differs from the first line's, or a field is not a number or a name.
     """
-    header, fields = _read_rows(path)
-    for number, row in enumerate(fields, start=2):
+    header, rows = _read_rows(path)
+    for number, row in rows:
         if len(row) != len(header):
             raise ValueError(
                 f"{path}, line {number} has {len(row)} fields instead of {len(header)}; correct or delete it."
             )
-    columns = zip(*fields, strict=True) if fields else [()] * len(header)
+    columns = zip(*(row for _, row in rows), strict=True) if rows else [()] * len(header)
     return {name: _parse(path, name, column, names.get(name)) for name, column in zip(header, columns, strict=True)}
 
 
@@ -212,7 +212,7 @@ def read_last(path: Path) -> dict[str, float]:
         header = file.readline()
         start = file.tell()
         file.seek(max(start, file.seek(0, 2) - _LONGEST_ROW))
-        lines = file.read().split(b"\n")[:-1]  # an incomplete last line has no end
+        lines = list(filter(bytes.strip, file.read().split(b"\n")[:-1]))  # an incomplete last line has no end
     if not header.endswith(b"\n") or not lines:
         return {}
     names, values = csv.reader(line.decode() for line in (header, lines[-1]))
@@ -422,14 +422,16 @@ def lost_rows(generations: Sequence[int]) -> str:
     return f"has lost the rows of {numbers}, whose values are unknown (NaN)"
 
 
-def _read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
-    """The column names and the rows below the header; text after the last line break is incomplete and ignored."""
+def _read_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The column names, and the rows below the header with the numbers of their lines; blank lines, and text after the
+    last line break, which is incomplete, are ignored."""
     text = path.read_text(encoding="utf-8-sig", errors="replace")  # editors may begin the file with a mark
     try:
-        rows = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
+        reader = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
+        rows = [(reader.line_num, row) for row in reader if row]
     except csv.Error as error:
         raise ValueError(f"{path} is damaged: {error}; put a copy of it back, or move it away.") from error
-    return (rows[0] if rows else []), rows[1:]
+    return (rows[0][1] if rows else []), rows[1:]
 
 
 def _as_csv(rows: Iterable[Sequence[str]]) -> str:

@@ -346,6 +346,9 @@ def test_a_damaged_table_is_named(run):
     for read in (lambda: read_csv(run.metrics_file), lambda: RunLog(run, 1)):
         with pytest.raises(ValueError, match=r"metrics\.csv, line 4 has 3 fields instead of 2"):
             read()
+    run.metrics_file.write_text("generation,best\n0,1.0\n\n1,2.0,3.0\n")
+    with pytest.raises(ValueError, match=r"metrics\.csv, line 4 has 3 fields"):
+        read_csv(run.metrics_file)
     run.metrics_file.write_text("generation,best\n0,1.0\nx,2.0\n")
     with pytest.raises(ValueError, match=r"metrics\.csv, column generation is damaged: .*'x'"):
         RunLog(run, 1)
@@ -360,6 +363,9 @@ def test_reading_a_growing_or_empty_table(run):
     run.metrics_file.write_text("generation,best\n0,1.0\n1,2.")
     found = {name: column.tolist() for name, column in read_csv(run.metrics_file).items()}
     assert found == {"generation": [0], "best": [1.0]}
+    run.metrics_file.write_text("generation,best\n0,1.0\n\n1,2.0\r\n\r\n\n")
+    assert read_csv(run.metrics_file)["best"].tolist() == [1.0, 2.0]
+    assert read_last(run.metrics_file) == {"generation": 1, "best": 2}
     run.metrics_file.write_text("generation,best\n")
     empty = [(name, column.dtype, column.size) for name, column in read_csv(run.metrics_file).items()]
     assert empty == [("generation", np.int64, 0), ("best", np.float64, 0)]
