@@ -27,10 +27,11 @@ from rookery.experiments import warm_start
 from rookery.populations.base import Program
 from rookery.settings import check_counts
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
+from rookery.storage.csv_log import read_csv
 from rookery.storage.island_files import best_of
 from rookery.storage.played import FORMAT, Episodes, write_episodes
 from rookery.storage.record import PYTHON
-from rookery.storage.run_dir import open_existing
+from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.training.config import check_seed
 from rookery.types import PyTree
 
@@ -64,8 +65,8 @@ def add_episodes(run_dir: str | Path, count: int | None = 12, seed: int = 0, pro
         )
     if Checkpointer(opened.checkpoints, read_only=True).empty:
         raise CheckpointError(f"{run_dir} has not written its first checkpoint.")
-    write_episodes(run_dir, record_episodes(run_dir, count, seed, program=program))
-    if "skills" in opened.config and not _is_newer(opened.skills_file, opened.metrics_file):
+    write_episodes(run_dir, recorded := record_episodes(run_dir, count, seed, program=program))
+    if "skills" in opened.config and not _is_evaluated(opened, recorded.header["generation"]):
         skills = opened.config["skills"]
         kind = SkillSpec(skills["skill_kind"], int(skills["num_skills"]))
         episodes = _EPISODES_PER_SKILL * len(enumerate_skills(kind))
@@ -75,8 +76,10 @@ def add_episodes(run_dir: str | Path, count: int | None = 12, seed: int = 0, pro
 _EPISODES_PER_SKILL = 3
 
 
-def _is_newer(file: Path, other: Path) -> bool:
-    return file.exists() and file.stat().st_mtime_ns >= other.stat().st_mtime_ns
+def _is_evaluated(folder: RunFolder, generation: int) -> bool:
+    """Whether `skills.csv` is of this generation, as `evaluation.csv`, which is written with it."""
+    table = read_csv(folder.evaluation_file) if folder.evaluation_file.exists() else {}
+    return folder.skills_file.exists() and generation in table.get("generation", ())
 
 
 def record_episodes(

@@ -1,8 +1,10 @@
 """Recorded episodes: their policies, their frames, the content of the file, and rejected arguments."""
 
 import json
+import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -174,8 +176,8 @@ def test_three_trajectories_of_every_skill_are_added(
     diayn_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, size: int, count: int
 ) -> None:
     asked: list[int] = []
-    for name in ("record_episodes", "write_episodes"):
-        monkeypatch.setattr(episodes, name, lambda *_, **__: None)
+    monkeypatch.setattr(episodes, "record_episodes", lambda *_, **__: SimpleNamespace(header={"generation": 1}))
+    monkeypatch.setattr(episodes, "write_episodes", lambda *_: None)
     monkeypatch.setattr(episodes, "evaluate", lambda _, number, *__, **___: asked.append(number))
     run = Path(shutil.copytree(diayn_run, tmp_path / "run"))
     about = json.loads((run / "config.json").read_text())
@@ -183,6 +185,14 @@ def test_three_trajectories_of_every_skill_are_added(
     (run / "config.json").write_text(json.dumps(about))
     episodes.add_episodes(run)
     assert asked == [count]
+    (run / "skills.csv").write_text("")
+    # The checkpoint is of generation 1; a copied folder has other times.
+    for generation, at, again in ((0, 2**32, [count]), (1, 1, [])):
+        (run / "evaluation.csv").write_text(f"generation,episode\n{generation},0\n")
+        os.utime(run / "skills.csv", (at, at))
+        asked.clear()
+        episodes.add_episodes(run)
+        assert asked == again
 
 
 def test_one_episode_of_the_best_team(tmp_path: Path) -> None:
