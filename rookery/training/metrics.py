@@ -1,6 +1,7 @@
 """Summarises a generation in one row of `metrics.csv`: statistics of the population, and wall times."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -51,9 +52,9 @@ def summarize(
     row = {
         "env_steps": (generation + 1) * program.steps_per_generation,
         "best_fitness": finite.max(),
-        "median_fitness": np.median(finite),
+        "median_fitness": _without_overflow(np.median, finite),
         "worst_fitness": finite.min(),
-        "mean_fitness": finite.mean(),
+        "mean_fitness": _without_overflow(np.mean, finite),
         "diverged": np.sum(metrics.get("diverged", ~is_finite)),
     }
     if "parent" in metrics:
@@ -84,7 +85,14 @@ def mean_over_members(values: np.ndarray, fitness: np.ndarray) -> float:
     if values.shape != fitness.shape or not counts.any():
         counts = np.ones(values.shape, bool)
     included = values[counts & np.isfinite(values)]
-    return float(np.mean(included)) if np.size(included) else np.nan
+    return _without_overflow(np.mean, included) if np.size(included) else np.nan
+
+
+def _without_overflow(statistic: Callable[[np.ndarray], np.floating], values: np.ndarray) -> float:
+    """A statistic of float32 numbers; in float64 where their sum overflows."""
+    with np.errstate(over="ignore"):
+        found = float(statistic(values))
+    return found if math.isfinite(found) else float(statistic(values.astype(np.float64)))
 
 
 EVALUATION = "seconds_evaluation"

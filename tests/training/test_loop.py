@@ -406,6 +406,10 @@ def test_a_summary_includes_only_finite_values_and_seconds_as_clock_time():
     assert "best/measure/of the repertoire" not in row
     assert row["mean_fitness"] == pytest.approx(8 / 3)
     assert "hyper/rate" not in row
+    large = np.full(4, 3e38, np.float32)
+    row = summarize(walks(), 0, {"fitness": large, "return": large, "actor_loss": -large}, WallTimes(1.0))
+    expected = dict.fromkeys(("mean_fitness", "median_fitness", "return"), large[0]) | {"actor_loss": -large[0]}
+    assert {name: row[name] for name in expected} == expected
     assert [clock(seconds) for seconds in (0, 61.4, 3725, -3)] == ["0:00", "1:01", "1:02:05", "0:00"]
 
 
