@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from rookery.report.readers import _together
+from rookery.report.readers import RunRecord, _together
+from rookery.storage.run_dir import open_existing
+from tests.written_runs import MEMBERS, METRICS, write
 
 NAN = np.nan
 
@@ -19,6 +21,20 @@ def test_an_island_that_diverged_leaves_the_numbers_of_the_others():
     for name in ("median_fitness", "return", "measure/success"):
         np.testing.assert_array_equal(found[name], [2.0, 3.0, 5.0, 6.0], name)
     np.testing.assert_array_equal(found["best/return"], [3.0, 4.0, 5.0, 6.0])
+
+
+def test_a_member_without_a_parent_came_from_what_the_run_has(tmp_path):
+    new = {**MEMBERS, "parent": (0, 1, 0, -1, 0, 1)}
+    lost = {**new, "fitness": (1.0, 0.0, 3.0, NAN, 2.0, 1.0)}
+    island = {"island": {"number": 0}}
+    for members, config, columns, expected in (
+        (new, {}, {}, "new parameters"),
+        (lost, {}, {}, "new parameters, or a row that is lost,"),
+        (lost, {}, {"coverage": (1.0, 2.0, 3.0)}, "the repertoire"),
+        (lost, island, {"coverage": (1.0, 2.0, 3.0)}, "the repertoire or another island"),
+    ):
+        path = write(tmp_path, config, {**METRICS, **columns}, members)
+        assert RunRecord(open_existing(path)).outside == expected
 
 
 def test_what_is_known_of_no_island_is_unknown():
