@@ -267,10 +267,34 @@ class Wrapped(TowardsHalf):
     [
         (Misspelt, "TrainState has no 'parms'"),
         (ThreeActions, r"^policy gives actions of shape \(3,\) for 2 actors; make it \(2,"),
-        (OwnTransition, r"^_make_transition gives a Plain without a field truncated; return rookery"),
+        (
+            type("Wide", (TowardsHalf,), {"policy": lambda *_: jnp.zeros((2, 3))}),
+            r"^policy gives actions of shape \(2, 3\), but _sample_actions of shape \(2,\)",
+        ),
+        (OwnTransition, r"^_make_transition of OwnTransition returns Plain.*; return rookery"),
         (Wrapped, r"^Logged, the env of this agent, has no method step_env; give it"),
     ],
 )
 def test_the_error_names_what_is_wrong_in_a_subclass(kind: type[IPPOBase], message: str):
     with pytest.raises((ValueError, AttributeError), match=message):
         custom(kind).train(jax.random.key(0), HYPER)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "meaning"),
+    [
+        ("_critic_loss", lambda _, training, *__: training.params, "the loss, a number"),
+        ("_actor_loss", lambda _, training, *__: (training.params, 0.0), "the loss, a number, and the divergence"),
+        ("_trajectory_advantages", lambda _, value, __: (value, value.sum()), "the next result twice"),
+        ("_critic_loss_input", lambda _, __, traj: (traj.obs[:2], traj.action, 0.0), "arrays with one row for each"),
+        ("_actor_update", lambda _, runner, __: runner.actor_training, "the training state and the loss"),
+        ("_sample_actions", lambda *_: [0.0, 0.0], "an array"),
+        *(
+            (name, lambda *_, **__: None, "") for name in hooks._RESULTS if name != "_trajectory_returns"
+        ),  # which IPPO calls
+    ],
+)
+def test_the_error_names_the_method_whose_result_is_another(name: str, wrong: Any, meaning: str):
+    kind: Any = type("Mine", (TowardsHalf,), {name: wrong})
+    with pytest.raises(ValueError, match=rf"^{name} of Mine returns .*; return {meaning}"):
+        jax.eval_shape(custom(kind).train, jax.random.key(0), HYPER)
