@@ -75,7 +75,7 @@ def call(name: str, factory: Factory, options: dict[str, Any]) -> Any:
     try:
         return factory(**options)
     except RAISED as error:
-        raise ValueError(f"the factory {name} raised {_described(error)}") from error
+        raise ValueError(f"the factory {name} raised {described(error)}") from error
 
 
 def canonical(reference: str) -> str:
@@ -209,7 +209,7 @@ def reference_to(name: str, factory: Factory) -> str:
     return f"{module}:{attribute}"
 
 
-def _described(error: BaseException) -> str:
+def described(error: BaseException) -> str:
     """An exception with the place that led to it, as the end of a sentence."""
     return f"{type(error).__name__}: {str(error).rstrip('.') or 'no message'}{place_of(error)}"
 
@@ -217,7 +217,7 @@ def _described(error: BaseException) -> str:
 def _described_import(error: BaseException) -> str:
     """Likewise, for an exception of a module while it is imported."""
     remedy = '; keep what ends the program under if __name__ == "__main__"' if isinstance(error, SystemExit) else ""
-    return _described(error) + remedy
+    return described(error) + remedy
 
 
 def place_of(error: BaseException) -> str:

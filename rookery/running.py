@@ -215,7 +215,7 @@ def run_title(spec: RunSpec, built: Built) -> str:
         return title(built.program, built.mesh)
     timing = f", {built.program.timing}" if built.program.timing else ""
     task = task_title(built.program, factories.label(spec.environment.env))
-    return f"{spec.kind.name} on {task}: {spec.kind.method.describe(spec)} on {describe(built.mesh)}{timing}"
+    return f"{spec.kind.name} on {task}: {build.call_method(spec, 'describe')} on {describe(built.mesh)}{timing}"
 
 
 def title(program: Program, over: Mesh) -> str:

@@ -144,7 +144,11 @@ class Kind(NamedTuple):
         return self.method.rules + (self.agent.wrapper.rules if self.agent else ())
 
     def default(self) -> "RunSpec":
-        """The run with the default of every setting; a ValueError if two settings have the same name."""
+        """The run with the default of every setting; a ValueError if two settings have the same name, or those of the
+        method could be changed for all runs."""
+        params = getattr(self.method.settings, "__dataclass_params__", None)
+        if params is None or not params.frozen:
+            raise ValueError(f"settings of the method {self.method.name} are no instance of a frozen dataclass.")
         spec = self._default()
         twice = [name for name, count in Counter(_names(spec.flat, parts=False)).items() if count > 1]
         if twice:

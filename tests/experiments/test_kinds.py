@@ -13,7 +13,7 @@ import pytest
 from rookery.cli.app import parse
 from rookery.cli.options import options_of_kind
 from rookery.experiments import kinds as kinds_module
-from rookery.experiments.build import build
+from rookery.experiments.build import build, call_method
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import KindWarning, bounds_or_values, configure, kinds
 from rookery.experiments.methods import METHODS
@@ -155,6 +155,22 @@ def test_a_package_that_cannot_add_its_kinds_is_a_warning(monkeypatch):
     with pytest.warns(KindWarning, match="absent_package:register adds no kind of run .ModuleNotFoundError"):
         assert set(kinds()) == {*NAMES, "program"}
     assert kinds()["sac"].agent is not None
+
+
+def test_what_is_wrong_with_a_method_of_another_package_is_named(monkeypatch):
+    def fail(*_):
+        raise KeyError("population")
+
+    settings = dataclasses.make_dataclass("Settings", [("size", int, 7)])
+    method = kinds()["map-elites"].method._replace(name="own", build=fail, describe=fail)
+    monkeypatch.setattr(kinds_module, "METHODS", [method, method._replace(name="other", settings=settings())])
+    for name in ("build", "describe"):
+        with pytest.raises(
+            ValueError, match=rf"^{name} of the method own raised KeyError: 'population' \(.*, line \d+"
+        ):
+            call_method(configure("own"), name)
+    with pytest.raises(ValueError, match=r"^settings of the method other are no instance of a frozen dataclass"):
+        configure("other")
 
 
 def test_a_package_cannot_replace_a_kind(monkeypatch):
