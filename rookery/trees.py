@@ -8,12 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from rookery.settings import type_of
 from rookery.types import Array, PyTree
 
 
 def unmasked(values: ArrayLike, kind: DTypeLike) -> np.ndarray:
-    """Numbers from outside as an array of a floating-point type: NaN where they are masked (`numpy.ma`)."""
-    return np.ma.filled(np.ma.asarray(values, kind), np.nan)
+    """Numbers from outside as an array of a floating-point type: NaN where they are masked (`numpy.ma`); a
+    ValueError if they are none, such as dates, complex numbers or a generator."""
+    try:
+        given = np.ma.asarray(values)
+        if given.dtype.kind in "cmM" or given.dtype.names:  # of which NumPy would take a part
+            raise TypeError(f"the type of the array is {given.dtype}")
+        return np.ma.filled(np.ma.asarray(given, kind), np.nan)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"an array or a list of numbers is needed, got {type_of(values)}: {error}") from error
 
 
 def stack(trees: Sequence[PyTree]) -> PyTree:

@@ -1,5 +1,6 @@
 """Pytrees with a leading axis: whole rows are selected and written, and all others are unchanged."""
 
+from fractions import Fraction
 from typing import NamedTuple
 
 import jax
@@ -25,6 +26,34 @@ def assert_same(one: Pair, other: Pair) -> None:
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_array_equal(a, b)
+
+
+def test_numbers_from_outside_are_float_and_nan_where_they_are_masked() -> None:
+    masked = np.ma.masked_array([1, 2], [False, True])
+    swapped, given = np.asarray([1.0, 2.0], ">f8"), [Fraction(1, 2), "2"]
+    for values, expected in ((masked, [1.0, np.nan]), (swapped, [1.0, 2.0]), (given, [0.5, 2.0]), (True, 1.0)):
+        found = trees.unmasked(values, np.float32)
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.full(2, np.datetime64("2020")),
+        np.full(2, np.timedelta64(1, "s")),
+        np.zeros(2, [("x", "f4")]),
+        np.ones(2) * 1j,
+        (one for one in [1.0, 2.0]),
+        [1.0, [2.0]],
+        ["a", "b"],
+        10**400,
+    ],
+    ids=str,
+)
+def test_what_is_no_number_is_no_number_from_outside(values) -> None:
+    with pytest.raises(ValueError, match=r"^an array or a list of numbers is needed, got an object of type "):
+        trees.unmasked(values, np.float32)
 
 
 def test_take_returns_the_rows_that_stack_made_in_the_order_of_the_indices() -> None:

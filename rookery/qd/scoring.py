@@ -144,6 +144,8 @@ def _score_batch(score: Callable | None, size: int, genotypes: PyTree, seeds: Ar
     rows = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(count, *leaf.shape[len(leading) :]), genotypes)
     with _ONE_CALL:
         scores = score(rows, np.asarray(seeds).reshape(count))
+    if not isinstance(scores, tuple | list) or len(scores) != 2:
+        raise ValueError(f"the scoring function must return fitnesses and descriptors, got {type_of(scores)}.")
     fitness, descriptors = (trees.unmasked(values, np.float32) for values in scores)
     if fitness.shape != (count,) or descriptors.shape != (count, size):
         raise ValueError(

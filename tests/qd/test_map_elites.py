@@ -228,6 +228,9 @@ class TestHostScoring:
         given = np.zeros((2, 3, 4)), jnp.zeros((2, 3), jnp.uint32)
         with pytest.raises(ValueError, match=message):
             scoring._score_batch(lambda *_: (np.zeros(fitness), np.zeros(descriptor)), 2, *given)
+        for nothing in (None, np.zeros(6), (np.zeros(6),)):
+            with pytest.raises(ValueError, match=r"must return fitnesses and descriptors, got (None|an object)"):
+                scoring._score_batch(lambda *_, nothing=nothing: nothing, 2, *given)
 
     def test_masked_scores_are_missing(self):
         masked = np.ma.array([1.0, 9.0], mask=[False, True]), np.ma.array(np.zeros((2, 1)), mask=[[True], [False]])
