@@ -63,7 +63,7 @@ class LoadedRun:
     """
 
     def __init__(self, record: RunRecord, program: Program | None = None):
-        self._record, self._program = record, program
+        self._opened, self._program = record, program
         self._restored: RestoredRun | None = None
         self.path: Path = record.path
 
@@ -74,7 +74,12 @@ class LoadedRun:
     @property
     def config(self) -> Mapping[str, Any]:
         """The settings of the run, nested as in `config.json`."""
-        return self._record.config
+        return self._opened.config
+
+    @property
+    def _record(self) -> RunRecord:
+        """The files of the run; a RunFolderError if its folder is gone, as after it was moved."""
+        return self._opened if self.path.is_dir() else open_run(self.path)
 
     @cached_property
     def metrics(self) -> Columns:
@@ -91,7 +96,9 @@ class LoadedRun:
         """The number of finished generations in the newest complete checkpoint."""
         newest = self._checkpoints.latest()
         if newest is None:
-            raise ValueError(f"{self.path} has no complete checkpoint yet; wait for the first, or resume the run.")
+            raise ValueError(
+                f"{self._record.path} has no complete checkpoint yet; wait for the first, or resume the run."
+            )
         return newest
 
     def state(self, generation: int | None = None) -> ProgramState:
@@ -212,7 +219,7 @@ class LoadedRun:
         try:
             return self._continue(generations, callbacks, options)
         finally:
-            self._record, self._restored = open_run(self.path), None
+            self._opened, self._restored = open_run(self.path), None
             for name in ("metrics", "_checkpoints", "_parts"):
                 self.__dict__.pop(name, None)
 
@@ -252,7 +259,7 @@ class LoadedRun:
         return self._restored
 
     def _check_program(self, method: str) -> None:
-        if self._program is None and self.config.get("kind") == PYTHON:
+        if self._record.config.get("kind") == PYTHON and self._program is None:
             remedy = "give its program, rookery.load(run, program=program), or train it by `rookery train program`"
             raise ValueError(f"{self.path} was started from Python, so {method} cannot rebuild its parts; {remedy}.")
 

@@ -17,8 +17,10 @@ from rookery import running
 from rookery.deploy import evaluate
 from rookery.storage import manifest
 from rookery.storage.checkpoint import CheckpointError
+from rookery.storage.run_dir import RunFolderError
 from tests import tiny
 from tests.tiny import assert_equal
+from tests.written_runs import MEMBERS, METRICS, write
 
 
 def test_a_run_of_the_command_line(short_runs: dict[str, Path]) -> None:
@@ -214,6 +216,17 @@ def test_a_checkpoint_is_read_once(short_runs: dict[str, Path], monkeypatch: pyt
 def test_what_is_no_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is (no|not a) run"):
         rookery.load(tmp_path)
+
+
+def test_a_run_whose_folder_was_moved_is_said_to_be_gone(tmp_path: Path) -> None:
+    run = rookery.load(write(tmp_path / "run", {"kind": "pbt-sac"}, METRICS, MEMBERS))
+    with pytest.raises(ValueError, match="has no complete checkpoint yet"):
+        run.generation  # noqa: B018
+    (tmp_path / "run").rename(tmp_path / "other")
+    for use in ("metrics", "lineage", "generation", "policy", "state", "report"):
+        with pytest.raises(RunFolderError, match=r"run is not a run directory: .*; runs near it are .*other\.$"):
+            getattr(run, use)()
+    assert run.config["kind"] == "pbt-sac"
 
 
 def test_tables_convert_to_pandas(short_runs: dict[str, Path]) -> None:

@@ -64,7 +64,7 @@ def add_episodes(run_dir: str | Path, count: int | None = 12, seed: int = 0, pro
             "rookery.load(run, program=program).report(rollouts=12) records them."
         )
     if Checkpointer(opened.checkpoints, read_only=True).empty:
-        raise CheckpointError(f"{run_dir} has not written its first checkpoint.")
+        raise CheckpointError(f"{run_dir} has no checkpoint; wait for its first, or put its folder `checkpoints` back.")
     write_episodes(run_dir, recorded := record_episodes(run_dir, count, seed, program=program))
     if "skills" in opened.config and not _is_evaluated(opened, recorded.header["generation"]):
         skills = opened.config["skills"]
