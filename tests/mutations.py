@@ -115,7 +115,7 @@ populations/pbt.py | experiments/test_defaults.py
 populations/replay.py | populations/test_pbt.py
     schedule-index | shared.generation, len | shared.generation + 1, len
 populations/role_pbt.py | populations/test_league.py
-    easiest-opponents | (1.0 - league.beaten) ** power | league.beaten ** power
+    easiest-opponents | log1p(-jnp.where(there, league.beaten | log(jnp.where(there, league.beaten
     hardest-replaced | easy == jnp.max(easy) | easy == jnp.min(easy)
     unknown-enters | trees.where(known, changed, league) | changed
 populations/role_pbt.py | populations/test_role_pbt.py

@@ -170,9 +170,11 @@ def environments_of(learner: Learner, config: LeagueConfig) -> np.ndarray:
     return dealt.reshape(each, roles).T.astype(np.int32)
 
 
-def chances(league: League, power: float) -> Array:
-    """The weight with which each role's learners draw each entry, `[I, K]`: (1 - p)^power, and 0 of an empty one."""
-    return jnp.where(league.entered > 0, (1.0 - league.beaten) ** power, 0.0)
+def log_chances(league: League, power: float) -> Array:
+    """The logarithm of the weight with which each role's learners draw each entry, `[I, K]`: the weight is
+    (1 - p)^power, which float32 may not have itself, and 0 of an empty one."""
+    there = league.entered > 0
+    return jnp.where(there, power * jnp.log1p(-jnp.where(there, league.beaten, 0.0)), -jnp.inf)
 
 
 def deal(bindings: RolePbtBindings, config: LeagueConfig, league: League, key: Key) -> Opponents | tuple[()]:
@@ -186,7 +188,7 @@ def deal(bindings: RolePbtBindings, config: LeagueConfig, league: League, key: K
     shape = bindings.role.population_size, bindings.role_count
     draw = partial(jax.random.categorical, axis=-1, shape=shape)
     rows = bindings.role.placement.everywhere(
-        lambda key, league: draw(key, jnp.log(chances(league, config.league_power))).astype(jnp.int32), key, league
+        lambda key, league: draw(key, log_chances(league, config.league_power)).astype(jnp.int32), key, league
     )
     dealt = partial(_dealt, jnp.asarray(environments))
     return bindings.role.placement.map(dealt, (rows,), (league,))

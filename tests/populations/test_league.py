@@ -214,7 +214,12 @@ def test_an_entry_replaces_the_one_that_is_beaten_most_often(entered, beaten, pl
 )
 def test_weights_of_the_entries(power, expected):
     given = pool([3, 6, 0], [[0.5, 0.75, 1.0], [0.0, 0.25, 1.0]])
-    np.testing.assert_allclose(role_pbt.chances(given, power), expected)
+    np.testing.assert_allclose(np.exp(role_pbt.log_chances(given, power)), expected)
+
+
+def test_the_hardest_entry_has_the_largest_weight_however_large_the_power_is():
+    given = pool([3, 6, 9, 0], [[0.5, 0.25, 0.75, 1.0]])
+    assert np.argsort(role_pbt.log_chances(given, 1e6)).tolist() == [[3, 2, 0, 1]]
 
 
 def test_how_often_members_beat_entries():
