@@ -145,6 +145,11 @@ def test_entries_follow_in_the_order_of_jax() -> None:
         (Box(-5, 5, (2,), np.int64), [1.0, 2.5], r"has the value 2\.5, which its space of type int64 cannot hold"),
         (MultiBinary(2), [0, 2], "has the value 2, which its space of type bool cannot hold"),
         (box((2,)), ["1", "2"], r"its observation is \['1', '2'\] instead of numbers"),
+        (
+            box((2,)),
+            np.ma.masked_array([0.5, 9.0], [False, True]),
+            r"its observation is masked_array.* instead of numbers",
+        ),
         (box((1,)), np.ones(1, complex), r"its observation is array\(\[1\.\+0\.j\]\) instead of numbers"),
     ],
 )

@@ -247,7 +247,7 @@ def _numbers(what: str, value: object) -> np.ndarray:
     """A value as an array of real numbers."""
     try:
         array = np.asarray(value)
-        if np.can_cast(array.dtype, np.float32, "same_kind"):
+        if np.can_cast(array.dtype, np.float32, "same_kind") and not np.ma.is_masked(value):
             return array
     except (TypeError, ValueError):  # lists of several lengths
         pass
