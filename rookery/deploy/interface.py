@@ -68,7 +68,11 @@ def decode(about, action, xp=np):
 
 
 def _array(value, xp):
-    """A value as an array of numbers; None if it is something else, such as a dictionary."""
+    """A value as an array of numbers; None if it is something else, such as a dictionary, or masked."""
+    if np.ma.is_masked(value):
+        return None
+    if isinstance(value, np.ndarray):  # JAX takes no other order of bytes
+        value = np.asarray(value).astype(value.dtype.newbyteorder("="), copy=False)
     try:
         array = xp.asarray(value)
     except (TypeError, ValueError):

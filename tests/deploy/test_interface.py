@@ -79,6 +79,8 @@ def test_numbers_of_any_type_are_read(dtype: Any) -> None:
     observed = spaces.observations(BOX, "an environment")
     np.testing.assert_array_equal(interface.encode(about(observed), np.asarray([-1, 1], dtype)), [-1.0, 1.0])
     assert interface.encode(about(observed), [-1, 1]).dtype == np.float32
+    for other in (np.asarray([-1, 1], dtype).astype(">f8"), np.ma.masked_array([-1.0, 1.0], False)):
+        np.testing.assert_array_equal(interface.encode(about(observed), other, jnp), [-1.0, 1.0])
 
 
 DIVIDED = {"flags": [0, 1], "image": np.full((12, 14, 3), 0.5), "room": 0, "z": [0.0, 0.0]}
@@ -87,6 +89,7 @@ DIVIDED = {"flags": [0, 1], "image": np.full((12, 14, 3), 0.5), "room": 0, "z": 
 @pytest.mark.parametrize(
     ("name", "observation", "message"),
     [
+        ("box", np.ma.masked_array([1.0, 9.0], [False, True]), "the observation is no number, but the policy reads"),
         ("box", [1.0], r"the observation is of shape \(1,\), but the policy reads \(2,\)"),
         ("discrete", 2, "the observation is 2, but its values are -1 to 1"),
         ("multi-discrete", [0, 4], r"the observation is \[0, 4\], but its values are 0 to 1, 5 to 7"),
