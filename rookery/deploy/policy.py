@@ -238,8 +238,11 @@ def parse_cell(cell: Cell) -> int | list[float]:
         with contextlib.suppress(ValueError):
             return [float(number) for number in cell.split(",")]
         raise SettingError("cell", cell, "must be best, a cell's index or a descriptor such as 0.2,0.8")
-    values = np.asarray(cell).tolist()
-    return [values] if isinstance(values, float) else values
+    values = np.asarray(cell)
+    if values.dtype.kind not in "iuf" or values.ndim > 1:
+        raise SettingError("cell", cell, "must be best, a cell's index, or a descriptor, a list of numbers")
+    found = values.tolist()
+    return [found] if isinstance(found, float) else found
 
 
 def elite_text(policy: Policy, cell: Cell | None) -> str | None:

@@ -21,6 +21,7 @@ from rookery.deploy.export import export
 from rookery.envs.wrappers.teams import identify
 from rookery.experiments import warm_start
 from rookery.qd.scoring import PolicyConfig
+from rookery.settings import SettingError
 from rookery.types import Observation
 from tests.deploy.untrained_runs import (
     AGENT,
@@ -181,3 +182,9 @@ def test_the_best_agents_of_all_roles_are_a_team_in_which_each_acts_as_alone(tmp
 def test_a_single_agent_is_no_team(origin: warm_start.RestoredRun) -> None:
     with pytest.raises(ValueError, match="has one agent in an environment; leave agent out"):
         policies.acting(policies.select(origin), 0)
+
+
+@pytest.mark.parametrize("cell", [{"a": 1}, [None], [[1.0]], True, "x"])
+def test_what_is_no_cell_is_named(cell: Any) -> None:
+    with pytest.raises(SettingError, match=r"^cell must be best, a cell's index,? or a descriptor.*, got "):
+        policies.parse_cell(cell)
