@@ -307,6 +307,9 @@ def main() -> None:
     warnings.showwarning = _show_warning
     sys.unraisablehook = _show_dropped
     warnings.simplefilter("always", OutputWarning)
+    for name in ("COLUMNS", "LINES"):
+        if os.environ.get(name) == "0":  # of a terminal without a size; nothing has room in 0 columns
+            del os.environ[name]
     try:
         with unfailing_streams(), events.hidden_words() as words:
             _run_command(words)

@@ -148,6 +148,8 @@ def test_the_first_page_lists_the_commands():
 def test_a_terminal_that_is_wide_or_narrow(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert 90 < max(map(len, page("sac").splitlines())) <= 100
+    monkeypatch.setenv("COLUMNS", "0")
+    assert call("train", "es", "--help")[::2] == (0, "")
     monkeypatch.setenv("COLUMNS", "60")
     assert max(map(len, page("sac").splitlines())) <= 60
 
