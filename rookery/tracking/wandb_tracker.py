@@ -7,6 +7,8 @@ import os
 import secrets
 import time
 from collections import deque
+from pathlib import Path
+from shutil import disk_usage
 from typing import Any
 
 from rookery.distributed import sync
@@ -19,6 +21,8 @@ _INIT_SECONDS = 30.0
 _FINISH_SECONDS = 60.0
 _SETTLED_SECONDS = 30.0
 """Seconds after which values of a killed run are certainly in W&B's files: its process writes them every 15 seconds."""
+_LEAST_FREE = 2**16
+"""Bytes of a disk that is not full: W&B's own process does not say that it cannot write its files."""
 _SUMMARIES = {"best_fitness": "max", "max_fitness": "max", "qd_score": "max", "coverage": "max"}
 _USUAL = {"project", "entity"}  # arguments of `wandb.init` that are no options of the user's
 _REMEDY = "check the network and the key (`wandb login`), or set WANDB_MODE=offline to record without a server"
@@ -40,7 +44,8 @@ class WandbTracker:
 
     Raises:
       ImportError: wandb is not installed.
-      TrackerError: `project` is empty, there is no key, or the server rejects it or cannot be reached.
+      TrackerError: `project` is empty, there is no key, or the server rejects it or cannot be reached; (later) the
+        disk is full, without a server.
     """
 
     def __init__(self, project: str, quiet: bool = False, **options: object):
@@ -66,6 +71,8 @@ class WandbTracker:
         if (path := str(folder)) != records.as_utf8(path):
             remedy = "set WANDB_DIR to another folder, or rename it"
             raise TrackerError(f"W&B cannot write into {path!r}, whose name is not UTF-8; {remedy}.")
+        if mode == "offline":
+            _check_disk(folder or ".")
         self._run_dir = start.run_dir
         self._sent.clear()
         found = records.read_record(start.run_dir, "wandb")
@@ -121,6 +128,8 @@ class WandbTracker:
 
     def _settle(self, before: float) -> None:
         """Record that W&B has the generations that were sent before a time."""
+        if self._run.offline:
+            _check_disk(self._run.settings.sync_dir)
         while self._sent and self._sent[0][0] <= before:
             self._record["finished"] = self._sent.popleft()[1]
         records.write_record(self._run_dir, "wandb", self._record)
@@ -160,6 +169,13 @@ class WandbTracker:
         if self._run.offline:
             return f"offline; send it with: wandb sync {self._run.settings.sync_dir}"
         return str(self._run.url)
+
+
+def _check_disk(folder: str | Path) -> None:
+    with contextlib.suppress(OSError):  # W&B creates the folder
+        if disk_usage(folder).free < _LEAST_FREE:
+            remedy = "free space, or set WANDB_DIR to a folder of another one"
+            raise TrackerError(f"W&B lacks values, since the disk of {folder} is full; {remedy}")
 
 
 def _sentence(error: Exception) -> str:

@@ -13,6 +13,7 @@ import sqlite3
 import sys
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -462,6 +463,22 @@ def test_a_process_of_wandb_that_is_lost_is_one_warning(tmp_path):
         run(walking(), generations=4, run_dir=str(tmp_path / "run"), callbacks=[lose, tracker], **OPTIONS)
     (warning,) = caught
     assert "W&B takes no more values (ConnectionResetError: Connection lost); metrics.csv and" in str(warning.message)
+
+
+def test_a_full_disk_without_a_server_is_said_and_its_values_do_not_count_as_recorded(tmp_path, monkeypatch):
+    def generation(finished):
+        return Generation(finished, 3, {"env_steps": 10.0 * finished}, {}, tmp_path)
+
+    tracker = WandbTracker("birds", quiet=True)
+    tracker.begin(Start({}, tmp_path, 0, 3))
+    tracker(generation(1))
+    monkeypatch.setattr(wandb_tracker, "disk_usage", lambda _: SimpleNamespace(free=100))
+    for fail in (lambda: tracker(generation(2)), lambda: tracker.end(None)):
+        with pytest.raises(TrackerError, match=r"W&B lacks values, since the disk of .* is full; free space, or set"):
+            fail()
+    assert records.read_record(tmp_path, "wandb")["finished"] == 0
+    with pytest.raises(TrackerError, match="is full"):
+        WandbTracker("nests", quiet=True).begin(Start({}, tmp_path, 0, 3))
 
 
 def test_without_a_run_dir_a_tracker_works_too(database, tmp_path, monkeypatch):
