@@ -80,7 +80,7 @@ class MlflowTracker:
         with _quietly(), requests():
             is_known = record.get("uri") == self._uri and self._exists(record["run_id"])
             self._run_id = record["run_id"] if is_known else self._create(start)
-        with records.ended_if_it_fails(self):
+        with records.ended_if_it_fails(self.end):
             with _quietly(), requests():
                 self._continue(start) if is_known else self._log_config(start)
             records.write_record(start.run_dir, "mlflow", {"uri": self._uri, "run_id": self._run_id})

@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +17,7 @@ from rookery.storage.island_files import ISLAND
 from rookery.storage.lineage import is_hyper
 from rookery.storage.record import CHOICES
 from rookery.storage.run_dir import RunFolder, write_atomically
-from rookery.training.callbacks import Callback, Generation, Start
+from rookery.training.callbacks import Generation, Start
 
 MOST_MEMBERS = 64
 """Largest population whose members have curves of their own; larger ones are summarised by quantiles."""
@@ -48,13 +48,13 @@ def load_package(name: str, extra: str) -> ModuleType:
 
 
 @contextlib.contextmanager
-def ended_if_it_fails(tracker: Callback) -> Iterator[None]:
-    """End a tracker's run if the block, a part of its `begin`, fails."""
+def ended_if_it_fails(end: Callable[[BaseException], None]) -> Iterator[None]:
+    """Call the `end` of a tracker if the block, a part of its `begin`, fails."""
     try:
         yield
     except BaseException as error:
         with contextlib.suppress(Exception):
-            tracker.end(error)
+            end(error)
         raise
 
 

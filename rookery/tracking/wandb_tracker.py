@@ -101,7 +101,7 @@ class WandbTracker:
         except Exception as error:  # also of its own parts, about an argument
             remedy = f"correct the options of the tracker, or {_REMEDY}" if self._options.keys() - _USUAL else _REMEDY
             raise TrackerError(f"W&B started no run: {_sentence(error)}; {remedy}.") from error
-        with records.ended_if_it_fails(self):
+        with records.ended_if_it_fails(self.end):
             self._run.define_metric("env_steps")
             self._run.define_metric("*", step_metric="env_steps")
             for name, summary in _SUMMARIES.items():

@@ -112,7 +112,7 @@ def test_each_skill_of_the_best_member_is_an_agent_for_the_environment_without_s
         rookery.experiments.skill_policies(diayn_run, 3)
     with_skill = rookery.diayn(rookery.sac(spec, AGENT), spec, DIAYN_RUN.wrapper.diayn)
     agent = rookery.sac(rookery.make("point_room").spec, AGENT)
-    act_with_skill, act = (jax.jit(partial(rookery.act, one)) for one in (with_skill, agent))
+    act_with_skill, act = jax.jit(partial(rookery.act, with_skill)), jax.jit(partial(rookery.act, agent))
     actions = []
     for number, skill in enumerate(enumerate_skills(spec.skill)):
         observation = Observation(jnp.asarray([0.3, -0.7]))
