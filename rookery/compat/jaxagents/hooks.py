@@ -7,9 +7,7 @@ states after every stage.
 """
 
 import copy
-import functools
 import inspect
-import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -38,6 +36,7 @@ from rookery.compat.jaxagents.records import (
     TrainState,
     Transition,
 )
+from rookery.compat.jaxagents.results import RESULTS, checked
 from rookery.compat.records import check, per_agent, typed_key
 from rookery.envs.base import Environment
 from rookery.envs.wrappers.auto_reset import start_bank
@@ -59,83 +58,6 @@ INSIDE = {
 }
 """Documented methods inside the loops over steps, epochs and episodes, which are the library's -> the documented method
 that runs the loop, and may be replaced."""
-
-
-def _tuple(size: int, count: int = 0) -> Callable[[Any, Any], bool]:
-    """Whether a result is a tuple of a size, of which the first `count` have a shape."""
-    return lambda result, _: (
-        isinstance(result, tuple) and len(result) == size and all(hasattr(one, "shape") for one in result[:count])
-    )
-
-
-def _with(*names: str) -> Callable[[Any, Any], bool]:
-    return lambda result, _: all(hasattr(result, name) for name in names)
-
-
-def _is_loss(result: Any, _: Any = None) -> bool:
-    is_float = isinstance(result, float) or jnp.issubdtype(getattr(result, "dtype", int), jnp.floating)
-    return is_float and jnp.shape(result) == ()
-
-
-def _is_column(result: Any, before: Any) -> bool:
-    return _tuple(2, 2)(result, None) and all(one.shape == jnp.shape(before) for one in result)
-
-
-def _are_minibatches(result: Any, _: Any) -> bool:
-    leaves = jax.tree.leaves(result[:-1]) if isinstance(result, tuple) else []
-    return bool(leaves) and len({jnp.shape(leaf)[:1] for leaf in leaves} | {()}) == 2
-
-
-_RESULTS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
-    "env_reset": ("the key, the observation and the state", _tuple(3)),
-    "env_step": ("the key, the observation, the state, the rewards, done and info", _tuple(6)),
-    **dict.fromkeys(("policy", "_sample_actions", "_advantages"), ("an array", _with("shape"))),
-    **dict.fromkeys(
-        ("_trajectory_returns", "_trajectory_advantages"), ("the next result twice, of the same shape", _is_column)
-    ),
-    "_actor_loss": (
-        "the loss, a number, and the divergence from the old policy",
-        lambda result, _: _tuple(2)(result, None) and _is_loss(result[0]),
-    ),
-    "_critic_loss": ("the loss, a number", _is_loss),
-    **dict.fromkeys(
-        ("_actor_loss_input", "_critic_loss_input"),
-        ("arrays with one row for each minibatch, and the hyper-parameters", _are_minibatches),
-    ),
-    **dict.fromkeys(
-        ("_actor_update", "_critic_update"),
-        (
-            "the training state and the loss, a number",
-            lambda result, _: _tuple(2)(result, None) and jnp.size(result[1]) == 1,
-        ),
-    ),
-    "_make_transition": ("rookery.compat.jaxagents.Transition", _with("truncated", "terminated")),
-    **dict.fromkeys(
-        ("_process_trajectory", "_add_next_values", "_add_advantages"), ("transitions", _with("truncated", "reward"))
-    ),
-    **dict.fromkeys(("_update_step", "_create_update_runner"), ("a Runner", _with("actor_training", "rng"))),
-    "_training_step": ("the Runner and the metrics", _tuple(2)),
-    "_init_optimizer": ("an optimizer of optax", _with("init", "update")),
-    "_init_network": ("the network and its parameters", _tuple(2)),
-    "_create_training": ("a TrainState", _with("params", "opt_state")),
-    **dict.fromkeys(("_eval_metrics", "_eval_agent"), ("a dictionary of arrays", _with("items"))),
-}
-"""Documented method -> what it returns, and whether a result is that; given the result and the first argument."""
-
-
-def _checked(name: str, method: Callable) -> Callable:
-    """A method that raises a `ValueError` where its result is not as documented."""
-
-    @functools.wraps(method)
-    def call(self: Any, *given: Any, **named: Any) -> Any:
-        result = method(self, *given, **named)
-        meaning, fits = _RESULTS[name]
-        found = jax.tree.map(lambda leaf: getattr(leaf, "shape", type(leaf).__name__), result)
-        wrong = f"{name} of {type(self).__name__} returns {reprlib.repr(found)}; return {meaning}."
-        check(fits(result, given[0] if given else None), wrong)
-        return result
-
-    return call
 
 
 class Hooks(ABC):
@@ -160,8 +82,8 @@ class Hooks(ABC):
 
     def __init_subclass__(cls) -> None:
         """Check what its methods return."""
-        for name in _RESULTS.keys() & vars(cls).keys():
-            setattr(cls, name, _checked(name, vars(cls)[name]))
+        for name in RESULTS.keys() & vars(cls).keys():
+            setattr(cls, name, checked(name, vars(cls)[name]))
 
     @abstractmethod
     def policy(self, training: TrainState, obs: ObsType) -> ActionType: ...

@@ -19,6 +19,7 @@ from rookery.compat.jaxagents import (
     Transition,
     hooks,
 )
+from rookery.compat.jaxagents.results import RESULTS
 from tests.compat.jaxagents.goals import numbers
 from tests.tiny import assert_equal
 
@@ -289,9 +290,7 @@ def test_the_error_names_what_is_wrong_in_a_subclass(kind: type[IPPOBase], messa
         ("_critic_loss_input", lambda _, __, traj: (traj.obs[:2], traj.action, 0.0), "arrays with one row for each"),
         ("_actor_update", lambda _, runner, __: runner.actor_training, "the training state and the loss"),
         ("_sample_actions", lambda *_: [0.0, 0.0], "an array"),
-        *(
-            (name, lambda *_, **__: None, "") for name in hooks._RESULTS if name != "_trajectory_returns"
-        ),  # which IPPO calls
+        *((name, lambda *_, **__: None, "") for name in RESULTS if name != "_trajectory_returns"),  # which IPPO calls
     ],
 )
 def test_the_error_names_the_method_whose_result_is_another(name: str, wrong: Any, meaning: str):
