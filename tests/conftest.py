@@ -26,7 +26,7 @@ os.environ["XLA_FLAGS"] = " ".join(
         "--xla_force_host_platform_device_count=2",
     )
 )
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # of processes that tests start, too
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"  # of processes that tests start, too
 os.environ.setdefault("NPROC", "8")  # two virtual devices on two cores starve XLA's thread pool otherwise
 
 import jax
