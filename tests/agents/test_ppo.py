@@ -9,12 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery import networks, returns, trees
+from rookery import hyperparams, networks, returns, trees
 from rookery.agents.actor_critic import Memory, Policy, unroll
 from rookery.agents.base import RolloutExtras
 from rookery.agents.ppo import PpoConfig, PpoHyper, PpoParams, PpoState, Rows, ppo, prepare_rows
 from rookery.agents.ppo import act as ppo_act
+from rookery.agents.ppo_settings import SPACE
 from rookery.envs.base import ActionWithCarry, SkillSpec
+from rookery.hyperparams import LogUniform, OneMinusLog, Uniform
 from rookery.types import Observation, Transition
 from tests import key_trace
 from tests.agents.common import numbers
@@ -378,3 +380,19 @@ def test_an_environment_with_skills_or_a_memory_is_an_error() -> None:
     for spec in (SPEC._replace(skill=SkillSpec("one-hot", 2)), SPEC._replace(recurrent=True)):
         with pytest.raises(ValueError, match=r"^PPO supports no environment with skills or a memory, but test has"):
             ppo(spec)
+
+
+def test_the_default_search_space() -> None:
+    domains = {
+        "discount": OneMinusLog(0.9, 0.999),
+        "gae_lambda": OneMinusLog(0.8, 0.99),
+        "clip_epsilon": Uniform(0.05, 0.4),
+        "entropy_coefficient": LogUniform(1e-4, 1e-1),
+        "actor_lr": LogUniform(3e-5, 3e-3),
+        "critic_lr": LogUniform(3e-5, 3e-3),
+    }
+    assert dict(SPACE.domains) == domains
+    assert {name: type(domain) for name, domain in SPACE.domains.items()} == {n: type(d) for n, d in domains.items()}
+    found = jax.tree.leaves(hyperparams.defaults(SPACE))
+    np.testing.assert_allclose(found, [0.99, 0.95, 0.2, 0.01, 0.5, 0.1, 2.5e-4, 2.5e-4, 0.5], rtol=1e-6)
+    assert PpoConfig().hidden_sizes == (64, 64)

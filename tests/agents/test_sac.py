@@ -22,9 +22,11 @@ from rookery.agents.sac import (
     draw_noise,
     init,
     policy_loss,
+    sac,
     start,
 )
 from rookery.agents.sac import update as sac_update
+from rookery.hyperparams import LogUniform, OneMinusLog
 from rookery.types import Observation, PyTree, Transition
 from tests.agents.common import SPEC, drawn_transitions
 
@@ -247,3 +249,12 @@ def test_temperature_moves_the_entropy_towards_its_target(hand: Hand, scale: flo
     assert -40.0 < float(metrics["entropy"]) < 40.0
     moved = float(state.log_alpha.params - hand.state.log_alpha.params)
     assert moved == pytest.approx(0.02 * direction, rel=1e-3)
+
+
+def test_the_default_search_space() -> None:
+    rates = dict.fromkeys(("policy_lr", "critic_lr", "alpha_lr"), LogUniform(3e-5, 3e-3))
+    domains = {"discount": OneMinusLog(0.9, 0.999), **rates, "reward_scaling": LogUniform(0.1, 10.0)}
+    agent = sac(SPEC, SacConfig(hidden_sizes=()))
+    assert dict(agent.space.domains) == domains
+    assert agent.space.defaults == SacHyper(0.99, 3e-4, 3e-4, 3e-4, 1.0, 0.005)
+    assert float(agent.init(jax.random.key(0)).log_alpha) == 0.0  # alpha 1

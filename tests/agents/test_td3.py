@@ -29,6 +29,7 @@ from rookery.agents.td3 import update as td3_update
 from rookery.distributed import layout, mesh
 from rookery.envs import registry
 from rookery.envs.base import EnvSpec
+from rookery.hyperparams import LogUniform, OneMinusLog, Uniform
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.populations import base
 from rookery.types import Observation, PyTree, Transition
@@ -264,3 +265,16 @@ def test_the_delayed_half_is_a_branch_for_the_whole_population(spread: str) -> N
 def test_neither_an_agent_without_a_delay_nor_one_with_separate_counters_has_a_branch() -> None:
     assert branches(small_sac, base.vmap) == 0
     assert branches(small_td3, base.vmap, own_counters=True) == 0
+
+
+def test_the_default_search_space() -> None:
+    rates = dict.fromkeys(("policy_lr", "critic_lr"), LogUniform(3e-5, 3e-3))
+    noises = {
+        "exploration_noise": Uniform(0.0, 0.2),
+        **dict.fromkeys(("policy_noise", "noise_clip"), Uniform(0.0, 1.0)),
+    }
+    agent = td3(SPEC)
+    assert dict(agent.space.domains) == {"discount": OneMinusLog(0.9, 0.999), **rates, **noises}
+    assert agent.space.defaults == Td3Hyper(0.99, 3e-4, 3e-4, 0.1, 0.2, 0.5, 1.0, 0.005)
+    assert set(agent.space.fields) == set(Td3Hyper._fields)
+    assert networks.filled(Td3Config()) == Td3Config(hidden_sizes=(256, 256), policy_delay=2)
