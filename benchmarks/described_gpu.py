@@ -159,6 +159,12 @@ def compile_for_gpu(
         return harness.compile_program(function, *jax.tree.map(place, arguments), donate=donate)
 
 
+def named_for_pallas(gpu: Gpu = GPUS["h200"]) -> contextlib.AbstractContextManager:
+    """A context in which kernels of Pallas are lowered for a described GPU; since JAX 0.11 they need its name."""
+    device = jax.sharding.AbstractDevice(gpu.name, gpu.cores, "cuda")
+    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((1,), (AXIS,), abstract_device=device))
+
+
 def compile_generation(words: Sequence[str], devices: int = 1) -> harness.Compiled:
     """Compile a whole generation of a run for described GPUs: training, evaluation and selection.
 
