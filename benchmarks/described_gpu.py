@@ -151,18 +151,15 @@ def compile_for_gpu(
       platform: the platform whose arrangement of the program is compiled, see `rookery.agents.backend`.
     """
     sharding = jax.sharding.SingleDeviceSharding(mesh().devices.item())
+    gpu = GPUS["h200"]
+    device = jax.sharding.AbstractDevice(gpu.name, gpu.cores, "cuda")  # Pallas of JAX 0.11 reads the name
+    named = jax.sharding.AbstractMesh((1,), (AXIS,), (jax.sharding.AxisType.Auto,), abstract_device=device)
 
     def place(leaf: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-    with backend.tracing_for(platform):
+    with backend.tracing_for(platform), jax.sharding.use_abstract_mesh(named):
         return harness.compile_program(function, *jax.tree.map(place, arguments), donate=donate)
-
-
-def named_for_pallas(gpu: Gpu = GPUS["h200"]) -> contextlib.AbstractContextManager:
-    """A context in which kernels of Pallas are lowered for a described GPU; since JAX 0.11 they need its name."""
-    device = jax.sharding.AbstractDevice(gpu.name, gpu.cores, "cuda")
-    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((1,), (AXIS,), abstract_device=device))
 
 
 def compile_generation(words: Sequence[str], devices: int = 1) -> harness.Compiled:

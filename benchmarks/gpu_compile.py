@@ -1,13 +1,14 @@
 """Kernels, memory and collectives of this library's programs on an H200, counted without one.
 
-    python -m benchmarks.gpu_compile [--quick] [--work updates generations devices]
+    python -m benchmarks.gpu_compile [--quick] [--work updates generations devices fused]
 
 See `described_gpu` for the method. `updates` compiles a block of 50 gradient updates of P members, with observations of
 17 and actions of 6 numbers, for Rookery, for Rookery in the arrangement for CPUs, and for QDax if it is installed; for
 Rookery also a block of 25, the number of updates per step with the default settings. `generations` compiles whole
 generations; kernels beside the updates are those of an environment step with acting, storing and random numbers.
-`devices` divides a population over several GPUs. No times are measured: a kernel takes about 2 to 4 microseconds to
-start, so for small networks their number determines the time.
+`devices` divides a population over several GPUs. `fused` compares parts of SAC's update by the kernels of `fused_mlp`
+and by plain networks. No times are measured: a kernel takes about 2 to 4 microseconds to start, so for small networks
+their number determines the time.
 """
 
 from functools import partial
@@ -16,8 +17,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks import described_gpu, harness, work
+from benchmarks import described_gpu, fused_sac, harness, work
 from benchmarks.kernels import Count, Loop, collectives, count_kernels
+from rookery.agents.base import OffPolicyAgent
+from rookery.networks import computing_in
 
 UPDATES = 50
 ODD = 25  # updates per step with the default settings
@@ -25,7 +28,7 @@ ENVIRONMENTS = 64
 STEPS = 100
 EPISODES = 10
 EPISODE_LENGTH = 200  # of the point tasks
-WORK = ("updates", "generations", "devices")
+WORK = ("updates", "generations", "devices", "fused")
 OFF_POLICY = f"--eval-episodes {EPISODES} --buffer-size 10000"
 GENERATIONS = {
     "pbt-sac": f"--env point_maze {OFF_POLICY}",
@@ -40,6 +43,8 @@ WHOLE = {
     "map-elites": f"--env point_trap --batch-size {{}} --grid 16 16 --eval-episodes {EPISODES}",
 }
 """Other kinds of run -> their flags, with a place for P."""
+FUSED = (16, 80)
+"""Numbers of members of `fused`."""
 SIZES = ("pbt-sac", "pbt-td3", "diayn", "pbt-ppo")
 """Kinds of run that are compiled for every P; the others for 64 members."""
 
@@ -67,6 +72,10 @@ def main() -> None:
         rows += [generation("pbt-td3", population, environments=ODD) for population in usual]
     if "devices" in options.work:
         rows += [divided(devices) for devices in (2, 8)]
+    if "fused" in options.work:
+        sizes = options.populations if options.quick else FUSED
+        jobs = [(kind, one) for kind, contenders in fused_sac.KINDS.items() for one in contenders]
+        rows += [fused(work.Shapes(population), *job) for population in sizes for job in jobs]
     part = "" if set(options.work) == set(WORK) else "-" + "-".join(options.work)
     harness.report(f"gpu_compile{part}", options, rows, load)
 
@@ -96,9 +105,10 @@ def _updates_row(shapes: work.Shapes, contender: str, compiled: harness.Compiled
     }
 
 
-def ours(shapes: work.Shapes, platform: str, count: int) -> harness.Compiled:
+def ours(shapes: work.Shapes, platform: str, count: int, agent: OffPolicyAgent | None = None) -> harness.Compiled:
     """Rookery's block of `count` updates, for members as the training loop holds them."""
     parts = work.update_parts(shapes, count)
+    parts = parts._replace(agent=agent or parts.agent)
     population = jax.eval_shape(partial(work.members, parts, shapes), jax.random.key(0))
     if platform == "gpu" and parts.agent.layout:
         population = population._replace(state=jax.eval_shape(jax.vmap(parts.agent.layout.pack), population.state))
@@ -169,6 +179,26 @@ def divided(devices: int) -> dict[str, Any]:
         "P": 16,
         "of": f"ours on {devices} GPUs",
         "collectives": collectives(counted),
+        **_memory_and_compilation(compiled, counted),
+    }
+
+
+def fused(shapes: work.Shapes, kind: str, contender: str) -> dict[str, Any]:
+    """A row of a part of SAC's update with the kernels of `fused_mlp`, or with plain networks; see `fused_sac`."""
+    params, batches = jax.eval_shape(lambda: fused_sac.draw(shapes, UPDATES))
+    with computing_in(fused_sac.precision_of(contender)):
+        if kind == "update":
+            compiled = ours(shapes, "gpu", UPDATES, fused_sac.with_kernels(shapes, contender))
+        else:
+            carry = jax.eval_shape(partial(fused_sac.start, kind=kind), params)
+            block = fused_sac.block(shapes, kind, contender)
+            compiled = described_gpu.compile_for_gpu(block, batches, params, carry, donate=(2,))
+    counted = count_kernels(compiled.text)
+    return {
+        "work": kind,
+        "P": shapes.population,
+        "of": contender,
+        "kernels": counted.total / UPDATES,
         **_memory_and_compilation(compiled, counted),
     }
 

@@ -85,10 +85,10 @@ class Loop:
     """
 
     def __init__(self, step: Callable[..., tuple[Any, Any]], held: Held, *first: Any):
-        self._step, self._held, self._first = step, held, first
+        self._step, self.held, self._first = step, held, first
 
     def __call__(self) -> None:
-        self._held.state, _ = jax.block_until_ready(self._step(*self._first, self._held.state))
+        self.held.state, _ = jax.block_until_ready(self._step(*self._first, self.held.state))
 
 
 def compile_program(function: Callable, *arguments: Any, donate: tuple[int, ...] = ()) -> Compiled:

@@ -1,6 +1,6 @@
 """What a GPU does with populations: updates, whole generations, robots, the largest population that fits.
 
-    benchmarks/on_gpu.sh [--minutes 8] [--parts limits updates generations brax playground]
+    benchmarks/on_gpu.sh [--minutes 8] [--parts limits updates generations brax playground fused]
 
 The parts, each with SAC networks of two layers of 256 and batches of 256 unless said otherwise:
 - limits: the GPU's own limits, measured here: bytes per second of a copy, and FLOP per second of a large matrix
@@ -17,6 +17,10 @@ The parts, each with SAC networks of two layers of 256 and batches of 256 unless
   doubles after the listed sizes until a population does not fit.
 - brax: environment steps per second of `pbt-sac` and `ppo` on hopper and ant, built as the command line does.
 - playground: likewise on CheetahRun of MuJoCo Playground.
+- fused: the gradient of the critics' loss, their step, and the whole update of SAC with the kernels of
+  `benchmarks.fused_mlp`, and with plain networks in bfloat16 and in `auto`, for 16 and 80 members: microseconds for all
+  members. `difference` is that of the gradients (or of Adam's means of them after a block) from those in bfloat16,
+  divided by their norm; from 0.01 on (0.1) nothing is timed.
 
 The parts share the time equally, and a part gets what the ones before it left. A measurement that would begin after the
 end of its part is left out, and named in the results. Compilation takes most of the time at first; with
@@ -39,7 +43,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import rookery
-from benchmarks import harness, peers_brax, population, population_update, work
+from benchmarks import fused_sac, harness, peers_brax, population, population_update, work
 from benchmarks import ppo as seeds_ppo
 from rookery.agents.sac import SacConfig, sac
 from rookery.distributed import mesh, programs
@@ -204,6 +208,54 @@ def updates_of(
     }
 
 
+def fused(options: argparse.Namespace) -> Rows:
+    """Parts of SAC's update with fused kernels beside plain networks, whose gradients are compared before."""
+    sizes = [count for count in (80, 16) if count in options.populations] or options.populations[:1]
+    for kind, contenders in fused_sac.KINDS.items():
+        names = {count: f"{kind} P={count}" for count in sizes}
+        jobs = [(count, kind, one) for count in sizes if not is_known(options, names[count]) for one in contenders]
+        with ThreadPoolExecutor(options.threads) as pool:
+            loops = dict(zip(jobs, pool.map(partial(fused_loop, options), jobs), strict=True))
+        for count, name in names.items():
+            chosen = {one: found for (size, _, one), found in loops.items() if size == count}
+            yield in_time(options, name, partial(in_turn, chosen, kind, options))
+
+
+def fused_loop(options: argparse.Namespace, job: tuple[int, str, str]) -> fused_sac.Loop:
+    """A compiled block of a part of the update: members, kind and contender."""
+    count, kind, contender = job
+    shapes = shapes_of(options, Block(contender, "sac", count))
+    return fused_sac.loop(shapes, fused_updates(options), kind, contender, interpret=jax.default_backend() != "gpu")
+
+
+def fused_updates(options: argparse.Namespace) -> int:
+    """Repetitions in a block."""
+    return 2 if options.quick else UPDATES
+
+
+def in_turn(loops: dict[str, fused_sac.Loop], kind: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Microseconds of each contender, and how many times as fast as bfloat16 the fastest kernels are."""
+    for loop in loops.values():
+        loop.call()
+    differences = {
+        one: fused_sac.difference(loop.gradient(), loops["bfloat16"].gradient()) for one, loop in loops.items()
+    }
+    kernels = [one for one in loops if one in fused_sac.TILES]
+    row = {"difference": max(differences[one] for one in kernels), "differences": differences}
+    if not row["difference"] < (0.01 if kind == "gradient" else 0.1):
+        return row
+    times = harness.interleave({one: loop.call for one, loop in loops.items()}, options.rounds)
+    taken = {one: 1e6 * times[one].median / fused_updates(options) for one in loops}
+    fastest = min(kernels, key=lambda one: taken[one])
+    return {
+        **{f"{one}_us": taken[one] for one in loops},
+        "fastest": fastest,
+        "times_as_fast": taken["bfloat16"] / taken[fastest],
+        **row,
+        "temporary_gb": {one: loop.temporary_gb for one, loop in loops.items()},
+    }
+
+
 def size_of(tree: Any) -> float:
     """Bytes of arrays or of their shapes."""
     return float(sum(leaf.dtype.itemsize * np.prod(leaf.shape) for leaf in jax.tree.leaves(tree)))
@@ -358,6 +410,7 @@ PARTS = {
     "generations": generations,
     "brax": partial(robots, ("hopper", "ant")),
     "playground": partial(robots, ("CheetahRun",)),
+    "fused": fused,
 }
 
 

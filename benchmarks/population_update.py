@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import harness, work
+from rookery.agents.base import OffPolicyAgent
 from rookery.types import Array, Key, PyTree
 
 UPDATES = 50
@@ -70,9 +71,12 @@ def measure(shapes: work.Shapes, rounds: int, updates: int) -> dict[str, Any]:
     }
 
 
-def ours(shapes: work.Shapes, updates: int) -> tuple[harness.Compiled, harness.Loop]:
-    """Rookery's block of updates, with donated members."""
+def ours(
+    shapes: work.Shapes, updates: int, agent: OffPolicyAgent | None = None
+) -> tuple[harness.Compiled, harness.Loop]:
+    """Rookery's block of updates, with donated members; another agent may replace the default one of these shapes."""
     parts = work.update_parts(shapes, updates)
+    parts = parts._replace(agent=agent or parts.agent)
     population = work.members(parts, shapes, jax.random.key(0))
     carry = (population._replace(buffer=None), jax.random.key(1))
     program = harness.compile_program(partial(work.update_block, parts), population.buffer, carry, donate=(1,))

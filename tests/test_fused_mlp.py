@@ -97,8 +97,6 @@ def test_the_gradient_of_the_fused_loss_is_that_of_the_plain_one(stored: bool):
 @pytest.mark.parametrize(("stored", "kernels"), [(True, 2), (False, 1)])
 def test_the_kernels_compile_for_a_gpu(stored: bool, kernels: int):
     gradient = jax.grad(lambda weights, *batch: jnp.sum(loss(Tiles(16, 16, stored=stored), weights, *batch)))
-    target = draw(9, MEMBERS, ROWS, OUTPUTS)
-    with described_gpu.named_for_pallas():
-        compiled = described_gpu.compile_for_gpu(gradient, WEIGHTS, BATCH, target)
+    compiled = described_gpu.compile_for_gpu(gradient, WEIGHTS, BATCH, draw(9, MEMBERS, ROWS, OUTPUTS))
     assert count_kernels(compiled.text).kinds["custom-call"] == kernels
     assert custom_calls(compiled.text) == ["__gpu$xla.gpu.triton"]
