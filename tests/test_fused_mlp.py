@@ -1,16 +1,18 @@
 """The fused kernels of `benchmarks.fused_mlp`, interpreted on a CPU, beside plain products with the same rounding."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import described_gpu
+from benchmarks import described_gpu, fused_sac, work
 from benchmarks.fused_mlp import Tiles, Weights, loss, mlp
 from benchmarks.kernels import count_kernels, custom_calls
-from rookery.types import Array
+from rookery import networks
+from rookery.types import Array, Observation
 
 MEMBERS, CRITICS, ROWS, INPUTS, HIDDEN, OUTPUTS = 2, 2, 20, 23, (32, 64), 3
 """Two blocks of 16 rows, 32 inputs and 16 outputs, which are larger than the arrays, and two chunks of columns."""
@@ -50,21 +52,21 @@ def draw(seed: int, *shape: int) -> Array:
     return jnp.asarray(np.random.default_rng(seed).integers(-4, 5, shape) / 4, jnp.float32)
 
 
-networks = MEMBERS * CRITICS
+COUNT = MEMBERS * CRITICS
 WEIGHTS = Weights(
-    draw(1, networks, INPUTS, HIDDEN[0]),
-    draw(2, networks, HIDDEN[0]),
-    draw(3, networks, *HIDDEN),
-    draw(4, networks, HIDDEN[1]),
-    draw(5, networks, HIDDEN[1], OUTPUTS),
-    draw(6, networks, OUTPUTS),
+    draw(1, COUNT, INPUTS, HIDDEN[0]),
+    draw(2, COUNT, HIDDEN[0]),
+    draw(3, COUNT, *HIDDEN),
+    draw(4, COUNT, HIDDEN[1]),
+    draw(5, COUNT, HIDDEN[1], OUTPUTS),
+    draw(6, COUNT, OUTPUTS),
 )
 BATCH = draw(7, MEMBERS, ROWS, INPUTS)
 
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_fused_outputs_and_all_their_gradients_are_those_of_plain_products(stored: bool):
-    slopes = draw(8, networks, ROWS, OUTPUTS)
+    slopes = draw(8, COUNT, ROWS, OUTPUTS)
     fused = jax.jit(partial(jax.vjp, partial(mlp, TILES._replace(stored=stored))))
     outputs, back = fused(WEIGHTS, BATCH)
     expected, plain_back = jax.vjp(plain, WEIGHTS, BATCH)
@@ -80,7 +82,7 @@ def test_the_gradient_of_the_fused_loss_is_that_of_the_plain_one(stored: bool):
 
     The scales are powers of two, so that errors are rounded to bfloat16 alike before and after their product.
     """
-    target, scale = draw(9, MEMBERS, ROWS, OUTPUTS), jnp.exp2(jnp.arange(networks, dtype=jnp.float32))
+    target, scale = draw(9, MEMBERS, ROWS, OUTPUTS), jnp.exp2(jnp.arange(COUNT, dtype=jnp.float32))
     fused = partial(loss, TILES._replace(stored=stored))
     np.testing.assert_allclose(fused(WEIGHTS, BATCH, target), plain_loss(WEIGHTS, BATCH, target), rtol=1e-6)
     found, wanted = (
@@ -90,6 +92,23 @@ def test_the_gradient_of_the_fused_loss_is_that_of_the_plain_one(stored: bool):
     for mine, other in zip(found, wanted, strict=True):
         assert np.any(other)
         np.testing.assert_allclose(mine, other, rtol=0.0, atol=1e-6 * float(jnp.max(jnp.abs(other))))
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+def test_sac_with_kernels_computes_what_its_networks_do(stacked: bool):
+    shapes = work.Shapes(1, hidden_sizes=(32, 32), observation_size=5, action_size=2)
+    agents: list[Any] = [fused_sac.with_kernels(shapes, one, interpret=True) for one in ("auto", "fused")]
+    nets, fused = (agent.update.args[0] for agent in agents)
+    observation, action = Observation(draw(10, 7, 5)), draw(11, 7, 2)
+    critics = nets.critic.init(jax.random.key(0))
+    critics = networks.stack_twins(critics) if stacked else critics
+    for name, params, inputs in (
+        ("critic", critics, (observation, action)),
+        ("policy", nets.policy.init(jax.random.key(1)), (observation,)),
+    ):
+        found, wanted = (getattr(one, name).apply(params, *inputs) for one in (fused, nets))
+        # Weights, inputs and two layers are rounded by at most 2^-9 of themselves.
+        np.testing.assert_allclose(found, wanted, atol=2.0**-6 * float(jnp.max(jnp.abs(wanted))), rtol=0.0)
 
 
 @pytest.mark.skipif(bool(described_gpu.missing()), reason=described_gpu.missing() or "")
