@@ -4,7 +4,7 @@ A program of a kernel has one network and a block of rows of its batch. The inpu
 float32. Of two hidden layers, the first is computed in chunks of columns, each of which goes at once into the sums of
 the second layer; the backward pass computes both again. No activation is written to memory.
 
-Gradients of weights have two forms, and a device has to say which is faster (`Tiles.stored`):
+Gradients of weights have two forms, and only a device can show which is faster (`Tiles.stored`):
 - partial sums: one kernel, in which a block of rows writes its share of every gradient, and XLA adds the shares. For
   160 networks of (256, 256) with batches of 256 in blocks of 64, the shares of the middle layer are 168 MB.
 - stored: the first kernel writes the gradient of the second layer's sums once, in bfloat16 (21 MB for the same), and a
@@ -14,7 +14,7 @@ Gradients of weights have two forms, and a device has to say which is faster (`T
 Both are deterministic: nothing is added atomically. Rounding differs from `--precision bfloat16` in one point: there
 the sums of hidden layers are rounded to bfloat16 before the bias is added, here they are not.
 
-JAX 0.11 warns that it will remove Pallas' backend for Triton. It is no part of the library.
+JAX 0.11 warns that it will remove Pallas' backend for Triton. `benchmarks.fused_sac` compares with plain networks.
 """
 
 from collections.abc import Callable, Sequence
