@@ -147,7 +147,8 @@ class SettingError(ValueError):
         remedy = f"; {self.remedy}" if self.remedy else ""
         texts = self.problem, remedy if remedy.endswith(("?", ".")) else f"{remedy}."
         problem, remedy = (re.sub(r"\{\{|\{(\w+)\}", lambda it: shown(it[1]) if it[1] else "{", one) for one in texts)
-        return f"{shown(self.field)} {problem}{got}{remedy}"
+        name = " x ".join(map(shown, self.field.split(" x ")))  # the field may be a product of settings
+        return f"{name} {problem}{got}{remedy}"
 
     def __str__(self) -> str:
         return self.text()

@@ -49,7 +49,7 @@ class Td3Config:
     layer_norm: bool = False
     """Normalise each hidden layer of the critics before its ReLU (Ba 2016, arXiv:1607.06450), as RLPD does (Ball 2023,
     arXiv:2302.02948)."""
-    critics: Annotated[int, Within(2)] = 2
+    critics: Annotated[int, Within(2, 100)] = 2
     """Number of critics. Of more than 2, a random two give the targets (REDQ, Chen 2021, arXiv:2101.05982)."""
     network: networks.NetworkName = "mlp"
     """mlp, dense layers; simba, residual blocks (Lee 2024, arXiv:2410.09754), with which observations are normalised,

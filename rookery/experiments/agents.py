@@ -29,6 +29,7 @@ from rookery.learners.off_policy import OffPolicyConfig
 from rookery.learners.on_policy import OnPolicyConfig
 from rookery.populations.config import PbtConfig
 from rookery.qd.scoring import PolicyConfig, policy
+from rookery.settings import LARGEST_COUNT, SettingError
 from rookery.training.config import RunConfig
 
 
@@ -154,13 +155,21 @@ def _fill_ppo_defaults(
 
 
 def _anneal(config: Any, updates: int) -> Any:
-    return config if config.anneal_updates is not None else dataclasses.replace(config, anneal_updates=updates)
+    return _filled(config, "anneal_updates", updates)
 
 
 def _explore_over(config: Any, updates: int) -> Any:
-    if config.exploration_updates is not None:
+    return _filled(config, "exploration_updates", round(config.exploration_share * updates))
+
+
+def _filled(config: Any, name: str, updates: int) -> Any:
+    """The config with a number of updates that follows from the length of the run, unless one is given."""
+    if getattr(config, name) is not None:
         return config
-    return dataclasses.replace(config, exploration_updates=round(config.exploration_share * updates))
+    if updates > LARGEST_COUNT:
+        problem = f"is too large, since {{{name}}} would be {updates} by default, more than the largest int32"
+        raise SettingError("generations", None, problem, f"lower it, or give {{{name}}}")
+    return dataclasses.replace(config, **{name: updates})
 
 
 LONG_RUN = RunConfig(generations=500, checkpoint_every=25)

@@ -10,6 +10,7 @@ from rookery.populations.base import Program
 from rookery.populations.config import PbtConfig
 from rookery.populations.pbt import PbtState, pbt
 from rookery.populations.sharding import ONE_DEVICE, Placement
+from rookery.settings import SettingError
 from rookery.types import HyperT, StateT
 
 
@@ -42,10 +43,9 @@ def seeds(
     if not draw_hyper:
         bounds = [name for name, domain in space.domains.items() if learner.space.domains.get(name) != domain]
         if bounds:
-            raise ValueError(
-                f"independent members keep one value of {' and '.join(bounds)}, so the bounds have no effect; give one "
-                "value, or draw_hyper, which draws one for each member."
-            )
+            problem = "has bounds without an effect, since independent members keep one value"
+            remedy = "give one value, or {draw_hyper}, which draws one for each member"
+            raise SettingError(bounds[0], None, problem, remedy)
         space = space._replace(domains={})
     program = pbt(learner, space, population_size, PbtConfig(exploit="none"), placement)
     own = {"population_method": "seeds", "population": population_size, "draw_hyper": draw_hyper}

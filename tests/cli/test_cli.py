@@ -329,6 +329,13 @@ INVALID = [
     ("train sac --init-from /no/{seed}", 2, "--init-from cannot be used: /no/{seed} is not a run directory"),
     ("train sac --replay-schedule {{env}", 2, "/{{env} is not a run directory"),
     ("train map-elites --dimensions 3 --env {seed}:x", 2, "but {seed}:x is an environment, got 3; leave"),
+    ("train dqn --generations 2147483647", 2, "--generations is too large, since --exploration-updates would be"),
+    ("train pqn --evaluate-every 2147483647", 2, "--generations is too large, since --anneal-updates would be"),
+    ("train pqn --num-envs 2147483647", 2, "--num-envs x --rollout-length must be at most 2147483647"),
+    ("train sac --critics 2147483647", 2, "--critics must lie in [2, 100], got 2147483647."),
+    ("train dqn --frame-stack 2147483647", 2, "--frame-stack must lie in [1, 4194304], got 2147483647."),
+    ("train es --backend bullet", 2, "--backend is no engine of Brax's hopper, got 'bullet'; use spring or"),
+    ("train sac --env point_room --space.policy-lr 1e-4 1e-3", 2, "--space.policy-lr has bounds without an effect"),
     ("train sac --run-dir=", 2, "--run-dir is empty; give it a value, or leave it out."),
     *(
         (f"{command} {__file__}", code, "cli/test_cli.py is a file, not a run directory")

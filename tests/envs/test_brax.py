@@ -122,8 +122,14 @@ REFUSED = [
     (lambda: brax.make("hopper", variant=brax.OMNI), "this undirected task needs ant or humanoid; got hopper"),
     (lambda: brax.make("inverted_pendulum", variant=brax_feet.ground_contact(1)), "one level floor, the model has 0"),
     (lambda: brax.make("hoper"), "no environment 'hoper'"),
-    (lambda: registry.make("hopper", backend="bullet"), "hopper does not run on backend 'bullet'; use one of"),
-    (lambda: registry.make("swimmer", backend="spring"), "swimmer does not run on backend 'spring'; use one of"),
+    (
+        lambda: registry.make("hopper", backend="bullet"),
+        "backend is no engine of Brax's hopper, got 'bullet'; use spring or",
+    ),
+    (
+        lambda: registry.make("swimmer", backend="spring"),
+        "backend is no engine of Brax's swimmer, got 'spring'; use generalized",
+    ),
     (lambda: brax.make("hopper", legs=3), "does not take the options"),
 ]
 

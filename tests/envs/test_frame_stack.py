@@ -102,7 +102,7 @@ def test_one_frame_changes_nothing_and_mistakes_are_errors() -> None:
     assert stack_frames(environment, 1) is environment
     few, many = (jax.make_jaxpr(stack_frames(environment, count).reset)(jax.random.key(0)) for count in (2, 200))
     assert len(few.eqns) == len(many.eqns), "tracing takes no longer with more frames"
-    with pytest.raises(ValueError, match="frame_stack must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"frame_stack must lie in \[1, 8388608\], got 0"):
         stack_frames(environment, 0)
     with pytest.raises(ValueError, match="apply stack_frames before adding them"):
         stack_frames(skills(registry.make("point_room"), 2), 2)

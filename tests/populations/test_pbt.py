@@ -367,7 +367,7 @@ class TestSeeds:
     def test_random_search_draws_from_the_space_and_bounds_that_are_not_drawn_are_an_error(self):
         learner = walks.learner()
         own = hyperparams.choose(learner.space, rate=(1e-2, 1e-1), discount=0.9)
-        with pytest.raises(ValueError, match=r"^independent members keep one value of rate, so the bounds have no"):
+        with pytest.raises(ValueError, match=r"^rate has bounds without an effect, since independent members"):
             seeds(learner, own, population_size=2)
         seeds(learner, hyperparams.choose(learner.space, rate=1e-3), population_size=2)
         state = jax.jit(seeds(learner, own, population_size=3, draw_hyper=True).init)(jax.random.key(0))

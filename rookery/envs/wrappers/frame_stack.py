@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery.envs.base import Environment, EnvSpec, EnvState, Step, announce_inside, parameterize_inside
+from rookery.envs.check import LARGEST
 from rookery.envs.rendering import scene
 from rookery.features import Shape, flatten_features, is_shape, unflatten_features
 from rookery.settings import check_counts
@@ -38,7 +39,7 @@ def stack_frames(environment: Environment, count: int) -> Environment:
       8
     """
     spec = environment.spec
-    check_counts(frame_stack=count)
+    check_counts(1, max(1, LARGEST // spec.observation_size), frame_stack=count)
     if count == 1:
         return environment
     if environment.assignment is not None or spec.recurrent or spec.identified:

@@ -27,6 +27,7 @@ from rookery.envs.suites.brax import patches, rewards
 from rookery.envs.suites.third_party import BraxEnv, BraxRobot, BraxState
 from rookery.envs.wrappers import time_limit
 from rookery.features import feature_size, flatten_features, is_shape
+from rookery.settings import SettingError, verbatim
 from rookery.types import Array, Key, PyTree
 
 EPISODE_LENGTH = 1000
@@ -185,7 +186,8 @@ def load(name: str, backend: str, **options: object) -> Any:
     """Load Brax's environment without wrappers; see `make` for arguments and errors."""
     allowed = ONLY_BACKENDS.get(name, BACKENDS)
     if backend not in allowed:
-        raise ValueError(f"Brax's {name} does not run on backend {backend!r}; use one of {list(allowed)}.")
+        problem = f"is no engine of Brax's {verbatim(name)}"
+        raise SettingError("backend", backend, problem, f"use {' or '.join(allowed)}")
     try:  # without its output: messages about the optional Warp, and jaxopt's deprecation warning
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore", DeprecationWarning)

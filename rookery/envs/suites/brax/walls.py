@@ -51,6 +51,7 @@ from rookery.envs.suites.brax import adapter as brax
 from rookery.envs.suites.brax import feet as brax_feet
 from rookery.envs.suites.brax.adapter import StateReaders, Variant
 from rookery.envs.suites.third_party import BraxRobot, BraxState, MujocoModel
+from rookery.settings import SettingError
 from rookery.types import Array
 
 BACKENDS = ("spring", "positional", "mjx")  # on `generalized`, walls eject robots or let them pass
@@ -123,10 +124,8 @@ def add_walls(brax_env: BraxRobot, name: str, walls: tuple[Wall, ...]) -> None:
             f"walls support the robots {sorted(ROBOTS)}, not {name!r}; add its collision spheres to `walls.ROBOTS`."
         )
     if brax_env.backend not in BACKENDS:
-        raise ValueError(
-            f"backend {brax_env.backend!r} does not support walls: they eject robots or let them pass through; "
-            f"use one of {list(BACKENDS)}."
-        )
+        problem = "does not support walls: they eject robots or let them pass through"
+        raise SettingError("backend", brax_env.backend, problem, f"use {' or '.join(BACKENDS)}")
     mjcf = importlib.import_module("brax.io.mjcf")
     text = resources.files("brax").joinpath("envs", "assets", f"{name}.xml").read_text()
     with brax.quiet_model_load():
