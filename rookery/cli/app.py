@@ -51,7 +51,7 @@ from rookery.storage.csv_log import TableWarning
 from rookery.storage.events import Diverged
 from rookery.storage.island_files import IslandWarning
 from rookery.storage.lineage import Schedule, record_of, schedule_of
-from rookery.storage.run_dir import OutputWarning
+from rookery.storage.run_dir import OutputWarning, remedy_of
 from rookery.storage.sources import SourceWarning
 from rookery.tracking import TrackingConfig, continued, trackers
 from rookery.training import CallbackWarning, run_writer
@@ -372,7 +372,8 @@ def _sentence(error: Exception) -> str:
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     place = "a file could not be read or written" if error.filename is None else error.filename
-    return f"{place}: {error.strerror}; check its permissions and the free space of its disk."
+    remedy = remedy_of(error, "check its permissions and the free space of its disk")
+    return f"{place}: {error.strerror}; {remedy}."
 
 
 def _join(command: object) -> ProcessGroup:

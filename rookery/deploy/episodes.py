@@ -78,8 +78,8 @@ _EPISODES_PER_SKILL = 3
 
 def _is_evaluated(folder: RunFolder, generation: int) -> bool:
     """Whether `skills.csv` is of this generation, as `evaluation.csv`, which is written with it."""
-    table = read_csv(folder.evaluation_file) if folder.evaluation_file.exists() else {}
-    return folder.skills_file.exists() and generation in table.get("generation", ())
+    table = read_csv(folder.evaluation_file) if folder.evaluation_file.is_file() else {}
+    return folder.skills_file.is_file() and generation in table.get("generation", ())
 
 
 def record_episodes(

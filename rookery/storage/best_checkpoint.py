@@ -29,7 +29,7 @@ class Best:
         """Restore the state of a stopped run: the best among the generations that have a checkpoint."""
         if self.column is None:
             return
-        table = read_csv(folder.metrics_file) if folder.metrics_file.exists() else {}
+        table = read_csv(folder.metrics_file) if folder.metrics_file.is_file() else {}
         known: dict[int, float] = {}
         if {self.column, "generation"} <= set(table):
             pairs = zip((table["generation"] + 1).tolist(), map(float, table[self.column]), strict=True)

@@ -174,7 +174,7 @@ def read_journal(folder: RunFolder) -> list[dict[str, Any]]:
       OSError: the file cannot be read.
     """
     events = []
-    if folder.journal_file.exists():
+    if folder.journal_file.is_file():
         for line in folder.journal_file.read_text(encoding="utf-8-sig", errors="replace").splitlines():
             with contextlib.suppress(ValueError, RecursionError):
                 events.append(json.loads(line))

@@ -153,7 +153,7 @@ def read_exchanges(path: Path) -> list[Exchange]:
 
     Lines that are incomplete are left out.
     """
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
     found = {}
     for line in lines:
         with contextlib.suppress(ValueError, TypeError, KeyError):

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rookery.settings import CALLBACK, MEASURE, RETURN, ROUND
-from rookery.storage.csv_log import MEMBER_COLUMNS, check_columns, read_csv, read_members
+from rookery.storage.csv_log import HAS_MEMBERS, MEMBER_COLUMNS, check_columns, read_csv, read_members
 from rookery.storage.island_files import ISLAND, Exchange, ancestors, best_of, islands_of, read_exchanges
 from rookery.storage.record import CHOICES, PROGRAM, PYTHON, SCHEDULE, agent_name, agent_of
 from rookery.storage.run_dir import RunFolder, open_existing
@@ -225,7 +225,13 @@ def _tables(folder: RunFolder) -> tuple[Mapping[str, np.ndarray], Mapping[str, n
 def lineage_of(folder: RunFolder, members: Mapping[str, np.ndarray], metrics: Mapping[str, np.ndarray]) -> Lineage:
     """The lineage of a run by the columns of its `lineage.csv` and `metrics.csv`, {} for a file that does not exist; a
     ValueError if no generation is finished, or a table is damaged."""
-    if not all(table and len(next(iter(table.values()))) for table in (members, metrics)):
+    rows, finished = (len(next(iter(table.values()), ())) for table in (members, metrics))
+    lost = folder.metrics_file if rows and not finished else None
+    if not rows and finished > 1 and HAS_MEMBERS in metrics:  # a run in progress writes lineage.csv last
+        lost = folder.lineage_file
+    if lost is not None:
+        raise ValueError(f"{lost} has lost all rows; put a copy of the file back.")
+    if not (rows and finished):
         raise _unfinished(folder)
     check_columns(folder.metrics_file, metrics, ("env_steps",))
     generations, population = _shape(folder, members)

@@ -131,9 +131,9 @@ class RunFolder:
                 f"{self.path} is in use: {self._owner()} writes to it; wait for it, stop it, or choose another folder."
             ) from error
         except OSError as error:
-            raise RunFolderError(
-                f"{self.path} cannot be written to: {error.strerror}; choose another folder."
-            ) from error
+            path = self.path if error.filename is None else error.filename
+            remedy = remedy_of(error, "choose another folder")
+            raise RunFolderError(f"{path} cannot be written to: {error.strerror}; {remedy}.") from error
         started = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
         owner = {"pid": os.getpid(), "host": socket.gethostname(), "started": started}
         write_atomically(self.owner_file, json.dumps(owner))
@@ -167,6 +167,11 @@ class RunFolder:
         content = _read_config(self.config_file)
         self.config = content["config"]
         self.versions = content["versions"]
+
+
+def remedy_of(error: OSError, otherwise: str) -> str:
+    """What helps against an error of the system about a file, as the end of a sentence."""
+    return "move this folder away, since a file belongs there" if isinstance(error, IsADirectoryError) else otherwise
 
 
 def resume_command(run_dir: str | os.PathLike[str]) -> str:

@@ -89,11 +89,11 @@ def recorded(start: Start, first: int) -> Iterator[Generation]:
     hyper-parameters and what `lineage.csv` has besides, but not the other metrics.
     """
     folder = RunFolder(start.run_dir or "")
-    if start.run_dir is None or first >= start.finished or not folder.metrics_file.exists():
+    if start.run_dir is None or first >= start.finished or not folder.metrics_file.is_file():
         return
     table = read_csv(folder.metrics_file)
     names = start.config.get(CHOICES, {})
-    lineage = read_csv(folder.lineage_file, names) if folder.lineage_file.exists() else {}
+    lineage = read_csv(folder.lineage_file, names) if folder.lineage_file.is_file() else {}
     for number in range(first, start.finished):
         places = np.flatnonzero(table["generation"] == number)
         if not len(places):  # its row is lost
@@ -136,7 +136,7 @@ def read_record(run_dir: Path | None, tracker: str) -> dict[str, Any]:
     """What a tracker recorded in a run directory with `write_record`; {} if there is nothing, a TrackerError if it is
     damaged, such as by an editor."""
     path = None if run_dir is None else _file(run_dir, tracker)
-    if path is None or not path.exists():
+    if path is None or not path.is_file():
         return {}
     try:
         record = dict(json.loads(path.read_text(encoding="utf-8-sig")))

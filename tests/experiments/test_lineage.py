@@ -11,6 +11,7 @@ import pytest
 from rookery.storage import run_dir as folders
 from rookery.storage.csv_log import RunLog
 from rookery.storage.lineage import Lineage, Schedule, at_steps, check_agent, lineage, record_of, schedule_of
+from tests import written_runs
 
 NAN, INF = np.nan, np.inf
 
@@ -48,6 +49,17 @@ def table(tmp_path: Path) -> Path:
 
 
 class TestReading:
+    def test_a_table_that_lost_all_rows_is_not_that_of_a_run_without_a_finished_generation(self, tmp_path):
+        run = written_runs.write(tmp_path / "run", metrics={"env_steps": [300, 600], "replaced": [0, 0]})
+        with pytest.raises(ValueError, match=r"lineage\.csv has lost all rows; put a copy of the file back"):
+            lineage(run)
+        (write_run(tmp_path / "other") / "metrics.csv").unlink()
+        with pytest.raises(ValueError, match=r"metrics\.csv has lost all rows; put a copy of the file back"):
+            lineage(tmp_path / "other")
+        run = written_runs.write(tmp_path / "run", metrics={"env_steps": [300], "replaced": [0]})
+        with pytest.raises(ValueError, match="no finished generation"):
+            lineage(run)
+
     def test_all_columns_are_read(self, tree):
         assert tree.parents.tolist() == PARENTS
         assert tree.fitness.tolist() == FITNESS

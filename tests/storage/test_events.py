@@ -228,6 +228,7 @@ def test_a_journal_that_cannot_be_written_does_not_stop_the_run(folder):
     with pytest.warns(OutputWarning, match=r"journal\.jsonl cannot be written \(Is a directory\)") as caught:
         result = run(walks(), generations=2, run_dir=str(folder.path), resume=True, quiet=True)
     assert len(caught) == len(result.history) == 1, "said once"
+    assert read_journal(folder) == [], "a page can be written without it"
     assert Checkpointer(folder.checkpoints, read_only=True).latest() == 2
 
 

@@ -104,7 +104,7 @@ def test_a_directory_that_cannot_be_created_or_written(tmp_path):
     create(tmp_path / "run", CONFIG).release()
     (tmp_path / "run" / ".lock").unlink()
     (tmp_path / "run" / ".lock").mkdir()
-    with pytest.raises(RunFolderError, match="cannot be written to"):
+    with pytest.raises(RunFolderError, match=r"\.lock cannot be written to: .*; move this folder away"):
         open_existing(tmp_path / "run", write=True)
 
 
