@@ -39,7 +39,7 @@ class Domain(abc.ABC):
         """Take numbers of NumPy, and whole ones beyond int32, as Python's floats."""
         for name, bound in (("low", self.low), ("high", self.high)):
             if type(bound) is not int or abs(bound) > LARGEST_COUNT:
-                object.__setattr__(self, name, float(bound))
+                object.__setattr__(self, name, float(str(bound) if type(bound) is int else bound))
 
     @abc.abstractmethod
     def at(self, fraction: Array) -> Array:
@@ -439,7 +439,7 @@ def choose(space: Space[HyperT], **choices: Chosen) -> Space[HyperT]:
             domains[name] = field.domain
         elif field.names and isinstance(choice, str) and choice != FIXED:
             values[name] = float(_place(name, choice, field))
-        elif isinstance(choice, (int, float)) and not field.names:
+        elif isinstance(choice, (int, float)) and not isinstance(choice, bool) and not field.names:
             _check_value(name, choice, field)
             values[name] = float(choice)
         elif isinstance(choice, (tuple, Domain)):
@@ -498,7 +498,7 @@ def _domain(name: str, choice: Any, field: Field) -> Domain:
         return Choice(*(field.names[_place(name, one, field)] for one in names), among=field.names)
     if not isinstance(choice, tuple):
         return choice
-    if len(choice) != 2 or not all(isinstance(bound, int | float) for bound in choice):
+    if len(choice) != 2 or not all(type(bound) in (int, float) for bound in choice):
         raise SettingError(name, choice, "needs two numbers as bounds")
     return field.scale(*choice)
 

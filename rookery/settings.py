@@ -223,6 +223,8 @@ def _numeral(number: float) -> str:
 
 def float32(value: float) -> float:
     """The value as compiled code has it: rounded to float32, infinite beyond 3.4e38, and 0 below 1.2e-38."""
+    if abs(value) > 1e39:  # also whole numbers that no float can hold
+        return math.inf if value > 0 else -math.inf
     with np.errstate(over="ignore"):
         return 0.0 if abs(value) < np.finfo(np.float32).tiny else float(np.float32(value))
 

@@ -398,6 +398,10 @@ class TestChoose:
             ({"noise": (0.1, 0.2, 0.3)}, r"^noise needs two numbers as bounds, got \(0\.1, 0\.2, 0\.3\)\.$"),
             ({"noise": ("a", "b")}, r"^noise needs two numbers as bounds, got \('a', 'b'\)\.$"),
             ({"noise": (0.2, 0.1)}, r"^noise has an empty interval"),
+            ({"noise": 10**400}, r"^noise must lie in \[0, inf\), got 10{400}\.$"),
+            ({"noise": (0, 10**400)}, r"^noise has an empty interval \[0, inf\]"),
+            ({"noise": True}, r"^noise must be two bounds, one value, a domain or 'fixed', got True\.$"),
+            ({"noise": (False, 2.0)}, r"^noise needs two numbers as bounds, got \(False, 2\.0\)\.$"),
             ({"noise": "loose"}, r"^noise must be two bounds, one value, a domain or 'fixed', got 'loose'\.$"),
         ],
     )
