@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from rookery import distributions, hyperparams, trees
-from rookery.envs.base import Environment, EnvSpec, EnvState, Step, check_categories
+from rookery.envs.base import DescriptorSpec, Environment, EnvSpec, EnvState, SkillSpec, Step, Team, check_categories
 from rookery.envs.host.base import LARGEST_REWARD, first_line
 from rookery.factories import OWN_ENVIRONMENT, RAISED, place_of
 from rookery.features import Shape, feature_size, is_shape
-from rookery.settings import MEASURE_NAMES, Within, check_counts, check_names, check_numbers
+from rookery.settings import MEASURE_NAMES, Within, check_counts, check_names, check_numbers, type_of
 from rookery.types import Array, Key, Observation, PyTree
 
 ResultT = TypeVar("ResultT")
@@ -40,6 +40,7 @@ _pass = jax.make_user_context(0)
 """A number of each pass: JAX traces all functions again in another one, also those that the user compiled, so that a
 function that is not pure differs."""
 LARGEST = 2**24  # largest size of observations and actions: a layer of 256 units on them has 17 GB of weights
+_RECORDS = {"name": str, "descriptor": DescriptorSpec, "team": Team, "skill": SkillSpec, "parameters": hyperparams.Space}
 _FLOAT_MAX = np.finfo(np.float32).max
 _FIRST = 3  # steps that are compared; later ones may differ by rounding in a chaotic simulation
 SEEDS = 3  # episodes that `check_environment` runs at once
@@ -132,6 +133,11 @@ def _report(spec: EnvSpec, problems: Iterable[str]) -> None:
 
 
 def _size_problems(spec: EnvSpec) -> Iterator[str]:
+    for name, kind in _RECORDS.items():
+        value = getattr(spec, name)
+        if not isinstance(value, kind) and (value is not None or kind is str):
+            yield f"spec.{name} must be {'a text' if kind is str else f'a {kind.__name__} or None'}, got {value!r:.80}."
+            return
     try:
         check_categories(spec)
         check_numbers(Within(), **{"spec.qd_offset": spec.qd_offset})
@@ -473,9 +479,11 @@ def _measure_problems(spec: EnvSpec, where: str, measures: Mapping[str, Array] |
             f"{', '.join(spec.measures or {}) or 'none'}; pass measures to rookery.envs.first_step and next_step."
         )
     for name, value in (measures or {}).items():
-        if value.shape not in ((), spec.agents) or not _has_type(value, jnp.floating):
+        is_array = hasattr(value, "dtype")
+        if not (is_array and value.shape in ((), spec.agents) and _has_type(value, jnp.floating)):
             shapes = " or ".join(map(str, dict.fromkeys([(), spec.agents])))
-            yield f"{where} gives the measure {name} as {value.dtype} {value.shape} instead of float32 {shapes}."
+            got = f"{value.dtype} {value.shape}" if is_array else type_of(value)
+            yield f"{where} gives the measure {name} as {got} instead of float32 {shapes}."
 
 
 def _behaviour_problems(environment: Environment, run: Callable[[Environment], Step], steps: Step) -> Iterator[str]:

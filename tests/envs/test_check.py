@@ -34,6 +34,7 @@ def start(mistake: str, state: jax.Array) -> Step:
         "other final type": first._replace(final_observation=Observation(pixels)),
         "skill at start": first._replace(observation=Observation(state, jnp.zeros(1))),
         "pixels at start": first_step(pixels, jnp.zeros(0)),
+        "no measure at start": first._replace(measures={"height": None}),
         "half precision at start": first_step(state.astype(jnp.float16), jnp.zeros(0)),
     }
     return wrong.get(mistake, first)
@@ -41,7 +42,7 @@ def start(mistake: str, state: jax.Array) -> Step:
 
 def line(mistake: str = "", **spec: Any) -> Environment:
     """A point on a line with one mistake."""
-    described = EnvSpec("line", **{"observation_size": 2, "action_size": 1, "episode_length": LENGTH, **spec})
+    described = EnvSpec(**{"name": "line", "observation_size": 2, "action_size": 1, "episode_length": LENGTH, **spec})
 
     def reset(key: jax.Array) -> Any:
         state = jnp.zeros(2) if mistake == "same start" else jax.random.uniform(key, (2,))
@@ -179,6 +180,9 @@ def test_the_zeros_of_a_reset_may_have_double_precision(name: str) -> None:
         ("", {"measures": {"return": "text"}}, r"the measure 'return' needs another name, since rookery uses it"),
         ("", {"observation_size": 10**9}, r"spec\.observation_size is 1,000,000,000 numbers, 4 GB, and networks and"),
         ("", {"action_size": 10**8, "discrete": True}, r"spec\.action_size is 100,000,000 numbers, 0\.4 GB, and"),
+        ("", {"descriptor": "x, y"}, r"spec\.descriptor must be a DescriptorSpec or None, got 'x, y'\.$"),
+        ("", {"team": ("a", "b")}, r"spec\.team must be a Team or None, got \('a', 'b'\)\.$"),
+        ("no measure at start", {"measures": {"height": "m"}}, r"reset gives the measure height as None instead of fl"),
         ("", {"masked": True}, r"reset gives no mask, but spec\.masked is True\."),
         ("needs two actions", {}, r"step\(state, action, key\) raised TypeError for an action of shape \(1,\)"),
         ("branches in Python", {}, r".*raised TracerBoolConversionError .*test_check\.py, line \d+\); compute with"),
@@ -199,6 +203,11 @@ def test_a_wrong_interface_is_an_error_of_the_check_and_of_learners(mistake: str
     for check in (check_environment, check_interface, *learners):
         with pytest.raises(ValueError, match=WRONG + message):
             check(environment)
+
+
+def test_a_name_that_is_no_text_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"^the environment 3 is wrong, .*: spec\.name must be a text, got 3\.$"):
+        check_interface(line(name=3))
 
 
 @pytest.mark.parametrize(
