@@ -77,7 +77,8 @@ def _array(value, xp):
         array = xp.asarray(value)
     except (TypeError, ValueError):
         return None
-    return array if array.dtype.kind in "biuf" else None
+    is_number = array.dtype.name.startswith(("bool", "int", "uint", "float", "bfloat"))  # bfloat16 has the kind of bytes
+    return array if is_number else None
 
 
 def _at(value, path):

@@ -162,7 +162,7 @@ def _part(space: "Space", name: str, what: str, remedy: str | None) -> _Part:
         )
     else:
         raise ValueError(
-            f"the observations of {name} are of the space {space}, which no agent reads; "
+            f"the observations of {name} are of the space {space!s:.300}, which no agent reads; "
             + (remedy or "use a gymnasium.ObservationWrapper that makes them a Box or a Dict of boxes.")
         )
     if not feature_size(part.shape):
@@ -179,8 +179,8 @@ def _one_hot(
 
 def _no_number(name: str, space: "Space") -> str:
     return (
-        f"the observations of {name} are of the space {space}, which holds no number; leave an empty entry out, and "
-        "give an agent that needs no observation a constant one, such as a Box of shape (1,)."
+        f"the observations of {name} are of the space {space!s:.300}, which holds no number; leave an empty entry out, "
+        "and give an agent that needs no observation a constant one, such as a Box of shape (1,)."
     )
 
 
@@ -341,7 +341,7 @@ def actions(space: "Space", name: str, remedy: str | None = None) -> Actions:
         counts = np.full(space.shape, 2) if binary else np.asarray(space.nvec)
         starts = np.zeros(space.shape, np.int64) if binary else np.asarray(space.start)
         if not counts.size:
-            raise ValueError(f"the actions of {name} are of the space {space}, which holds no number.")
+            raise ValueError(f"the actions of {name} are of the space {space!s:.300}, which holds no number.")
         low, high = (tuple(side.reshape(-1).tolist()) for side in (starts, starts + counts - 1))
         taken = TakenAction(np.dtype(space.dtype).name, tuple(space.shape), low, high)
         decode = partial(_decode_parts, starts, space.dtype)
@@ -350,16 +350,16 @@ def actions(space: "Space", name: str, remedy: str | None = None) -> Actions:
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
             raise ValueError(
-                f"an action of {name} has no bounds ({space}); "
+                f"an action of {name} has no bounds ({space!s:.300}); "
                 + (remedy or "give it some by gymnasium.wrappers.RescaleAction or ClipAction in make_env.")
             )
         if not low.size:
-            raise ValueError(f"the actions of {name} are of the space {space}, which holds no number.")
+            raise ValueError(f"the actions of {name} are of the space {space!s:.300}, which holds no number.")
         bounds = tuple(low.reshape(-1).tolist()), tuple(high.reshape(-1).tolist())
         taken = TakenAction(np.dtype(space.dtype).name, tuple(space.shape), *bounds)
         return Actions(int(np.prod(space.shape)), False, partial(_decode_box, low, high, space.dtype), taken)
     raise ValueError(
-        f"the actions of {name} are of the space {space}, but agents act in a Box of floats or in a Discrete, "
+        f"the actions of {name} are of the space {space!s:.300}, but agents act in a Box of floats or in a Discrete, "
         "MultiDiscrete or MultiBinary space; " + (remedy or "use a gymnasium.ActionWrapper that offers one of them.")
     )
 
