@@ -77,7 +77,9 @@ def _array(value, xp):
         array = xp.asarray(value)
     except (TypeError, ValueError):
         return None
-    is_number = array.dtype.name.startswith(("bool", "int", "uint", "float", "bfloat"))  # bfloat16 has the kind of bytes
+    is_number = array.dtype.name.startswith(
+        ("bool", "int", "uint", "float", "bfloat")
+    )  # bfloat16 has the kind of bytes
     return array if is_number else None
 
 

@@ -40,7 +40,13 @@ _pass = jax.make_user_context(0)
 """A number of each pass: JAX traces all functions again in another one, also those that the user compiled, so that a
 function that is not pure differs."""
 LARGEST = 2**24  # largest size of observations and actions: a layer of 256 units on them has 17 GB of weights
-_RECORDS = {"name": str, "descriptor": DescriptorSpec, "team": Team, "skill": SkillSpec, "parameters": hyperparams.Space}
+_RECORDS = {
+    "name": str,
+    "descriptor": DescriptorSpec,
+    "team": Team,
+    "skill": SkillSpec,
+    "parameters": hyperparams.Space,
+}
 _FLOAT_MAX = np.finfo(np.float32).max
 _FIRST = 3  # steps that are compared; later ones may differ by rounding in a chaotic simulation
 SEEDS = 3  # episodes that `check_environment` runs at once

@@ -141,6 +141,7 @@ class RunWriters(NamedTuple):
                     write_table(self.folder.repertoire_file, {"cell": np.arange(len(columns["fitness"])), **columns})
         if self.log is not None:
             self.log.sync()
+        self._restore_config()
         started = time.monotonic()
         self.checkpoints.save(generation, state, score, spared, host)
         seconds = time.monotonic() - started
@@ -165,8 +166,15 @@ class RunWriters(NamedTuple):
         """
         if self.folder is not None:
             self.wait()  # an ordinary checkpoint deletes this folder when it is complete
+            self._restore_config()
             with Checkpointer(self.folder.interrupted) as checkpoints:
                 checkpoints.save(generation, unfinished, metadata, host=host)
+
+    def _restore_config(self) -> None:
+        """Write `config.json` again if it was removed, since no checkpoint can be resumed without it."""
+        if self.log is not None and self.folder is not None and not self.folder.config_file.is_file():
+            with output_to(self.folder.config_file):
+                self.folder.reconfigure(self.folder.config)
 
     def wait(self) -> None:
         """Wait until all checkpoints are complete."""

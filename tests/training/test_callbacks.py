@@ -83,6 +83,15 @@ def test_a_callback_cannot_change_the_run_nor_what_another_one_gets(tmp_path):
     assert all(value.metrics and value.members for name, value in other.calls if isinstance(name, int))
 
 
+def test_a_config_that_is_removed_during_a_run_is_written_again(tmp_path):
+    def remove(generation):
+        if generation.number == 0:
+            (generation.run_dir / "config.json").unlink()
+
+    run(walks(), run_dir=str(tmp_path / "run"), callbacks=[remove], generations=2, quiet=True)
+    assert len(run(walks(), run_dir=str(tmp_path / "run"), resume=True, generations=3, quiet=True).history) == 1
+
+
 def test_a_callback_knows_the_begin_and_the_end_of_a_run_and_of_its_continuation(tmp_path):
     path = tmp_path / "run"
     first, second, none, loaded = (Recorder() for _ in range(4))
