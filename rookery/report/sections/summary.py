@@ -1,10 +1,12 @@
 """Summary section of a report: the run's result, state, settings, hardware and problems, as text."""
 
+import contextlib
 import itertools
 import math
 import shlex
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -180,28 +182,36 @@ _MOST_AGENTS = 6
 
 def _cells(config: Settings) -> str:
     cells = part(config, "cells")
-    count = math.prod(cells["grid"]) if cells.get("grid") else cells.get("cells")
-    return f"{count:,} cells" if count else "the cells"
+    sizes: Any = cells.get("grid") or [cells.get("cells")]
+    with contextlib.suppress(TypeError, ValueError):  # numbers of an edited config.json
+        return f"{math.prod(sizes):,} cells"
+    return "the cells"
+
+
+def _goal(config: Settings) -> int:
+    """The generations after which a run ends; 0 if that is not recorded, or was edited."""
+    goal = part(config, "run").get("generations")
+    return goal if isinstance(goal, int) else 0
 
 
 def state(config: Settings, journal: Sequence[Event], metrics: Table) -> dict[str, str | bool]:
     """Progress of the run: `text`, and `over`, whether the run has ended."""
-    done, goal = int(metrics["generation"][-1]) + 1, part(config, "run").get("generations")
+    done, goal = int(metrics["generation"][-1]) + 1, _goal(config)
     of_goal = f"{done} of {goal} generations" if goal else counted(done, "generation")
     last = journal[-1] if journal else {}
     if last.get("event") in _ENDS:
         return {"text": f"{last.get('why', last['event'])}, {of_goal}", "over": True}
-    over = bool(goal) and done >= int(goal)
+    over = 0 < goal <= done
     return {"text": f"{'finished' if over else 'running, or killed'}, {of_goal}", "over": over}
 
 
 def _state_of_islands(record: RunRecord) -> dict[str, str | bool]:
     """Progress of a run of islands, which is over when all of them are."""
-    goal, total = part(record.config, "run").get("generations"), part(record.config, "islands")["islands"]
+    goal, total = _goal(record.config), part(record.config, "islands").get("islands")
     done = [len(island.metrics["generation"]) for island in record.islands]
     least, most = min(done) if len(done) == total else 0, max(done)
     states = [state(island.config, island.journal, island.metrics) for island in record.islands]
-    finished = bool(goal) and least >= int(goal)
+    finished = 0 < goal <= least
     over = finished or (len(done) == total and all(one["over"] for one in states))
     text = "finished" if finished else "ended" if over else "running, or killed"
     generations = f"{least}" if least == most else f"{least} to {most}"

@@ -52,6 +52,10 @@ def metrics(**more):
         (REPERTOIRE, {"evaluation": {"objective": "success"}}, f"31.2 % of the cells covered, best success{BEST[4:]}"),
         (REPERTOIRE, {"cells": {"cells": 1024, "grid": None}}, f"31.2 % of 1,024 cells covered, {BEST}"),
         (REPERTOIRE, {"cells": {"cells": 1024, "grid": [4, 5]}}, f"31.2 % of 20 cells covered, {BEST}"),
+        *(
+            (REPERTOIRE, {"cells": {"cells": 9, "grid": edited}}, f"31.2 % of the cells covered, {BEST}")
+            for edited in (-1, [None], ["four"], {"a": 4})
+        ),
     ],
 )
 def test_the_result_is_one_line(last, config, text):
@@ -113,6 +117,7 @@ def test_the_result_of_independent_members_is_an_interquartile_mean(last, fitnes
         ([BEGAN], 3, "finished, 3 of 3 generations", True),
         ([], 3, "finished, 3 of 3 generations", True),
         ([], None, "running, or killed, 3 generations", False),
+        ([], "many", "running, or killed, 3 generations", False),
     ],
 )
 def test_the_state_of_a_run(journal, goal, text, over):
