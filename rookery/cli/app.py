@@ -51,7 +51,7 @@ from rookery.storage.csv_log import TableWarning
 from rookery.storage.events import Diverged
 from rookery.storage.island_files import IslandWarning
 from rookery.storage.lineage import Schedule, record_of, schedule_of
-from rookery.storage.run_dir import OutputWarning, remedy_of
+from rookery.storage.run_dir import OutputWarning, sentence_of
 from rookery.storage.sources import SourceWarning
 from rookery.tracking import TrackingConfig, continued, trackers
 from rookery.training import CallbackWarning, run_writer
@@ -134,7 +134,7 @@ class CommandLine(NamedTuple):
     def text(self, error: Exception) -> str:
         """An error as one sentence, with the settings as they were given."""
         if not isinstance(error, SettingError):
-            return _sentence(error)
+            return sentence_of(error)
         is_of_file = self.shown(error.field) in self.file.settings
         return (f"{self.file.path}: " if is_of_file else "") + error.text(self.shown)
 
@@ -355,7 +355,7 @@ def _run_command(words: list[str]) -> None:
         os._exit(130)  # the interpreter's exit waits for threads that compile, and crashes where Ctrl-C ends the wait
     except (ValueError, ImportError, MemoryError, OSError, HostError) as error:
         group.await_lost_process(error)
-        message = line.text(error) if line else _sentence(error)
+        message = line.text(error) if line else sentence_of(error)
         print(f"{'' if group.alone or is_first() else group}error: {message}", file=sys.stderr)
         group.abandon(1, message)
         sys.exit(2 if isinstance(error, SettingError | CommandLineError) else 1)
@@ -365,15 +365,6 @@ def _run_command(words: list[str]) -> None:
 
 
 _AFTER_INTERRUPT = "; if a checkpoint was saved before, it is complete, and rookery resume continues from it"
-
-
-def _sentence(error: Exception) -> str:
-    """The message of an error; of one of the system, which file it is about and what helps."""
-    if not isinstance(error, OSError) or error.strerror is None:
-        return str(error)
-    place = "a file could not be read or written" if error.filename is None else error.filename
-    remedy = remedy_of(error, "check its permissions and the free space of its disk")
-    return f"{place}: {error.strerror}; {remedy}."
 
 
 def _join(command: object) -> ProcessGroup:

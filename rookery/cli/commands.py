@@ -298,7 +298,7 @@ def _roll_out(console: Terminal, count: int | None, seed: int, run: Path) -> Non
     try:
         add_episodes(run, count, seed)
     except (ValueError, ImportError, OSError, CheckpointError) as error:
-        console.print_line(f"note      no episodes recorded: {error}")
+        console.print_line(f"note      no episodes recorded: {run_dir.sentence_of(error)}")
 
 
 def export(command: Export) -> None:

@@ -174,6 +174,15 @@ def remedy_of(error: OSError, otherwise: str) -> str:
     return "move this folder away, since a file belongs there" if isinstance(error, IsADirectoryError) else otherwise
 
 
+def sentence_of(error: Exception) -> str:
+    """The message of an error; of one of the system, which file it is about and what helps."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    place = "a file could not be read or written" if error.filename is None else error.filename
+    remedy = remedy_of(error, "check its permissions and the free space of its disk")
+    return f"{place}: {error.strerror}; {remedy}."
+
+
 def resume_command(run_dir: str | os.PathLike[str]) -> str:
     """The command that continues a run, quoted for a shell."""
     return f"rookery resume {shlex.quote(str(run_dir))}"
@@ -277,7 +286,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     except BaseException as error:
         if isinstance(error, OSError) and error.errno is not None:
             error.filename = str(path)
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it is not there, or the disk is read-only
+            temporary.unlink()
         raise
     sync_directory(path.parent)
 
@@ -303,7 +313,7 @@ def output_to(path: Path) -> Iterator[None]:
         if path not in _unwritable:
             _unwritable.add(path)
             reason = error.strerror or error
-            warnings.warn(f"{path} cannot be written ({reason}); the run continues", OutputWarning, stacklevel=4)
+            warnings.warn(f"{path} cannot be written ({reason}); the rest continues", OutputWarning, stacklevel=4)
     else:
         _unwritable.discard(path)
 

@@ -247,7 +247,7 @@ def test_rows_of_a_table_that_is_gone_are_written_where_it_is_put_back(run):
         log.write(0, {"a": 0.0}, {})
         aside = run.metrics_file.rename(run.path / "aside")
         with pytest.warns(
-            OutputWarning, match=r"metrics\.csv cannot be written \(No such file or directory\); the run"
+            OutputWarning, match=r"metrics\.csv cannot be written \(No such file or directory\); the rest"
         ):
             log.write(1, {"a": 1.0}, {})
         log.sync()  # there is one warning
@@ -272,7 +272,7 @@ def test_a_row_that_cannot_be_written_is_written_with_the_next(run, monkeypatch,
                 log.write(3, {"best": 3.0, "steps": 100.0}, {})
                 log.write(4, {"best": 4.0, "steps": 100.0}, {})
             found = [str(warning.message) for warning in caught if "metrics.csv" in str(warning.message)]
-            assert found == [f"{run.metrics_file} cannot be written (File too large); the run continues"]
+            assert found == [f"{run.metrics_file} cannot be written (File too large); the rest continues"]
             assert read_csv(run.metrics_file)["generation"].tolist() == [0, 1, 2], "no part of a line is left"
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)

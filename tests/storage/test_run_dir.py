@@ -1,5 +1,6 @@
 """The run directory: one writer, an exact configuration, and no deletion of other files."""
 
+import errno
 import json
 import os
 import platform
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rookery.storage import run_dir as folders
-from rookery.storage.run_dir import RunFolder, RunFolderError, create, open_existing, write_atomically
+from rookery.storage.run_dir import RunFolder, RunFolderError, create, open_existing, sentence_of, write_atomically
 
 CONFIG = {"kind": "pbt-sac", "rate": 1 / 3, "sizes": [64, 64], "name": "Ä", "limit": None, "nested": {"a": True}}
 HOLD = """
@@ -214,6 +215,21 @@ def test_writing_is_atomic(tmp_path, monkeypatch):
         assert path.read_text() == "first"
         assert sorted(entry.name for entry in tmp_path.iterdir()) == ["config.json", "run"]
         assert not (tmp_path / "run/config.json").exists(), "it must only appear when it is complete"
+
+
+def test_the_error_of_a_read_only_disk_names_the_file_and_what_helps(tmp_path, monkeypatch):
+    def fail(path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr("builtins.open", fail)
+    monkeypatch.setattr(os, "unlink", fail)
+    with pytest.raises(OSError, match="Read-only") as caught:
+        write_atomically(tmp_path / "report.html", "text")
+    assert sentence_of(caught.value) == (
+        f"{tmp_path / 'report.html'}: Read-only file system; check its permissions and the free space of its disk."
+    )
+    folder = IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), "metrics.csv")
+    assert sentence_of(folder) == "metrics.csv: Is a directory; move this folder away, since a file belongs there."
 
 
 def test_two_writers_of_a_file_do_not_disturb_each_other(tmp_path, monkeypatch):
