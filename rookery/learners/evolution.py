@@ -93,9 +93,9 @@ def ranks(fitness: Array) -> Array:
     Those that are not finite have the lowest rank.
     """
     fitness = jnp.where(jnp.isfinite(fitness), fitness, -jnp.inf)
-    below = jnp.sum(fitness[None] < fitness[:, None], axis=1, dtype=jnp.float32)
-    equal = jnp.sum(fitness[None] == fitness[:, None], axis=1, dtype=jnp.float32)
-    return (below + 0.5 * (equal - 1.0)) / (len(fitness) - 1) - 0.5
+    ordered = jnp.sort(fitness)  # comparisons of all pairs would need M^2 numbers
+    below, not_above = (jnp.searchsorted(ordered, fitness, side=side).astype(jnp.float32) for side in ("left", "right"))
+    return 0.5 * (below + not_above - 1.0) / (len(fitness) - 1) - 0.5
 
 
 def init(bindings: Bindings, key: Key, hyper: EsHyper, bank: Bank) -> Member[gradients.Learned, EsHyper]:

@@ -28,6 +28,8 @@ def test_equal_fitnesses_share_a_rank_and_those_that_are_not_finite_have_the_low
     found = evolution.ranks(jnp.asarray([3.0, jnp.nan, 7.0, 3.0, -jnp.inf]))
     np.testing.assert_allclose(found, np.array([2.5, 0.5, 4.0, 2.5, 0.5]) / 4 - 0.5)
     np.testing.assert_array_equal(evolution.ranks(jnp.full(6, jnp.nan)), 0.0)
+    used = jax.jit(evolution.ranks).lower(jnp.zeros(4096)).compile().memory_analysis()
+    assert used is None or used.temp_size_in_bytes < 2**20, "not all pairs"
 
 
 def test_a_step_is_that_of_adam_along_the_ranked_perturbations():
