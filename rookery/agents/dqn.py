@@ -40,7 +40,7 @@ class DqnConfig:
     """Double Q-learning: the network chooses the next action, and the target network values it."""
     dueling: bool = False
     """Dueling heads: one for the value of the state, one for the advantages of the actions."""
-    quantiles: Annotated[int, Within(1)] = 1
+    quantiles: Annotated[int, Within(1, 10_000)] = 1
     """Quantiles of the return that are learned for each action (200 in Dabney 2018); with 1 its value."""
     layer_norm: bool = True
     """Normalise each hidden layer before its ReLU, which keeps values from growing without bound (Gallici 2024,
