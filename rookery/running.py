@@ -259,6 +259,9 @@ def train(
         first, last = program.timing.first, config.generations
         late = f"the run ends with generation {last}, before the first selection in generation {first}"
         show(config, f"note: {late}; give more generations, or a smaller exploit interval.")
+    if program.settings.get("league", {}).get("league_every", 0) >= config.generations:
+        late = f"the run ends with generation {config.generations}, before an entry of the league plays"
+        show(config, f"note: {late}; give more generations, or a smaller league_every.")
     if options.resume:
         _warn_of_changes(program, str(config.run_dir))
     if config.live:

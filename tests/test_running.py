@@ -251,6 +251,12 @@ def test_a_run_that_ends_before_its_first_selection_says_so(monkeypatch, capsys)
         rookery.run(late, generations=1)
     note = f"note: the run ends with generation 1, before the first selection in generation {late.timing.first}; give"
     assert note in capsys.readouterr().out
+    league = late._replace(settings={**late.settings, "league": {"league_every": 5}})
+    for generations, is_late in ((5, True), (6, False)):
+        with pytest.raises(pytest.fail.Exception, match="it begins"):
+            rookery.run(league, generations=generations)
+        note = f"the run ends with generation {generations}, before an entry of the league plays; give more generations"
+        assert (note in capsys.readouterr().out) == is_late
 
 
 def test_a_warm_up_that_fills_the_run_is_a_warning_before_it_compiles(monkeypatch) -> None:
