@@ -77,10 +77,8 @@ def _array(value, xp):
         array = xp.asarray(value)
     except (TypeError, ValueError):
         return None
-    is_number = array.dtype.name.startswith(
-        ("bool", "int", "uint", "float", "bfloat")
-    )  # bfloat16 has the kind of bytes
-    return array if is_number else None
+    numbers = ("bool", "int", "uint", "float", "bfloat")  # by name, since bfloat16 has the kind of bytes
+    return array if array.dtype.name.startswith(numbers) else None
 
 
 def _at(value, path):

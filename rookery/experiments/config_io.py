@@ -28,6 +28,7 @@ from rookery.training.config import RunConfig
 from rookery.training.program_record import program_record
 from rookery.trees import flatten_mapping
 
+_PARTS = ("agent", "learner", "environment", "run")  # of a run, each with settings of its own
 _PROGRAM_KEYS = (SCHEDULE, SCALES, CHOICES, DESCRIPTOR, INDEPENDENT, KEYS, DEFAULTS, ISLAND)  # no settings of the run
 
 
@@ -86,11 +87,9 @@ def from_record(record: Mapping[str, Any]) -> RunSpec:
         if kind == PROGRAM:
             return program_run(values)
         usual = known[kind].default()
-        _check_names(kind, values, usual.flat, set())
-        hints = {**typing.get_type_hints(type(usual.method)), **typing.get_type_hints(type(usual.wrapper))}
-        hints |= {
-            name: type(usual.flat[name]) for name in ("agent", "learner", "environment", "run") if name in usual.flat
-        }
+        parts = {name: type(usual.flat[name]) for name in _PARTS if name in usual.flat}
+        _check_names(kind, values, usual.flat, set(parts))  # without one, its defaults would train another task
+        hints = {**typing.get_type_hints(type(usual.method)), **typing.get_type_hints(type(usual.wrapper)), **parts}
         return usual.replace(**{name: _from_value(hints.get(name), value, name) for name, value in values.items()})
     except (TypeError, ValueError) as error:
         raise ValueError(f"config.json: {error}") from error

@@ -137,6 +137,14 @@ def test_wrong_types_in_config_json_are_one_sentence_that_names_it(path: str, va
         from_record(record)
 
 
+@pytest.mark.parametrize("part", ["agent", "learner", "environment", "run"])
+def test_a_lost_part_of_config_json_does_not_become_the_default(part: str):
+    record = to_record(configure("pbt-sac", env="point_room"))
+    del record[part]
+    with pytest.raises(ValueError, match=rf"^config\.json: .*: pbt-sac differs in {part}; "):
+        from_record(record)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_is_the_same_after_a_round_trip_through_its_record(name: str):
     config = configure(name).with_run(generations=7).with_environment(option=("a=1", "b=2"))
