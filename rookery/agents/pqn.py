@@ -35,8 +35,9 @@ class PqnConfig:
       ValueError: a count or a width below 1, or a share outside of [0, 1].
     """
 
-    hidden_sizes: Annotated[tuple[int, ...], Within(1)] = (256, 256)
-    """Widths of the hidden layers, each with layer normalisation."""
+    hidden_sizes: Annotated[tuple[int, ...] | None, Within(1)] = None
+    """Widths of the hidden layers, each with layer normalisation, by default 256 256; of simba the blocks' widths, by
+    default 512 512."""
     epochs: Annotated[int, Within(1)] = 4
     """Epochs over each rollout."""
     minibatches: Annotated[int, Within(1)] = 16
@@ -44,6 +45,9 @@ class PqnConfig:
     encoder: EncoderName = "auto"
     """How the network reads observations: nature or small, convolutional encoders of images (Mnih 2015; MinAtar, Young
     2019) with layer normalisation; none, as a vector; auto, by the size of the image, and none for vectors."""
+    network: networks.NetworkName = "mlp"
+    """mlp, dense layers; simba, residual blocks (Lee 2024, arXiv:2410.09754), with which observations are normalised,
+    and weight_decay is 0.01."""
     exploration_share: Annotated[float, FRACTION] = 0.2
     """Share of the run's updates over which the share of random actions falls linearly from 1 to epsilon."""
     exploration_updates: Annotated[int | None, Within(0)] = None
@@ -224,18 +228,19 @@ def pqn(
       >>> learner = rookery.on_policy(rookery.pqn(env.spec), env, num_envs=32, rollout_length=64)
     """
     encoder, options = apart(encoder, options)
-    config = config_from(PqnConfig, config, options)
+    config = networks.filled(config_from(PqnConfig, config, options))
     check_spec(spec, "PQN")
     discrete.check_discrete(spec, "PQN")
-    read = reader(spec, config.encoder, encoder, layer_norm=True)
-    network = read.network(networks.mlp((read.size,), config.hidden_sizes, spec.action_size, layer_norm=True))
+    read, kind = reader(spec, config.encoder, encoder, layer_norm=True), networks.NETWORKS[config.network]
+    network = read.network(kind.normalized((read.size,), config.hidden_sizes, spec.action_size))
     return OnPolicyAgent(
         init=network.init,
         start=start,
         explore=partial(explore, network, config),
         act=partial(act, network),
         update=backend.in_chunks(partial(update, network, config)),
-        space=SPACE,
+        space=networks.space_of(SPACE, config),
+        normalize=kind.normalize,
         minibatches=config.minibatches,
         sizes=spec.sizes,
         settings={"agent": read.described(named("pqn", config))},

@@ -82,6 +82,7 @@ def learner_of(
     spec: RunSpec, mesh: Mesh, schedule: Schedule | None = None, populations: int = 1
 ) -> tuple[RunSpec, Learner, Space]:
     """The run with its open defaults filled in, the learner of one member, and the search space; see `Method.build`."""
+    spec = spec.with_network()
     assert spec.learner is not None
     row, environment = row_of(spec), environment_of(spec.environment, spec.learner.objective)
     if not isinstance(spec.learner, OnPolicyConfig):
@@ -126,7 +127,6 @@ def _space(learner: Learner, chosen: Mapping[str, Any], replayed: Sequence[str])
 def _off_policy(
     spec: RunSpec, environment: Environment, mesh: Mesh, populations: int
 ) -> tuple[RunSpec, OffPolicyAgent]:
-    spec = spec.with_network()
     row, learner = row_of(spec), spec.learner
     assert isinstance(learner, OffPolicyConfig)
     updates = learner.updates * max(spec.run.generations * learner.iterations - learner.warmup_iterations, 0)

@@ -227,7 +227,7 @@ class RunSpec(Generic[MethodT]):
         """The run with the settings filled in that the network of its agent brings, if the agent has a choice of
         networks and they are None."""
         name, learner = getattr(self.agent, "network", None), self.learner
-        if name is None or not isinstance(learner, OffPolicyConfig):
+        if name is None or not isinstance(learner, OffPolicyConfig | OnPolicyConfig):
             return self
         if learner.normalize_observations is None:
             learner = dataclasses.replace(learner, normalize_observations=networks.NETWORKS[name].normalize)

@@ -111,9 +111,9 @@ def check(config: Any) -> None:
       SettingError: there is no width, or widths differ; or `layer_norm`, which every block has, is on.
     """
     for name in ("hidden_sizes", "critic_hidden_sizes"):
-        if len({*getattr(config, name)}) != 1:
+        if len({*getattr(config, name, (1,))}) != 1:
             problem = "must be equal widths, one for each residual block of {network} simba"
             raise SettingError(name, getattr(config, name), problem, "give such as 128 128")
-    if config.layer_norm:
+    if getattr(config, "layer_norm", False):
         problem = "has no effect with {network} simba, which normalises every block"
         raise SettingError("layer_norm", None, problem, "leave it out")

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -20,8 +21,9 @@ class NetworkRow(NamedTuple):
     """A network, and the settings of agents that come with it."""
 
     build: Callable[..., Network]
-    """Takes the sizes of the inputs, the widths and the size of the output, and as keywords `output_scale` or, if the
-    agent's config has it on, `layer_norm`; see `mlp`."""
+    """Takes the sizes of the inputs, the widths, the size of the output and, as keyword, `output_scale`; see `mlp`."""
+    normalized: Callable[..., Network]
+    """The same with normalised hidden layers."""
     settings: Mapping[str, Any]
     """Field of an agent's config -> its value where it is None."""
     hyper: Mapping[str, float] = MappingProxyType({})
@@ -35,8 +37,13 @@ class NetworkRow(NamedTuple):
 
 
 NETWORKS: Mapping[str, NetworkRow] = {
-    "mlp": NetworkRow(mlp, {"hidden_sizes": (256, 256), "target_entropy_scale": 1.0, "alpha_init": 1.0}),
+    "mlp": NetworkRow(
+        mlp,
+        partial(mlp, layer_norm=True),
+        {"hidden_sizes": (256, 256), "target_entropy_scale": 1.0, "alpha_init": 1.0},
+    ),
     "simba": NetworkRow(
+        simba,
         simba,
         {
             "hidden_sizes": (128,),
@@ -55,14 +62,18 @@ code)."""
 
 
 def filled(config: ConfigT) -> ConfigT:
-    """The config of an agent with the fields that are None filled in by its `network`.
+    """The config of an agent with the fields that are None filled in by its `network`. An agent whose only network
+    gives values has the widths of critics.
 
     Raises:
       SettingError: a field does not fit the network.
     """
     given: Any = config
     row = NETWORKS[given.network]
-    missing = {name: value for name, value in row.settings.items() if getattr(given, name, value) is None}
+    settings = {**row.settings}
+    if not hasattr(given, "critic_hidden_sizes"):
+        settings["hidden_sizes"] = settings.get("critic_hidden_sizes", settings["hidden_sizes"])
+    missing = {name: value for name, value in settings.items() if getattr(given, name, value) is None}
     given = dataclasses.replace(given, **missing)
     row.check(given)
     return given
@@ -90,6 +101,5 @@ def policy_and_value(config: Any, sizes: tuple[int, int], output_size: int) -> t
     """
     row, widths = NETWORKS[config.network], config.hidden_sizes
     policy = row.build(sizes[:1], widths, output_size, output_scale=config.output_scale)
-    given = {"layer_norm": True} if config.layer_norm else {}
     critic_widths = widths if config.critic_hidden_sizes is None else config.critic_hidden_sizes
-    return policy, row.build(sizes, critic_widths, 1, **given)
+    return policy, (row.normalized if config.layer_norm else row.build)(sizes, critic_widths, 1)

@@ -13,8 +13,10 @@ from rookery.agents.sac import SPACE, SacConfig
 from rookery.experiments.config_io import from_record, run_record
 from rookery.experiments.kinds import configure
 from rookery.storage.record import DEFAULTS
+from rookery.types import Observation
 from tests.agents.common import SKILLED, SPEC, drawn_transitions, numbers
 from tests.agents.test_optional_hyper import updated
+from tests.learners.rollouts import CHOOSING
 
 MAKERS: list[Callable[..., Any]] = [rookery.sac, rookery.td3]
 SIMBA: dict[str, Any] = {"network": "simba"}
@@ -39,6 +41,23 @@ def test_simba_comes_with_its_settings(make: Callable[..., Any]) -> None:
     widths = [params.policy["params"][name]["kernel"].shape for name in ("Dense_0", "Dense_1")]
     assert widths == [(3, 128), (128, 2 * 2 if make is rookery.sac else 2)]
     assert params.critic[1]["params"]["ResidualBlock_1"]["Dense_0"]["kernel"].shape == (512, 2048)
+
+
+def test_simba_of_values_has_the_widths_of_critics() -> None:
+    plain, simba = rookery.pqn(CHOOSING), rookery.pqn(CHOOSING, **SIMBA)
+    assert [agent.settings["agent"]["hidden_sizes"] for agent in (plain, simba)] == [(256, 256), (512, 512)]
+    assert (plain.normalize, simba.normalize) == (False, True)
+    assert simba.space.defaults._asdict() == {**plain.space.defaults._asdict(), "weight_decay": 0.01}
+    small = rookery.pqn(CHOOSING, **SIMBA, hidden_sizes=(4, 4))
+    params = small.init(jax.random.key(0))
+    seen = Observation(jax.random.normal(jax.random.key(1), (5, CHOOSING.observation_size)))
+    values = networks.simba((CHOOSING.observation_size,), (4, 4), CHOOSING.action_size).apply(params, seen)
+    np.testing.assert_array_equal(small.act(params, seen), np.argmax(values, axis=-1))
+    assert len(np.unique(np.argmax(values, axis=-1))) > 1
+    record = run_record(configure("pqn", **SIMBA))
+    assert (record["agent"]["hidden_sizes"], record["learner"]["normalize_observations"]) == ((512, 512), True)
+    with pytest.raises(ValueError, match=r"^hidden_sizes must be equal widths, .* got \(\); give such as 128 128\.$"):
+        rookery.pqn(CHOOSING, **SIMBA, hidden_sizes=())
 
 
 def test_an_agent_without_a_choice_is_as_before() -> None:

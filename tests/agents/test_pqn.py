@@ -136,7 +136,9 @@ def test_a_run_fills_in_the_lengths_of_the_schedules() -> None:
         assert (config.anneal_updates, config.exploration_updates) == (anneals, 60)
     built = build.build(evolving.replace(population=2, devices=1)).spec
     assert built is not None
-    assert built.agent == PqnConfig(anneal_updates=0), "the schedule is that of the run's length, also when resumed"
+    assert built.agent == PqnConfig((256, 256), anneal_updates=0), (
+        "the schedule is that of the run's length, also when resumed"
+    )
     chosen = single.replace(exploration_updates=7, anneal_updates=0)
     assert with_annealing(chosen, scheduled=False) == PqnConfig(exploration_updates=7, anneal_updates=0)
 
