@@ -24,7 +24,7 @@ from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.csv_log import read_csv
 from rookery.storage.events import Diverged, Journal, read_journal
 from rookery.storage.record import key_implementation
-from rookery.storage.run_dir import RunFolder, open_existing
+from rookery.storage.run_dir import create, open_existing
 from rookery.training import generation_loop, loop, run_writer
 from rookery.training.config import RunConfig
 from rookery.training.loop import run
@@ -242,8 +242,8 @@ def test_the_cells_of_a_repertoire_are_written_before_its_checkpoint(tmp_path):
         write_cells=lambda *arguments: order.append(arguments),
         sync=lambda: order.append("sync"),
     )
-    state = ProgramState(None, jnp.zeros(1))
-    out = run_writer.RunWriters(Journal(), checkpoints=double, log=double, folder=RunFolder(tmp_path))
+    state, folder = ProgramState(None, jnp.zeros(1)), create(tmp_path / "run", {})
+    out = run_writer.RunWriters(Journal(), checkpoints=double, log=double, folder=folder)
     out.save(3, state, lambda state: {"fitness": state.shared})
     assert order == [(2, np.zeros(1)), "sync", "checkpoint"]
 
