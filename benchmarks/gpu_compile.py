@@ -107,8 +107,7 @@ def _updates_row(shapes: work.Shapes, contender: str, compiled: harness.Compiled
 
 def ours(shapes: work.Shapes, platform: str, count: int, agent: OffPolicyAgent | None = None) -> harness.Compiled:
     """Rookery's block of `count` updates, for members as the training loop holds them."""
-    parts = work.update_parts(shapes, count)
-    parts = parts._replace(agent=agent or parts.agent)
+    parts = work.update_parts(shapes, count, agent)
     population = jax.eval_shape(partial(work.members, parts, shapes), jax.random.key(0))
     if platform == "gpu" and parts.agent.layout:
         population = population._replace(state=jax.eval_shape(jax.vmap(parts.agent.layout.pack), population.state))

@@ -74,9 +74,8 @@ def measure(shapes: work.Shapes, rounds: int, updates: int) -> dict[str, Any]:
 def ours(
     shapes: work.Shapes, updates: int, agent: OffPolicyAgent | None = None
 ) -> tuple[harness.Compiled, harness.Loop]:
-    """Rookery's block of updates, with donated members; another agent may replace the default one of these shapes."""
-    parts = work.update_parts(shapes, updates)
-    parts = parts._replace(agent=agent or parts.agent)
+    """Rookery's block of updates, with donated members; for the agent see `work.update_parts`."""
+    parts = work.update_parts(shapes, updates, agent)
     population = work.members(parts, shapes, jax.random.key(0))
     carry = (population._replace(buffer=None), jax.random.key(1))
     program = harness.compile_program(partial(work.update_block, parts), population.buffer, carry, donate=(1,))

@@ -72,9 +72,10 @@ def fill(state: buffers.BufferState, key: Key) -> buffers.BufferState:
     return state._replace(rows=jax.tree.map(draw, keys, state.rows), size=size)
 
 
-def update_parts(shapes: Shapes, updates: int) -> OffPolicyBindings:
-    """The bindings of a learner that makes `updates` updates per block; without an environment."""
-    agent = agent_of(shapes, shapes.spec)
+def update_parts(shapes: Shapes, updates: int, agent: OffPolicyAgent | None = None) -> OffPolicyBindings:
+    """The bindings of a learner that makes `updates` updates per block; without an environment. Another agent may
+    replace the default one of these shapes."""
+    agent = agent or agent_of(shapes, shapes.spec)
     config = OffPolicyConfig(
         num_envs=updates,
         steps_per_generation=updates,
