@@ -102,7 +102,7 @@ def add(state: BufferState, rows: PyTree, valid: Array | None = None) -> BufferS
 
 def draw(state: BufferState, key: Key, shape: tuple[int, ...]) -> Array:
     """Sample indices of `shape`, int32 in [0, size); all 0 while the buffer is empty."""
-    return jax.random.randint(key, shape, 0, jnp.maximum(state.size, 1))
+    return trees.indices(key, shape, jnp.maximum(state.size, 1))
 
 
 def newest(state: BufferState, count: int) -> tuple[Array, Array]:

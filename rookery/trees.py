@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from rookery.settings import type_of
-from rookery.types import Array, PyTree
+from rookery.types import Array, Key, PyTree
 
 
 def unmasked(values: ArrayLike, kind: DTypeLike) -> np.ndarray:
@@ -47,6 +47,20 @@ def take(tree: PyTree, indices: Array | int) -> PyTree:
         return leaf[indices]
 
     return jax.tree.map(rows, tree)
+
+
+def indices(key: Key, shape: tuple[int, ...], size: Array | int) -> Array:
+    """Sample indices of rows for `take`: int32 of `shape` in [0, size), from one draw.
+
+    `jax.random.randint` makes three of each, for probabilities that are equal up to 2^-32; here it is up to a share of
+    `size` / 2^32, 0.02 % for a million rows.
+
+    Args:
+      key: consumed.
+      shape: of the result.
+      size: number of rows, at least 1, `[]`.
+    """
+    return (jax.random.bits(key, shape) % jnp.asarray(size, jnp.uint32)).astype(jnp.int32)
 
 
 def where(condition: Array, if_true: PyTree, if_false: PyTree) -> PyTree:

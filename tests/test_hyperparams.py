@@ -244,7 +244,7 @@ def test_domains_of_countable_values(domain: Domain) -> None:
         jax.vmap(partial(hyperparams.perturb, space, factors=FACTORS, resample_probability=0.25), (None, 0))
     )
     for value in values:
-        children = np.asarray(change(Knobs(noise=jnp.float32(value)), keys(1, 500)).noise)
+        children = np.asarray(change(Knobs(noise=jnp.float32(value)), keys(1, 2000)).noise)
         assert np.unique(children).tolist() == sorted(values)
         assert float(domain.at(domain.fraction(jnp.float32(value)))) == value
         kept = np.mean(children == value)

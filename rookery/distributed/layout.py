@@ -135,7 +135,7 @@ def _everywhere(over: Mesh, function: Callable, *arguments: PyTree) -> PyTree:
 
 
 def _move(over: Mesh, tree: PyTree, sources: Array, in_place: bool = False) -> PyTree:
-    spec, move_local = PartitionSpec(AXIS), partial(moved, rows=shares(AXIS).rows, in_place=in_place)
+    spec, move_local = PartitionSpec(AXIS), partial(moved, shares=shares(AXIS), in_place=in_place)
     return _shard_map(move_local, over, (spec, PartitionSpec()), spec)(tree, sources)
 
 
@@ -164,7 +164,7 @@ def shares(axis: str) -> Shares:
     Row indices refer to the whole array and are the same on all devices.
     """
     rows = Rows(partial(_take_share, axis), partial(_put_share, axis))
-    return Shares(rows, partial(_gather, axis), partial(_local_rows, axis))
+    return Shares(rows, partial(_gather, axis), partial(_local_rows, axis), partial(_arrange, axis))
 
 
 def axis_size(axis: str) -> int:
@@ -190,12 +190,17 @@ def _local_rows(axis: str, tree: PyTree) -> PyTree:
     return jax.tree.map(local, tree)
 
 
+def _arrange(axis: str, tree: PyTree, sources: Array) -> PyTree:
+    packed = jax.lax.all_gather(_pack(tree), axis, tiled=True)
+    return _unpack(trees.take(packed, _local_rows(axis, sources)), tree)
+
+
 def _take_share(axis: str, tree: PyTree, indices: Array) -> PyTree:
     """Rows from any device, bit-exact: the device with a row contributes its bits as integers, all others zeros."""
     local, is_local, _ = _local_indices(axis, tree, indices)
-    found = jax.tree.map(_as_bits, trees.take(tree, jnp.where(is_local, local, 0)))
-    summed = jax.lax.psum(trees.where(is_local, found, jax.tree.map(jnp.zeros_like, found)), axis)
-    return jax.tree.map(_from_bits, summed, tree)
+    packed = _pack(trees.take(tree, jnp.where(is_local, local, 0)))
+    bits = {kind: jnp.where(is_local[:, None], _as_bits(rows), 0) for kind, rows in packed.items()}
+    return _unpack(jax.tree.map(_from_bits, jax.lax.psum(bits, axis), packed), tree)
 
 
 def _local_indices(axis: str, tree: PyTree, indices: Array) -> tuple[Array, Array, int]:
@@ -203,6 +208,27 @@ def _local_indices(axis: str, tree: PyTree, indices: Array) -> tuple[Array, Arra
     count = jax.tree.leaves(tree)[0].shape[0]
     local = indices - jax.lax.axis_index(axis) * count
     return local, (local >= 0) & (local < count), count
+
+
+def _pack(tree: PyTree) -> dict[str, Array]:
+    """All leaves `[N, ...]` as few arrays, so that one transfer moves them: type -> `[N, S]` for S numbers in a row."""
+    found: dict[str, list[Array]] = {}
+    for leaf in jax.tree.leaves(tree):
+        found.setdefault(leaf.dtype.name, []).append(leaf.reshape(len(leaf), leaf.size // len(leaf)))
+    return {kind: jnp.concatenate(columns, axis=1) for kind, columns in found.items()}
+
+
+def _unpack(packed: dict[str, Array], like: PyTree) -> PyTree:
+    """The inverse of `_pack`, for any number of rows of a tree with the leaves of `like`."""
+    ends = dict.fromkeys(packed, 0)
+
+    def unpacked(leaf: Array) -> Array:
+        begin, kind = ends[leaf.dtype.name], leaf.dtype.name
+        ends[kind] += leaf.size // len(leaf)
+        columns = packed[kind][:, begin : ends[kind]]
+        return columns.reshape(len(columns), *leaf.shape[1:])
+
+    return jax.tree.map(unpacked, like)
 
 
 def _as_bits(leaf: Array) -> Array:

@@ -1,5 +1,6 @@
 """Multi-layer perceptrons."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -12,7 +13,7 @@ from rookery.networks.base import Network, input_vector
 from rookery.networks.encoders import Encoded
 from rookery.networks.parameters import is_network
 from rookery.networks.precision import product
-from rookery.networks.weights import initialize
+from rookery.networks.weights import ZEROS, initialize
 from rookery.types import Array, Observation, PyTree
 
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
@@ -24,9 +25,9 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
 """Name -> activation of hidden layers."""
 
 
-def layer(size: int, kernel_init: Callable, is_last: bool = False) -> nn.Dense:
+def layer(size: int, is_last: bool = False) -> nn.Dense:
     """A dense layer in the precision of the context; the sums of a last layer are float32 in each of them."""
-    return nn.Dense(size, kernel_init=kernel_init, dot_general=product(is_last))
+    return nn.Dense(size, kernel_init=ZEROS, dot_general=product(is_last))
 
 
 class Mlp(nn.Module):
@@ -37,8 +38,6 @@ class Mlp(nn.Module):
 
     hidden_sizes: Sequence[int]
     output_size: int
-    output_init: Callable
-    hidden_init: Callable = nn.initializers.lecun_uniform()
     activation: Callable = nn.relu
     layer_norm: bool = False
 
@@ -47,9 +46,9 @@ class Mlp(nn.Module):
         """`[..., I1], [..., I2], ... -> [..., output_size]`."""
         hidden = jnp.concatenate(inputs, axis=-1)
         for size in self.hidden_sizes:
-            hidden = layer(size, self.hidden_init)(hidden)
+            hidden = layer(size)(hidden)
             hidden = self.activation(nn.LayerNorm()(hidden) if self.layer_norm else hidden)
-        return layer(self.output_size, self.output_init, is_last=True)(hidden)
+        return layer(self.output_size, is_last=True)(hidden)
 
 
 def mlp(
@@ -74,9 +73,14 @@ def mlp(
     """
     if min(*input_sizes, *hidden_sizes, output_size) < 1:
         raise ValueError(f"layer sizes must be at least 1, got {(*input_sizes, *hidden_sizes, output_size)}.")
-    output_init = nn.initializers.variance_scaling(output_scale, "fan_in", "uniform")
-    module = Mlp(tuple(hidden_sizes), output_size, output_init, layer_norm=layer_norm)
-    return Network(partial(initialize, module, tuple(input_sizes)), partial(forward, module))
+    module = Mlp(tuple(hidden_sizes), output_size, layer_norm=layer_norm)
+    kernel = partial(_uniform, {f"Dense_{len(hidden_sizes)}": output_scale})
+    draw = partial(jax.random.uniform, minval=-1.0, maxval=1.0)
+    return Network(partial(initialize, module, tuple(input_sizes), kernel, draw=draw), partial(forward, module))
+
+
+def _uniform(scales: dict[str, float], path: tuple, numbers: Array) -> Array:
+    return math.sqrt(3.0 * scales.get(path[1].key, 1.0) / numbers.shape[0]) * numbers
 
 
 def forward(module: nn.Module, params: PyTree, *inputs: Array | Observation) -> Array:

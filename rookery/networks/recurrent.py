@@ -9,7 +9,7 @@ import flax.linen as nn
 
 from rookery.networks.base import Core, input_vector
 from rookery.networks.dense import ACTIVATIONS, Mlp, forward, layer
-from rookery.networks.weights import ZEROS, initialize_at_once, orthogonal
+from rookery.networks.weights import ZEROS, initialize, orthogonal
 from rookery.types import Array, Observation, PyTree
 
 
@@ -25,9 +25,9 @@ class RecurrentMlp(nn.Module):
         """`[..., H], [..., O] -> [..., H], [..., output_size]`."""
         hidden = observation
         for size in self.hidden_sizes:
-            hidden = nn.tanh(layer(size, ZEROS)(hidden))
+            hidden = nn.tanh(layer(size)(hidden))
         memory, hidden = nn.GRUCell(self.memory_size, kernel_init=ZEROS, recurrent_kernel_init=ZEROS)(memory, hidden)
-        return memory, layer(self.output_size, ZEROS, is_last=True)(hidden)
+        return memory, layer(self.output_size, is_last=True)(hidden)
 
 
 def core(
@@ -62,10 +62,10 @@ def core(
     if memory_size:
         module: nn.Module = RecurrentMlp(tuple(hidden_sizes), memory_size, output_size)
     else:
-        module = Mlp(tuple(hidden_sizes), output_size, ZEROS, ZEROS, ACTIVATIONS[activation])
+        module = Mlp(tuple(hidden_sizes), output_size, ACTIVATIONS[activation])
     sizes = (memory_size, input_size) if memory_size else (input_size,)
     apply = _apply_with_memory if memory_size else _apply_without_memory
-    init = partial(initialize_at_once, module, sizes, partial(_orthogonal, gains))
+    init = partial(initialize, module, sizes, partial(_orthogonal, gains))
     return Core(init, partial(apply, module), memory_size)
 
 

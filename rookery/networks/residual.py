@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from rookery.networks.base import Network
 from rookery.networks.dense import forward, layer
-from rookery.networks.weights import ZEROS, initialize_at_once, orthogonal
+from rookery.networks.weights import initialize, orthogonal
 from rookery.settings import SettingError
 from rookery.types import Array, Observation, PyTree
 
@@ -30,8 +30,8 @@ class ResidualBlock(nn.Module):
     @nn.compact
     def __call__(self, inputs: Array) -> Array:
         """`[..., width] -> [..., width]`."""
-        hidden = nn.relu(layer(EXPANSION * self.width, ZEROS)(nn.LayerNorm()(inputs)))
-        return inputs + layer(self.width, ZEROS)(hidden)
+        hidden = nn.relu(layer(EXPANSION * self.width)(nn.LayerNorm()(inputs)))
+        return inputs + layer(self.width)(hidden)
 
 
 class ResidualMlp(nn.Module):
@@ -43,10 +43,10 @@ class ResidualMlp(nn.Module):
     @nn.compact
     def __call__(self, *inputs: Array) -> Array:
         """`[..., I1], [..., I2], ... -> [..., output_size]`."""
-        hidden = layer(self.widths[0], ZEROS)(jnp.concatenate(inputs, axis=-1))
+        hidden = layer(self.widths[0])(jnp.concatenate(inputs, axis=-1))
         for width in self.widths:
             hidden = ResidualBlock(width)(hidden)
-        return layer(self.output_size, ZEROS, is_last=True)(nn.LayerNorm()(hidden))
+        return layer(self.output_size, is_last=True)(nn.LayerNorm()(hidden))
 
 
 def _kernel(output_scale: float, path: tuple, numbers: Array) -> Array:
@@ -88,7 +88,7 @@ def simba(
             f"{tuple(input_sizes)}, {tuple(hidden_sizes)}, {output_size}."
         )
     module = ResidualMlp(tuple(hidden_sizes), output_size)
-    init = partial(initialize_at_once, module, tuple(input_sizes), partial(_kernel, output_scale))
+    init = partial(initialize, module, tuple(input_sizes), partial(_kernel, output_scale))
     return Network(init, partial(forward, module))
 
 

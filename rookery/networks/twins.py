@@ -71,7 +71,8 @@ def _is_tuple(node: PyTree) -> bool:
 
 
 def _twin_init(network: Network, count: int, key: Key) -> PyTree:
-    return tuple(map(network.init, [*jax.random.split(key, count)]))
+    stacked = jax.vmap(network.init)(jax.random.split(key, count))
+    return tuple(trees.take(stacked, index) for index in range(count))
 
 
 def _twin_apply(network: Network, params: PyTree, *inputs: Array | Observation) -> Array:

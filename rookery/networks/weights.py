@@ -11,32 +11,32 @@ import numpy as np
 from rookery.types import Array, Key, PyTree
 
 ZEROS = nn.initializers.zeros
-"""Placeholders of kernels, which `initialize_at_once` makes."""
+"""Placeholders of kernels, which `initialize` makes."""
 
 
-def initialize(module: nn.Module, input_sizes: tuple[int, ...], key: Key) -> PyTree:
-    """Initialise a module as its layers declare; the key is consumed."""
-    return module.init(key, *(jnp.zeros((size,)) for size in input_sizes))
-
-
-def initialize_at_once(
-    module: nn.Module, input_sizes: tuple[int, ...], kernel: Callable[[tuple, Array], Array], key: Key
+def initialize(
+    module: nn.Module,
+    input_sizes: tuple[int, ...],
+    kernel: Callable[[tuple, Array], Array],
+    key: Key,
+    draw: Callable[[Key, tuple[int]], Array] = jax.random.normal,
 ) -> PyTree:
-    """Initialise a module with biases of 0, scales of 1, and the kernels that a function makes of normal numbers.
+    """Initialise a module with biases of 0, scales of 1, and the kernels that a function makes of random numbers.
 
-    One normal draw supplies the numbers of all kernels: every separate draw would add as much compile time as training
-    a layer does.
+    One draw supplies the numbers of all kernels: every separate draw would add as much compile time as training a layer
+    does.
 
     Args:
       module: the module.
       input_sizes: sizes of its inputs.
-      kernel: takes the path of a kernel in the parameters and standard normal numbers `[M, N]`.
+      kernel: takes the path of a kernel in the parameters and random numbers `[M, N]`.
       key: consumed.
+      draw: gives independent random numbers of a shape, standard normal by default.
     """
-    shapes = jax.eval_shape(partial(initialize, module, input_sizes), key)
+    shapes = jax.eval_shape(module.init, key, *(jax.ShapeDtypeStruct((size,), jnp.float32) for size in input_sizes))
     paths, structure = jax.tree.flatten_with_path(shapes)
     sizes = [leaf.size if leaf.ndim == 2 else 0 for _, leaf in paths]
-    numbers = jnp.split(jax.random.normal(key, (sum(sizes),)), np.cumsum(sizes)[:-1])
+    numbers = jnp.split(draw(key, (sum(sizes),)), np.cumsum(sizes)[:-1])
     leaves = [
         kernel(path, kernel_numbers.reshape(leaf.shape))
         if leaf.ndim == 2

@@ -126,9 +126,11 @@ def permute_roles(members: Member, places: Array, move: MoveFn = move_here) -> M
     Returns:
       The members `[P, I, ...]`.
     """
-    of_roles = _swap_axes((members.state, members.hyper, members.normalizer))
-    permuted = jax.lax.map(lambda role: move(*role), (of_roles, places.T))
-    state, hyper, normalizer = _swap_axes(permuted)
+    teams, roles = places.shape
+    of_roles = members.state, members.hyper, members.normalizer
+    rows = jax.tree.map(lambda leaf: leaf.reshape(teams * roles, *leaf.shape[2:]), of_roles)
+    permuted = move(rows, (places * roles + jnp.arange(roles)[None]).reshape(-1))
+    state, hyper, normalizer = jax.tree.map(lambda leaf: leaf.reshape(teams, roles, *leaf.shape[1:]), permuted)
     return members._replace(state=state, hyper=hyper, normalizer=normalizer)
 
 

@@ -48,7 +48,7 @@ def truncation(fitness: Array, key: Key, best: int, replaced: Array | int) -> Ar
     """
     size, finite, rank, value = fitness.shape[0], jnp.isfinite(fitness), ranks(fitness), comparable(fitness)
     pool = jnp.clip(jnp.sum(value[None] > value[:, None], axis=1), 1, best)
-    drawn = jax.vmap(jax.random.randint, in_axes=(0, None, None, 0))(member_keys(key, size), (), 0, pool)
+    drawn = jax.vmap(trees.indices, in_axes=(0, None, 0))(member_keys(key, size), (), pool)
     loses = (rank >= size - replaced) | ~finite
     return _replace(fitness, loses, jnp.argsort(rank)[drawn])
 
@@ -70,7 +70,7 @@ def tournament(fitness: Array, key: Key, active: Array | bool = True) -> Array:
     """
     size, finite = fitness.shape[0], jnp.isfinite(fitness)
     others = jnp.arange(1, size + 1)  # the opponent of member i is at index i + 1 to i + P - 1, modulo P
-    shift = jax.vmap(jax.random.randint, in_axes=(0, None, None, None))(member_keys(key, size), (), 0, size - 1)
+    shift = jax.vmap(trees.indices, in_axes=(0, None, None))(member_keys(key, size), (), size - 1)
     opponent = (others + shift) % size
     # The opponent of a member whose fitness is not finite must be finite, so it is drawn from the finite members.
     finite_opponent = jnp.argsort(ranks(fitness))[shift % jnp.maximum(jnp.sum(finite), 1)]
@@ -105,7 +105,7 @@ def threshold(fitness: Array, key: Key, stds: float, margin: float, active: Arra
     distance = jnp.maximum(stds * std, margin * scale)
     leaders = jnp.sum(finite & (scaled > mean + distance))
     pool = jnp.where(leaders > 0, leaders, count)
-    drawn = jax.vmap(jax.random.randint, in_axes=(0, None, None, None))(member_keys(key, size), (), 0, pool)
+    drawn = jax.vmap(trees.indices, in_axes=(0, None, None))(member_keys(key, size), (), pool)
     loses = (active & (leaders > 0) & (scaled < mean - distance)) | ~finite
     return _replace(fitness, loses, jnp.argsort(ranks(fitness))[drawn])
 

@@ -47,6 +47,17 @@ class Shares(NamedTuple):
     """Concatenates the shards of all devices."""
     local: Callable[[PyTree], PyTree]
     """Selects this device's shard of a tree that covers the whole population."""
+    arrange: Callable[[PyTree, Array], PyTree]
+    """The shard of a tree whose row i is row `sources[i]` of the given one, for sources `[P]`; transfers all rows."""
+
+
+def unchanged(tree: PyTree) -> PyTree:
+    """The identity function."""
+    return tree
+
+
+WHOLE = Shares(HERE, unchanged, unchanged, trees.take)
+"""`Shares` on one device, whose shard is the whole population."""
 
 
 class MoveFn(Protocol):
@@ -55,17 +66,17 @@ class MoveFn(Protocol):
     def __call__(self, tree: PyTree, sources: Array, in_place: bool = False) -> PyTree: ...
 
 
-def moved(tree: PyTree, sources: Array, rows: Rows, in_place: bool = False) -> PyTree:
+def moved(tree: PyTree, sources: Array, shares: Shares, in_place: bool = False) -> PyTree:
     """Return a tree `[P, ...]` whose row i is row `sources[i]` of the given one.
 
     Only rows with another source are moved, a few at a time: the transfer between devices is proportional to the number
-    of moved rows and not to the population, and the temporary memory is bounded by `rows_at_once`. On one device a tree
-    of at most 16 MB is gathered instead, as it compiles in less time than the loop.
+    of moved rows and not to the population, and the temporary memory is bounded by `rows_at_once`. A tree of at most
+    16 MB is gathered on every device instead, which compiles in less time than the loop.
 
     Args:
-      tree: leaves `[P, ...]`; or one device's shard of them, if `rows` reads from the other devices.
+      tree: leaves `[P, ...]`, or one device's shard of them.
       sources: `[P]` int32.
-      rows: reads and writes rows by their index in the population.
+      shares: access to the other devices' shards; `WHOLE` if there are none.
       in_place: write into the given tree; requires sources that form a forest, as parents do.
 
     Returns:
@@ -73,9 +84,10 @@ def moved(tree: PyTree, sources: Array, rows: Rows, in_place: bool = False) -> P
     """
     if not jax.tree.leaves(tree):  # e.g. the buffers of an on-policy learner
         return tree
-    if rows is HERE and trees.size_in_bytes(tree) <= _GATHERED_BYTES:
-        return rows.take(tree, sources)
-    size, depth = sources.shape[0], _depth(sources)
+    size, rows = sources.shape[0], shares.rows
+    if trees.size_in_bytes(tree) * (size // len(jax.tree.leaves(tree)[0])) <= _GATHERED_BYTES:
+        return shares.arrange(tree, sources)
+    depth = _depth(sources)
     # A row must be read before it is overwritten, so the deepest rows move first. In a cycle all depths are equal.
     deepest_first, count = jnp.argsort(-depth), jnp.sum(depth > 0)
     at_once = rows_at_once(tree, size)
@@ -117,16 +129,7 @@ _GATHERED_BYTES = 16 * 2**20
 
 def move_here(tree: PyTree, sources: Array, in_place: bool = False) -> PyTree:
     """`moved` on one device."""
-    return moved(tree, sources, HERE, in_place)
-
-
-def unchanged(tree: PyTree) -> PyTree:
-    """The identity function."""
-    return tree
-
-
-WHOLE = Shares(HERE, unchanged, unchanged)
-"""`Shares` on one device, whose shard is the whole population."""
+    return moved(tree, sources, WHOLE, in_place)
 
 
 def call(function: Callable, *arguments: PyTree) -> PyTree:

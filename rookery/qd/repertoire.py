@@ -174,7 +174,7 @@ def sample(repertoire: Repertoire, key: Key, count: int) -> Array:
 def draw(repertoire: Repertoire, key: Key, count: int) -> Array:
     """Sample as `sample` does, but return cell 0 for an empty repertoire, for callers that then discard the result."""
     elites = jnp.cumsum(repertoire.occupied, dtype=jnp.int32)  # up to each cell
-    drawn = jax.random.randint(key, (count,), 0, jnp.maximum(elites[-1], 1))
+    drawn = trees.indices(key, (count,), jnp.maximum(elites[-1], 1))
     cell = jnp.searchsorted(elites, drawn, side="right").astype(jnp.int32)
     return jnp.where(elites[-1] > 0, cell, 0)
 

@@ -132,7 +132,7 @@ def test_children_of_one_pair_differ_by_their_keys():
 def test_whole_numbers_reach_both_ends_of_their_type():
     low, high = jnp.zeros((), jnp.uint32), jnp.asarray(4_000_000_000, jnp.uint32)
     for first, second, expected in ((low, high, 3.6e9), (high, low, 0.4e9)):
-        found = float(variation._vary(first, second, jnp.float32(0.9), KEY, 0.0))
+        found = float(variation._vary(first, second, jnp.float32(0.9), jnp.zeros(()), jnp.float32(0.5)))
         assert abs(found - expected) < 300, "float32 has 24 bits"
     for kind in ("int8", "int16"):
         near = jnp.full((200,), jnp.iinfo(kind).min + 1, kind)

@@ -315,7 +315,7 @@ def exploit(
     parents, takes_elite = origins(counts, fitness, parents_key, elites_exist=elites_exist)
 
     members = states.member(buffer=data)
-    members = inherit(members, parents, buffers_too=True, move=partial(moved, rows=shares.rows))
+    members = inherit(members, parents, buffers_too=True, move=partial(moved, shares=shares))
     if elites is not None:
         loaded = shares.local(elites).member(buffer=members.buffer)
         members = trees.where(shares.local(takes_elite), loaded, members)

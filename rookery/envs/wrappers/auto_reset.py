@@ -31,9 +31,9 @@ def start_environments(
     ...]`."""
     size = bank[1].reward.shape[0]
     if environment.assignment is None:
-        return trees.take(bank, jax.random.randint(key, (num_envs,), 0, size))
+        return trees.take(bank, trees.indices(key, (num_envs,), size))
     start_key, first_key = jax.random.split(key)
-    start = trees.take(bank, jax.random.randint(start_key, (num_envs,), 0, size))
+    start = trees.take(bank, trees.indices(start_key, (num_envs,), size))
     first_keys = jax.random.split(first_key, num_envs)
     return jax.vmap(environment.assignment.first)(start, jnp.arange(num_envs), first_keys)
 
@@ -64,7 +64,7 @@ def draw(bank: tuple[EnvState, Step], key: Key) -> Draws:
     A loop over time draws those of all steps before it begins: within it, each draw is a loop of small operations.
     """
     step_key, start_key, next_key = jax.random.split(key, 3)
-    return Draws(step_key, jax.random.randint(start_key, (), 0, bank[1].reward.shape[0]), next_key)
+    return Draws(step_key, trees.indices(start_key, (), bank[1].reward.shape[0]), next_key)
 
 
 def _auto_reset_step(

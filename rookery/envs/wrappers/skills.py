@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rookery import trees
 from rookery.envs.base import (
     Assignment,
     Environment,
@@ -172,7 +173,7 @@ def _list_directions(size: int) -> np.ndarray:
 
 KINDS = {
     "one-hot": Kind(
-        lambda size, key: jax.nn.one_hot(jax.random.randint(key, (), 0, size), size),
+        lambda size, key: jax.nn.one_hot(trees.indices(key, (), size), size),
         lambda size: np.eye(size, dtype=np.float32),
     ),
     "sphere": Kind(_draw_direction, _list_directions),
