@@ -191,8 +191,9 @@ def start_islands(
         try:
             run_islands(spec, resume, ray_address, command, live, callbacks)
         finally:
-            if any((path / "metrics.csv").is_file() for path in islands_of(run_dir)):
-                show(spec.run, f"report     {write_report([run_dir])}")
+            has_progress = any((path / "metrics.csv").is_file() for path in islands_of(run_dir))
+            if has_progress and (page := _write_page(run_dir)):
+                show(spec.run, f"report     {page}")
     except IslandError:
         with contextlib.suppress(RunFolderError):  # no island has a finite fitness
             _show_best(spec.run, run_dir)
@@ -200,7 +201,7 @@ def start_islands(
     learner = spec.learner
     if isinstance(learner, FitnessConfig) and learner.fitness_from == "training":
         _attempt(partial(_evaluate_at_end, learner.eval_episodes, spec.run, None), run_dir, "evaluation.csv")
-        write_report([run_dir])
+        _write_page(run_dir)
     _show_best(spec.run, run_dir)
 
 
@@ -290,7 +291,7 @@ def _write_outputs(program: Program, config: RunConfig, result: Result) -> None:
         at_end = partial(_evaluate_at_end, learner.evaluator.episodes, config, program if is_python else None)
         outputs["evaluation"] = _attempt(at_end, run_dir, "evaluation.csv")
     outputs["curves"] = _attempt(curves.draw_curves, run_dir, "curves.png")
-    outputs["report"] = _attempt(lambda path: write_report([path]), run_dir, "report.html")
+    outputs["report"] = _write_page(run_dir)
     if program.table is not None:
         outputs["repertoire"] = _attempt(draw_repertoire, run_dir, "repertoire.png")
         console.print(tables.repertoire_summary(run_dir))
@@ -327,6 +328,10 @@ def _evaluate_at_end(episodes: int, config: RunConfig, program: Program | None, 
         raise ValueError("a run of several processes is evaluated afterwards, by rookery evaluate")
     evaluate(run_dir, episodes, 0, "last" if config.best_by is None else "best", program)
     return open_existing(best_of(run_dir)).evaluation_file
+
+
+def _write_page(run_dir: Path) -> Path | None:
+    return _attempt(lambda path: write_report([path]), run_dir, "report.html")
 
 
 def _attempt(write: Callable[[Path], Path], run_dir: Path, what: str) -> Path | None:

@@ -238,6 +238,12 @@ def test_generations_that_are_reached_change_nothing(whole, copy, monkeypatch):
     assert "is already reached by all islands; give a larger --generations to continue." in out
     assert (copy / "config.json").read_text() == settings
     assert contents(copy) == contents(whole)
+    (copy / "report.html").unlink()
+    (copy / "report.html").mkdir()  # a page that cannot be written is a warning, as after any other run
+    code, out, error = call("resume", str(copy), "--generations", "1")
+    assert (code, error.count("\n")) == (1, 1)
+    assert error.startswith("warning: no report.html was written (")
+    assert f"best       {copy}" in out
     monkeypatch.setattr("rookery.cli.app.join", None)  # an error before the processes connect
     code, _, err = call("resume", str(copy), "--distributed")
     assert (code, err.count("\n")) == (1, 1)
