@@ -333,7 +333,7 @@ def _converted(name: str, hint: Any, default: Any, value: Any, within: Within | 
         return _checked(name, hint, value, within)
     kind, last = get_args(hint)[0], get_args(hint)[-1]
     what = "texts" if kind is str else "numbers"
-    if isinstance(value, str | Mapping) or not hasattr(value, "__iter__"):
+    if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__") or getattr(value, "ndim", 1) == 0:
         shown = default or ((64, 64) if kind is int else ())
         example = f", such as {shown}" if shown else ""
         raise SettingTypeError(name, value, f"must be a sequence of {what}{example}")

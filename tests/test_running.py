@@ -273,6 +273,9 @@ def test_mistakes_in_python_are_one_sentence() -> None:
     functions = rookery.pbt, rookery.run, rookery.sac, rookery.map_elites, rookery.me_pbt
     pbt, run, sac, map_elites, me_pbt = (cast(Any, function) for function in functions)
     off_policy: Any = rookery.off_policy
+    emitters = rookery.qd.policy, rookery.qd.pga_me, rookery.qd.dcrl_me, rookery.qd.cma_mae
+    policy, pga_me, dcrl_me, cma_mae = (cast(Any, function) for function in emitters)
+    scoring = rookery.qd.policy_scoring(env)
     cells = rookery.qd.grid((2, 2), (-1.0, -1.0), (1.0, 1.0))
     for call, message in (
         (lambda: pbt(env), r"need a Learner, got an object of type .*Environment; give an agent and its environment"),
@@ -289,8 +292,13 @@ def test_mistakes_in_python_are_one_sentence() -> None:
         (lambda: run(pbt(learner), generatons=3), r"^RunConfig has no field generatons; did you mean generations\?$"),
         (lambda: sac(env.spec, (8,)), r"^config must be a SacConfig, got \(8,\); give its fields as keywords, or"),
         (lambda: sac_config(hidden_sizes=8), r"^hidden_sizes must be a sequence of numbers, .*, got 8\.$"),
+        (lambda: sac_config(hidden_sizes=jnp.int32(8)), r"^hidden_sizes must be a sequence of numbers, .*, got Array"),
         (lambda: sac(env.spec, {"alpha_init": 1}), r"^config must be a SacConfig, got {'alpha_init': 1}; give its fi"),
         (lambda: off_policy(agent, env, {}), r"^config must be a OffPolicyConfig, got {}; give its fields as keyw"),
+        (lambda: policy(env.spec, {"hidden_sizes": (8,)}), r"^config must be a PolicyConfig, got {'hidden_sizes': "),
+        (lambda: pga_me(scoring, config=sac_config()), r"^config must be a PgaMeConfig, got SacConfig\("),
+        (lambda: dcrl_me(scoring, config=sac_config()), r"^config must be a DcrlMeConfig, got SacConfig\("),
+        (lambda: cma_mae(scoring, config=sac_config()), r"^config must be a CmaMaeConfig, got SacConfig\("),
         (lambda: pbt(learner, 8), r"^space must be a search space, .* type int; did you mean population_size=8\?$"),
         (lambda: me_pbt(learner, cells, {"discount": 0.9}), r"^space must be a search space, .* mean rookery\.choose"),
         (lambda: cast(Any, rookery.seeds)(None), r"^the members of a population need a Learner, got None; give an"),

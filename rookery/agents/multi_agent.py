@@ -9,7 +9,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from rookery.agents.base import OnPolicyAgent
+from rookery.agents.base import OnPolicyAgent, check_spec
 from rookery.envs.base import EnvSpec, Team
 from rookery.types import Array, Hyper, HyperT, Key, Metrics, Observation, ParamsT, PyTree, StateT, Transition
 
@@ -126,6 +126,7 @@ def _update_shared(
 
 
 def _check(agent: OnPolicyAgent, spec: EnvSpec) -> Team:
+    check_spec(spec, "a team")
     if spec.team is None:
         raise ValueError(f"{spec.name} is a single-agent environment; wrap it by rookery.envs.as_team(environment).")
     if not isinstance(agent, OnPolicyAgent):

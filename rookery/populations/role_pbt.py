@@ -52,7 +52,7 @@ from rookery.populations.pbt import advance as pbt_advance
 from rookery.populations.pbt import evaluate_member as pbt_evaluate_member
 from rookery.populations.sharding import ONE_DEVICE, MoveFn, Placement, move_here
 from rookery.populations.stages import Work
-from rookery.settings import SettingError
+from rookery.settings import SettingError, SettingTypeError
 from rookery.types import Array, Evaluation, Genotype, HyperT, Key, Metrics, PyTree, StateT
 
 
@@ -462,6 +462,8 @@ def pbt_roles(
     assert learner.spec.team is not None
     settings = {**settings_of("pbt_roles", role), "member": "agent"}
     if league is not None:
+        if not isinstance(league, LeagueConfig):
+            raise SettingTypeError("league", league, "must be a LeagueConfig", "build one")
         ratings.check_roles(learner, "train without a league")
         environments_of(learner, league)
         settings["league"] = vars(league)

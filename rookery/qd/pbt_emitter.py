@@ -33,7 +33,7 @@ from rookery.qd.base import Emitter, EmitterState, Scoring
 from rookery.qd.repertoire import Added, Repertoire
 from rookery.qd.staged import StagedAsk
 from rookery.qd.variation import VariationConfig
-from rookery.settings import FRACTION, POSITIVE, SettingError, check_counts, check_fields
+from rookery.settings import FRACTION, POSITIVE, SettingError, check_counts, check_fields, config_from
 from rookery.types import FROM_REPERTOIRE, Array, Evaluation, Key, Metrics, PyTree
 
 
@@ -322,7 +322,7 @@ def pbt_emitter(
       >>> emitter = rookery.qd.pbt_emitter(learner, scoring, population_size=4)
     """
     check_continuous(learner.spec, "ME-PBT", wraps=True)
-    config, space = config or MePbtConfig(), space or learner.space
+    config, space = config_from(MePbtConfig, config, {}), space or learner.space
     sizes = counts(config, population_size)
     if sizes.replaced + sizes.sampled < 1:
         problem = f"and {{sample_fraction}} {config.sample_fraction:g} replace no member of {population_size}"

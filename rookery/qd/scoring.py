@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from rookery import hyperparams, networks, trees
 from rookery.agents import discrete
+from rookery.agents.base import check_spec
 from rookery.agents.encoders import EncoderName, reader
 from rookery.envs import base as envs
 from rookery.envs import registry
@@ -26,7 +27,7 @@ from rookery.learners.base import EvaluationConfig, Learner, genotype
 from rookery.learners.evaluation import evaluation_of, evaluator, more_episodes
 from rookery.learners.evolution import Policy
 from rookery.qd.base import Bank, Scoring
-from rookery.settings import SettingError, Within, check_fields, check_numbers, type_of
+from rookery.settings import SettingError, Within, check_fields, check_numbers, config_from, type_of
 from rookery.types import Array, Evaluation, Genotype, GenotypeT, HyperT, Key, Observation, PyTree, StateT
 
 
@@ -238,8 +239,9 @@ def policy(spec: EnvSpec, config: PolicyConfig | None = None, encoder: networks.
       >>> env = rookery.make("point_room")
       >>> actor = rookery.qd.policy(env.spec, rookery.qd.PolicyConfig(hidden_sizes=(32,)))
     """
+    check_spec(spec, "a policy")
     check_alone(spec)
-    config = config or PolicyConfig()
+    config = config_from(PolicyConfig, config, {})
     read = reader(spec, config.encoder, encoder)
     network = read.network(networks.mlp((read.size,), config.hidden_sizes, spec.action_size))
     return Policy(network.init, partial(_act, network, spec))

@@ -1,6 +1,7 @@
 """Checks of user-defined environments: each mistake is reported in one sentence."""
 
 import math
+from functools import partial
 from typing import Any
 
 import jax
@@ -289,7 +290,7 @@ def test_an_ignored_key_is_a_warning() -> None:
 
 def test_swapped_arguments_are_errors_that_name_the_order() -> None:
     environment = line()
-    for build in (sac, ppo):
+    for build in (sac, ppo, rookery.qd.policy, partial(rookery.agents.shared, ppo(environment.spec))):
         with pytest.raises(ValueError, match=r" is built from an EnvSpec, got Environment; pass its spec:"):
             build(environment)  # pyright: ignore[reportArgumentType]
     for learner, agent in ((off_policy, sac), (on_policy, ppo)):

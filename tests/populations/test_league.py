@@ -247,3 +247,6 @@ def test_what_cannot_play_in_a_league_is_refused():
     for name, value, problem in (("size", 0, "at least 1"), ("share", 1.5, r"in \[0, 1\]"), ("every", 0, "at least 1")):
         with pytest.raises(ValueError, match=rf"^league_{name} must (be|lie) {problem}, got"):
             build(learner(), **{f"league_{name}": value})
+    settings: Any = {"league_size": 2}
+    with pytest.raises(TypeError, match=r"^league must be a LeagueConfig, got {'league_size': 2}; build one\.$"):
+        pbt_roles(learner(), None, SIZE, league=settings)

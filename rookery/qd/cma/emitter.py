@@ -24,7 +24,7 @@ from rookery.qd.base import Bank, Emitter, EmitterState, Scoring
 from rookery.qd.cma import distribution
 from rookery.qd.cma.config import CmaMaeConfig
 from rookery.qd.repertoire import Added, Repertoire
-from rookery.settings import SettingError, check_counts
+from rookery.settings import SettingError, check_counts, config_from
 from rookery.types import Array, Evaluation, Genotype, Key, Metrics, PyTree
 
 LARGEST_FULL = 1_000
@@ -77,7 +77,7 @@ def cma_mae(
       >>> cells = rookery.qd.grid((8, 8), arm.descriptor.lower, arm.descriptor.upper)
       >>> program = rookery.map_elites(arm, rookery.qd.annealed(cells), rookery.qd.cma_mae(arm, batch_size=60))
     """
-    config = config or CmaMaeConfig()
+    config = config_from(CmaMaeConfig, config, {})
     least = 2 * config.emitters
     check_counts(0, batch_size=batch_size)
     if batch_size < least or batch_size % config.emitters:

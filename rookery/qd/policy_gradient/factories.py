@@ -21,7 +21,7 @@ from rookery.qd.policy_gradient.variation import Ascent
 from rookery.qd.scoring import PolicyConfig
 from rookery.qd.staged import StagedAsk
 from rookery.qd.variation import VariationConfig
-from rookery.settings import SettingError
+from rookery.settings import SettingError, config_from
 
 
 def pga_me(
@@ -56,7 +56,7 @@ def pga_me(
       >>> scoring = rookery.qd.policy_scoring(rookery.make("point_trap"))
       >>> emitter = rookery.qd.pga_me(scoring, batch_size=16)
     """
-    config = config or PgaMeConfig()
+    config = config_from(PgaMeConfig, config, {})
     counts = _counts(batch_size, config.variation_share, 1)
     return _build(scoring, counts, config, policy, variation, placement, "pga_me")
 
@@ -92,7 +92,7 @@ def dcrl_me(
       >>> scoring = rookery.qd.policy_scoring(rookery.make("point_trap"))
       >>> emitter = rookery.qd.dcrl_me(scoring, batch_size=16)
     """
-    config = config or DcrlMeConfig()
+    config = config_from(DcrlMeConfig, config, {})
     counts = _counts(batch_size, config.variation_share, rounded(config.actor_share, batch_size))
     return _build(scoring, counts, config, policy, variation, placement, "dcrl_me")
 
