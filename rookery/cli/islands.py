@@ -8,6 +8,7 @@ from typing import Annotated
 from rookery import running
 from rookery.cli.options import Positional
 from rookery.distributed.initialize import ProcessesConfig
+from rookery.experiments.config_io import from_record
 from rookery.experiments.spec import RunSpec
 from rookery.islands import plan, replay_island
 from rookery.report.formatting import counted
@@ -70,7 +71,7 @@ def check_resumed(run: Path, processes: ProcessesConfig) -> None:
 
 
 def _divided(folder: RunFolder) -> bool:
-    return folder.config.get("islands", {}).get("islands", 1) > 1
+    return _wanted(from_record(folder.config))
 
 
 def train(spec: RunSpec, processes: ProcessesConfig, tracking: TrackingConfig) -> None:

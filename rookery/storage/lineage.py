@@ -249,7 +249,9 @@ def lineage_of(folder: RunFolder, members: Mapping[str, np.ndarray], metrics: Ma
         parents=table["parent"],
         fitness=table["fitness"],
         hyper={name: values for name, values in table.items() if is_hyper(name)},
-        steps_per_generation=_member_steps(folder, metrics, folder.config["population"] if of_agents else population),
+        steps_per_generation=_member_steps(
+            folder, metrics, folder.config.get("population", 0) if of_agents else population
+        ),
         agent=agent_name(folder.config) if kind in (PYTHON, PROGRAM) else None if kind is None else agent_of(kind),
         choices={name: names for name, names in folder.config.get(CHOICES, {}).items() if name in table},
         reported={name: values for name, values in table.items() if _is_reported(name)},
@@ -376,6 +378,8 @@ def _unfinished(folder: RunFolder) -> _UnfinishedError:
 
 def _member_steps(folder: RunFolder, metrics: Mapping[str, np.ndarray], population: int) -> int:
     """Environment steps of one member per generation."""
+    if population < 1:
+        raise ValueError(f"{folder.config_file} has the population {population}; put a copy of the file back.")
     env_steps = float(metrics["env_steps"][0])
     steps = env_steps / population
     if not (steps >= 1 and steps.is_integer()):

@@ -379,3 +379,9 @@ class TestInvalidTables:
     def test_steps_that_are_no_multiple_of_the_members(self, tmp_path, steps):
         with pytest.raises(ValueError, match=r"metrics\.csv gives .* no multiple of its 3 members; put a copy"):
             lineage(write_run(tmp_path / "run", steps=steps))
+
+    @pytest.mark.parametrize("more", [{}, {"population": 0}])
+    def test_a_team_without_its_population(self, tmp_path, more):
+        run = write_run(tmp_path / "run", record={"kind": "pbt-ippo", "member": "agent", **more})
+        with pytest.raises(ValueError, match=r"config\.json has the population 0; put a copy of the file back\.$"):
+            lineage(run, separate_roles=True)

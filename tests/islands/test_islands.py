@@ -244,6 +244,11 @@ def test_generations_that_are_reached_change_nothing(whole, copy, monkeypatch):
     assert (code, error.count("\n")) == (1, 1)
     assert error.startswith("warning: no report.html was written (")
     assert f"best       {copy}" in out
+    record = json.loads(settings)
+    record["config"]["islands"] = None
+    (copy / "config.json").write_text(json.dumps(record))
+    assert call("resume", str(copy)) == (1, "", "error: config.json: islands must be a table of settings, got None.\n")
+    (copy / "config.json").write_text(settings)
     monkeypatch.setattr("rookery.cli.app.join", None)  # an error before the processes connect
     code, _, err = call("resume", str(copy), "--distributed")
     assert (code, err.count("\n")) == (1, 1)
