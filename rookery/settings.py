@@ -344,7 +344,7 @@ def _converted(name: str, hint: Any, default: Any, value: Any, within: Within | 
 
 
 def _checked(name: str, kind: type, value: object, within: Within | None, must: str = "must be") -> Any:
-    """A value of the given type and range; a float may be given as an int, which stays one."""
+    """A value of the given type and range."""
     try:
         converted = _of_type(kind, value)
     except (TypeError, OverflowError):
@@ -358,7 +358,7 @@ def _checked(name: str, kind: type, value: object, within: Within | None, must: 
         raise SettingError(name, converted, f"{must} {within}")
     if kind is int and converted not in _INT32 and (within is None or within.high == math.inf):
         raise SettingError(name, converted, f"{must} at most {LARGEST_COUNT}, the largest int32")
-    return converted
+    return float(converted) if kind is float else converted  # JAX takes no int beyond int32, and for some shares none
 
 
 def _of_type(kind: type, value: Any) -> Any:

@@ -175,7 +175,7 @@ def test_every_key_is_consumed_once_and_a_fresh_draw_does_not_depend_on_the_fact
 
     with jax.debug_key_reuse(True):  # raises where a key is used again
         assert np.isfinite(jax.jit(lineage)(jax.random.key(0))).all()
-    doubled = partial(hyperparams.perturb, SPACE, hyperparams.defaults(SPACE), resample_probability=1)
+    doubled = partial(hyperparams.perturb, SPACE, hyperparams.defaults(SPACE), resample_probability=1.0)
     one, other = (jax.jit(partial(doubled, factors=factors))(jax.random.key(0)) for factors in (FACTORS, (0.5, 2.0)))
     assert [float(x) for x in one] == [float(x) for x in other]
 

@@ -317,6 +317,8 @@ def test_numbers_of_arrays_are_recorded_as_numbers() -> None:
     made = rookery.agents.SacConfig(hidden_sizes=np.asarray([8, 4]), alpha_init=jnp.float32(0.5))  # pyright: ignore
     assert (made.hidden_sizes, made.alpha_init) == ((8, 4), 0.5)
     assert {type(value) for value in (*(made.hidden_sizes or ()), made.alpha_init)} == {int, float}
+    shares = rookery.populations.PbtConfig(resample_probability=1, threshold_std=10**30)  # no ints of JAX
+    assert {type(shares.resample_probability), type(shares.threshold_std)} == {float}
 
 
 @pytest.mark.parametrize("make", [rookery.sac, rookery.td3, rookery.ppo])
