@@ -4,6 +4,7 @@ what `rookery.train` and the command line share."""
 import contextlib
 import os
 import shlex
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -192,7 +193,8 @@ def start_islands(
             run_islands(spec, resume, ray_address, command, live, callbacks)
         finally:
             has_progress = any((path / "metrics.csv").is_file() for path in islands_of(run_dir))
-            if has_progress and (page := _write_page(run_dir)):
+            has_begun = not isinstance(sys.exception(), ValueError)  # which is raised before any progress
+            if has_begun and has_progress and (page := _write_page(run_dir)):
                 show(spec.run, f"report     {page}")
     except IslandError:
         with contextlib.suppress(RunFolderError):  # no island has a finite fitness

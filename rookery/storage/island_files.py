@@ -51,10 +51,12 @@ def island_dir(run_dir: str | os.PathLike[str], number: int) -> Path:
 
 
 def islands_of(run_dir: str | os.PathLike[str]) -> list[Path]:
-    """The run directories of the islands of a run, by their number; [] for any other run."""
+    """The run directories of the islands of a run, also of one that has lost its `config.json`, by their number; [] for
+    any other run."""
     folder = RunFolder(run_dir).islands
     found = (path for path in folder.glob("*") if re.fullmatch(r"\d+", path.name)) if folder.is_dir() else ()
-    return sorted((path for path in found if (path / "config.json").is_file()), key=lambda path: int(path.name))
+    begun = (path for path in found if any((path / name).is_file() for name in ("config.json", "metrics.csv")))
+    return sorted(begun, key=lambda path: int(path.name))
 
 
 def best_of(run_dir: str | os.PathLike[str]) -> Path:

@@ -249,6 +249,13 @@ def test_generations_that_are_reached_change_nothing(whole, copy, monkeypatch):
     (copy / "config.json").write_text(json.dumps(record))
     assert call("resume", str(copy)) == (1, "", "error: config.json: islands must be a table of settings, got None.\n")
     (copy / "config.json").write_text(settings)
+    (copy / "islands/0/config.json").write_text("{")
+    code, _, error = call("resume", str(copy), "--quiet")
+    assert (code, error.count("\n")) == (1, 1)
+    assert "islands/0/config.json is damaged (JSONDecodeError" in error
+    (copy / "islands/0/config.json").unlink()  # the page does not leave out the island
+    message = f"error: {copy / 'islands/0'} is not a run directory: config.json is missing in it.\n"
+    assert call("report", str(copy)) == (1, "", message)
     monkeypatch.setattr("rookery.cli.app.join", None)  # an error before the processes connect
     code, _, err = call("resume", str(copy), "--distributed")
     assert (code, err.count("\n")) == (1, 1)
