@@ -171,7 +171,8 @@ class RunRecord:
     @cached_property
     def lineage(self) -> Lineage:
         """`lineage.csv`; the members are agents where the roles of a team evolve separately."""
-        return lineage_of(self.folder, self._tables[1], self._metrics)
+        # A table that cannot be read raises its error again.
+        return lineage_of(self.folder, self._tables[1] or read_members(self.folder), self._metrics)
 
     def learning_curve(self, score: str | None = None) -> Run:
         """The learning curve of the whole folder by a column of `metrics.csv`: by default the fitness of the best elite

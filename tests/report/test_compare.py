@@ -208,6 +208,9 @@ class TestIndependentMembers:
         (path / "lineage.csv").write_text("\n".join([*table[:-1], ""]))  # a generation in progress
         (group,) = group_runs([path])
         assert [run.env_steps.tolist() for run in group.runs] == [[100.0]] * 3
+        (path / "lineage.csv").write_text("\n".join([*table[:-1], f"{table[-1]}x", ""]))
+        with pytest.raises(ValueError, match=r"lineage\.csv, column fitness is damaged: could not convert"):
+            group_runs([path])
 
     def test_the_interval_is_over_all_members_of_all_folders(self, write_members):
         comparison = compare([write_members("seeds", [[0.0, 10.0, 20.0, 90.0]])])
