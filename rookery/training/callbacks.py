@@ -4,7 +4,7 @@ import reprlib
 import signal
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
@@ -241,7 +241,7 @@ def number_required(callbacks: Sequence[Callback | Required]) -> int:
 
 
 def _entries(callbacks: Sequence[Callback | Required]) -> list[Callback | Required]:
-    if callable(callbacks) or isinstance(callbacks, Required):
+    if callable(callbacks) or isinstance(callbacks, Required) or not isinstance(callbacks, Iterable):
         raise TypeError("callbacks is a list of functions; write callbacks=[f].")
     for entry in callbacks:
         if not callable(_callback(entry)):

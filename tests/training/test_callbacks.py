@@ -289,6 +289,7 @@ def test_the_time_of_callbacks_is_in_no_column(tmp_path, monkeypatch):
     [
         (print, r"callbacks is a list of functions; write callbacks=\[f\]"),
         (Required(lambda _: None), r"callbacks is a list of functions"),
+        (None, r"callbacks is a list of functions"),
         ([3], "the callback 3 cannot be called; give functions of a rookery.training.Generation"),
         ([Required(cast(Any, None))], "the callback Required.callback=None. cannot be called"),
     ],
