@@ -52,8 +52,8 @@ def take(tree: PyTree, indices: Array | int) -> PyTree:
 def indices(key: Key, shape: tuple[int, ...], size: Array | int) -> Array:
     """Sample indices of rows for `take`: int32 of `shape` in [0, size), from one draw.
 
-    Their probabilities differ by at most the share `size` / 2^32, 0.02 % for a million rows. `jax.random.randint` splits
-    the key and draws twice, which makes that difference smaller.
+    Their probabilities differ by at most the share `size` / 2^32, 0.02 % for a million rows. `jax.random.randint` draws
+    twice, with two keys, which makes that difference smaller.
 
     Args:
       key: consumed.

@@ -1,5 +1,6 @@
 """Pytrees with a leading axis: whole rows are selected and written, and all others are unchanged."""
 
+import math
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -65,6 +66,17 @@ def test_take_returns_the_rows_that_stack_made_in_the_order_of_the_indices() -> 
     assert_same(trees.take(stacked, jnp.asarray([2, 0, 2])), pair(3, 1, 3))
     with pytest.raises(ValueError, match=r"^stack needs at least one tree; got an empty sequence\.$"):
         trees.stack([])
+
+
+def test_indices_are_uniform_below_a_size_for_each_row() -> None:
+    draw = jax.jit(jax.vmap(lambda key, size: trees.indices(key, (30, 40), size)))
+    drawn = draw(jax.random.split(jax.random.key(0), 3), jnp.asarray([1, 5, 1200], jnp.int32))
+    assert (drawn.shape, drawn.dtype) == ((3, 30, 40), jnp.int32)
+    assert not drawn[0].any()
+    counts = np.bincount(np.asarray(drawn[1]).reshape(-1))
+    assert len(counts) == 5
+    assert np.abs(counts - 240).max() < 5 * math.sqrt(240 * 0.8)
+    assert 1150 < np.asarray(drawn[2]).max() < 1200
 
 
 def test_where_with_one_condition_chooses_a_whole_tree() -> None:
