@@ -41,7 +41,7 @@ def reference(members: list[float], migrants: list[float], fraction: float, key:
     worst = sorted(range(size), key=lambda i: (-value[i], i))[size - max(1, math.floor(fraction * size + 0.5)) :]
     for member in range(size):
         better = [i for i in best if value[i] > value[member]]
-        drawn = int(jax.random.randint(jax.random.fold_in(key, member), (), 0, max(len(better), 1)))
+        drawn = int(jax.random.bits(jax.random.fold_in(key, member))) % max(len(better), 1)
         chosen = better[drawn] if better else member
         result.append(chosen - size if member in worst and chosen >= size and fraction > 0 else -1)
     return result
