@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery.populations.sharding import HERE, Rows, _depth, move_here, moved, rows_at_once
+from rookery.populations import sharding
+from rookery.populations.sharding import _depth, move_here, moved, rows_at_once
 
 SIZE = 17
 
@@ -22,11 +23,13 @@ def rows(size: int = SIZE) -> dict[str, jax.Array]:
 
 @partial(jax.jit, static_argnames=("in_place", "few_at_a_time"))
 def move(tree: dict[str, jax.Array], sources: jax.Array, in_place: bool, few_at_a_time: bool) -> dict[str, jax.Array]:
-    return moved(tree, sources, rows=Rows(*HERE) if few_at_a_time else HERE, in_place=in_place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharding, "_GATHERED_BYTES", 0 if few_at_a_time else 1000)
+        return moved(tree, sources, sharding.WHOLE, in_place)
 
 
 def assert_moved(tree: dict[str, jax.Array], sources: np.ndarray, in_place: bool) -> None:
-    for few_at_a_time in (False, True):  # as on one device, and as between devices
+    for few_at_a_time in (False, True):  # as in a small population, and as in a large one
         result = move(tree, jnp.asarray(sources, jnp.int32), in_place, few_at_a_time)
         for name, leaf in tree.items():
             np.testing.assert_array_equal(result[name], np.asarray(leaf)[sources])
