@@ -107,7 +107,7 @@ class TestVariation:
 
         @jax.jit
         def advance(expected, moments, step):
-            rows = jax.random.randint(jax.random.fold_in(KEY, step), (5,), 0, 7)
+            rows = jax.random.bits(jax.random.fold_in(KEY, step), (5,)) % jnp.uint32(7)
             features = stored.rows.features[rows]
             seen = features if condition is None else jnp.concatenate([features, jnp.tile(condition, (5, 1))], axis=1)
             with jax.numpy_dtype_promotion("standard"):
