@@ -146,7 +146,7 @@ AGENTS = {
     ),
     "dqn": Case(
         partial(dqn, config=DqnConfig(HIDDEN, quantiles=2, layer_norm=False)),
-        scalars(DqnHyper(discount=DISCOUNT, learning_rate=2e-2, epsilon=0.5, tau=0.1)),
+        scalars(DqnHyper(discount=DISCOUNT, learning_rate=1.5e-2, epsilon=0.5, tau=0.1)),
         quantiles_of_choice,
         discrete=True,
     ),

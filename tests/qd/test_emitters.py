@@ -147,7 +147,7 @@ def test_contract(case, elites):
     rows = set(rows_of(proposals))
     least = emitter.batch_size - (scoring is ROOM)  # two actors of DCRL-ME may have the same elite's descriptor
     assert len(rows) >= least
-    assert not rows & set(rows_of(emitter.ask(*given, jax.random.key(1))[1]))
+    assert not rows & set(rows_of(emitter.ask(*given, jax.random.key(2))[1]))
 
     results = evaluator(scoring, proposals, bank)
     before = jax.tree.map(np.array, (after, results))
