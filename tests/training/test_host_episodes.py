@@ -84,18 +84,16 @@ def test_episodes_that_cannot_be_saved_begin_anew(tmp_path: Path, monkeypatch: A
 
 def test_a_failure_is_saved_and_the_run_goes_on_when_it_is_mended(tmp_path: Path) -> None:
     message = (
-        # The member that trains without a failure may be evaluated before the other one, on another device, fails.
-        r"^gym:Faulty, (member [01], environment [01]|an evaluation, episode \d): "
-        r"it raised RuntimeError in step \d: the motor is stuck "
+        r"^gym:Faulty, member [01], environment [01]: it raised RuntimeError in step \d: the motor is stuck "
         r"\(.*gymnasium_environments\.py, line \d+\); the run stopped "
         r"in generation 1, whose progress is saved; mend the environment and continue with: rookery resume "
     )
     with pytest.raises(HostError, match=message):
-        run(adapted(partial(Faulty, own.raise_error)), tmp_path, 3)
+        run(adapted(partial(Faulty, own.raise_error)), tmp_path, 3, seed=7)  # with others an evaluation fails first
     assert (tmp_path / "interrupted").is_dir()
     mended = adapted(Counter)
     with pytest.warns(HostWarning, match="new ones begin"):
-        state = run(mended._replace(spec=mended.spec._replace(name="gym:Faulty")), tmp_path, 3, resume=True)
+        state = run(mended._replace(spec=mended.spec._replace(name="gym:Faulty")), tmp_path, 3, resume=True, seed=7)
     assert state.members.buffer.size.tolist() == [42, 42]
 
 
