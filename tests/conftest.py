@@ -110,6 +110,7 @@ def bounded_memory(most_memory: list[int]) -> Iterator[None]:
     if (device_memory.resident("VmRSS") or 0) > most_memory[0]:
         jax.clear_caches()
         gc.collect()
+        gc.freeze()  # what remains is mostly imported modules, over which the next collection would take two seconds
         ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what is freed, most of it by the compiler's threads
         most_memory[0] = max(most_memory[0], (device_memory.resident("VmRSS") or 0) + 500_000_000)
 

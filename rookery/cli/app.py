@@ -33,7 +33,7 @@ from rookery.cli.options import (
     options_of_kind,
     with_values,
 )
-from rookery.cli.parser import CommandLineError, Parser, print_commands
+from rookery.cli.parser import CommandLineError, Parser, print_commands, typed_flags
 from rookery.distributed.initialize import ProcessesConfig, ProcessGroup, join
 from rookery.distributed.signals import Interrupted
 from rookery.distributed.sync import check_alike, is_first
@@ -126,7 +126,7 @@ class CommandLine(NamedTuple):
         option = self.parser.option(name)
         if option is None:
             return name
-        typed = {word.partition("=")[0].replace("_", "-").replace("--no-", "--") for word in self.words}
+        typed = typed_flags(self.words)
         keys = [key for key in self.file.settings if flag_of(key) in option.flags]
         is_of_file = bool(keys) and not typed & {*option.flags}
         return keys[0] if is_of_file else next((flag for flag in option.flags if flag in typed), option.flag)

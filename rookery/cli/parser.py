@@ -59,8 +59,15 @@ class Parser(NamedTuple):
         for key, value in (settings or {}).items():
             self._check_setting(file, key, value)
         given = {key: "None" if value is None else value for key, value in (settings or {}).items()}
+        named = typed_flags(words) | {flag_of(key) for key in given}
+        # Without those that are not given, which take cyclopts nearly all the time.
+        used = [
+            option
+            for option in self.options
+            if option.is_required or not option.flag.startswith("--") or not named.isdisjoint(option.flags)
+        ]
         try:
-            app = self.app({}, [Dict(given, source=file)])
+            app = self._replace(options=used).app({}, [Dict(given, source=file)])
             _, bound, _ = app.parse_args(
                 _joined(words, self.options), exit_on_error=False, print_error=False, end_of_options_delimiter=""
             )
@@ -159,6 +166,11 @@ class Parser(NamedTuple):
         message = f"{self.command} has no {'setting' if file else 'flag'} {flag}; {remedy}"
         message = f"{file}: " + re.sub(r"(?<= )--(?!help)", "", message) if file else message
         return CommandLineError(message + "." * (not message.endswith("?")))
+
+
+def typed_flags(words: Sequence[str]) -> set[str]:
+    """The flags among the words of a command line; those that turn a switch off without their `no-`."""
+    return {word.partition("=")[0].replace("_", "-").replace("--no-", "--") for word in words}
 
 
 class _Typed(str):
