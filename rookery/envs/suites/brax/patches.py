@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+from numpy.typing import ArrayLike
 
 from rookery.envs.suites.third_party import MujocoModel
 from rookery.types import Array, PyTree
@@ -15,7 +16,8 @@ def apply() -> None:
     """Correct the modules of Brax; a further call changes nothing."""
     _assign("brax.fluid", jp=SimpleNamespace(**{**vars(jnp), "clip": _clip}))
     mjx = vars(importlib.import_module("mujoco.mjx"))
-    _assign("brax.io.mjcf", mjx=SimpleNamespace(**{**mjx, "put_model": _put_model}))
+    putting = SimpleNamespace(**{**mjx, "put_model": _put_model})
+    _assign("brax.io.mjcf", mjx=putting, jp=SimpleNamespace(**{**vars(jnp), "array": _array}))
     for name in ("spring.joints", "spring.collisions", "positional.joints", "positional.collisions"):
         _assign(f"brax.{name}", segment_sum=segment_sum)
     summing = SimpleNamespace(**{**vars(jax), "ops": SimpleNamespace(segment_sum=segment_sum)})
@@ -50,6 +52,11 @@ def _in_order(data: Array, segment_ids: Array, num_segments: int) -> Array:
 def _clip(array: Array, a_min: float | None = None, a_max: float | None = None) -> Array:
     """`jax.numpy.clip` with the arguments that JAX removed and Brax's fluid forces (only the swimmer's) use."""
     return jnp.clip(array, a_min, a_max)
+
+
+def _array(leaf: ArrayLike) -> Array:
+    """`jax.numpy.array`, which would compile a copy for each shape of a robot's arrays (the ant: 57, in a second)."""
+    return leaf if isinstance(leaf, jax.Array) else jax.device_put(leaf)
 
 
 def _put_model(model: MujocoModel) -> PyTree:
