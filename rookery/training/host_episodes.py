@@ -123,7 +123,7 @@ def located(event: Event, tables: list[np.ndarray], population_size: int) -> str
     """Where an event happened, such as "member 3, environment 2", or "an evaluation, episode 1".
 
     A call on one of several devices has only a part of the members' rows. Its first row is found by an episode of the
-    same call that goes on.
+    same call that goes on; if none does, an evaluation with as many episodes cannot be told from training.
 
     Args:
       event: of the pool.
@@ -139,6 +139,8 @@ def located(event: Event, tables: list[np.ndarray], population_size: int) -> str
             member, environment = divmod((found[0] if found else 0) + event.row, math.prod(table.shape[1:]))
             return f"member {member}, environment {environment}"
     *members, episode = np.unravel_index(event.row, event.shape) if event.shape else (0,)
+    if members and any(event.shape[1:] == table.shape[1:] for table in tables):
+        return f"a member on one of several devices, environment or episode {episode}"
     of_member = f", member {members[0]}" if members and event.shape[0] == population_size else ""
     return f"an evaluation{of_member}, episode {episode}"
 

@@ -89,7 +89,9 @@ def test_a_failure_is_saved_and_the_run_goes_on_when_it_is_mended(tmp_path: Path
         r"in generation 1, whose progress is saved; mend the environment and continue with: rookery resume "
     )
     with pytest.raises(HostError, match=message):
-        run(adapted(partial(Faulty, own.raise_error)), tmp_path, 3, seed=7)  # with others an evaluation fails first
+        run(
+            adapted(partial(Faulty, own.raise_error)), tmp_path, 3, seed=7
+        )  # with others no episode of its call goes on
     assert (tmp_path / "interrupted").is_dir()
     mended = adapted(Counter)
     with pytest.warns(HostWarning, match="new ones begin"):
@@ -125,9 +127,13 @@ class TestTheirPlace:
                 "an evaluation, member 1, episode 0",
             ),
             (Event("", 1, np.asarray([90, 91, 92]), (1, 3)), "an evaluation, episode 1"),
+            (
+                Event("", 1, np.asarray([90, 91]), (1, 2)),
+                "a member on one of several devices, environment or episode 1",
+            ),
             (Event("", 0, np.asarray([-1]), (1,), starts=True), "a start state"),
         ],
-        ids=["all members", "another device", "one by one", "evaluation", "evaluation on one device", "start"],
+        ids=["all members", "another device", "one by one", "evaluation", "evaluation on one device", "over", "start"],
     )
     def test_is_found(self, event: Event, place: str) -> None:
         assert located(event, [self.TABLE], population_size=3) == place
