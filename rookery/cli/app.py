@@ -4,12 +4,12 @@
 commands for existing runs.
 """
 
-import _thread
 import dataclasses
 import importlib.metadata
 import inspect
 import os
 import re
+import signal
 import sys
 import threading
 import warnings
@@ -461,7 +461,8 @@ def _show_dropped(dropped: Any) -> None:
     if not issubclass(dropped.exc_type, KeyboardInterrupt):
         _show_other_dropped(dropped)
     elif threading.main_thread().is_alive():
-        threading.Timer(0.01, _thread.interrupt_main).start()
+        # A signal ends what the main thread waits for; `_thread.interrupt_main` comes after it.
+        threading.Timer(0.01, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
 
 
 _show_other_dropped = sys.unraisablehook

@@ -9,7 +9,7 @@ import re
 import shutil
 import signal
 import sys
-import time
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -536,9 +536,11 @@ def test_ctrl_c_in_a_callback_of_the_garbage_collector_stops_a_command(rookery_c
     def execute(_):
         gc.callbacks.append(interrupt)
         gc.collect()
-        time.sleep(30)
+        os.read(reading, 1)
 
-    ended = []
+    ended, (reading, writing) = [], os.pipe()
+    late = threading.Timer(20, lambda: (ended.append("late"), os.write(writing, b"x")))
+    late.start()
     monkeypatch.setattr(rookery.cli.app.commands, "execute", execute)
     monkeypatch.setattr(os, "_exit", lambda code: ended.append(code) or sys.exit(code))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores Ctrl-C
@@ -546,7 +548,10 @@ def test_ctrl_c_in_a_callback_of_the_garbage_collector_stops_a_command(rookery_c
         assert rookery_command("envs") == (130, "", "\nstopped\n")
     finally:
         signal.signal(signal.SIGINT, before)
-    assert ended == [130], "the process ends at once"
+        late.cancel()
+        os.close(reading)
+        os.close(writing)
+    assert ended == [130], "the process ends at once, also while it waits"
 
 
 def test_a_config_survives_json():
