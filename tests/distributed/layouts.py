@@ -10,6 +10,7 @@ import math
 import os
 import re
 import sys
+from functools import partial
 
 COUNTS = {"exact": (1, 8), "vmap": (1, 8)}  # `main` runs other strategies on fewer
 LAYOUTS = ((1, False), (8, True))  # devices, and whether they divide the cells
@@ -52,6 +53,7 @@ COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "
 
 TRUNCATION = PbtConfig(best_count=2, replace_count=3, inherit_buffer=True)
 pb2.FIT_STEPS, pb2.CANDIDATES = 2, 16  # the quality of the fit does not matter, and shared cores are slow
+pb2.empty = partial(pb2.empty, rows=32)  # all of 4 generations
 ROUNDS = PbtConfig(exploit_interval="auto", round_patience=1)
 OTHER_STRATEGIES = PbtConfig(exploit="multi-frequency", frequencies=(1, 2), perturb="pb2", smooth=2)
 
@@ -144,8 +146,6 @@ def shapes(program: Program, mesh: Mesh) -> dict:
 
 def collectives(count: int) -> list[str]:
     """The collectives in the compiled training and evaluation of a population."""
-    from functools import partial
-
     from rookery.populations.base import member_keys
 
     mesh = make_mesh(count)
