@@ -141,16 +141,25 @@ def _check(program: base.Program, over: Mesh) -> None:
 def template(program: base.Program, over: Mesh) -> base.ProgramState:
     """Shapes, dtypes and shardings of a program's state, without computing it; errors as `compile_program`."""
     _check(program, over)
-    layout = shardings(over, program.divides_cells)
-    return base.ProgramState(*_placed(layout, jax.eval_shape(program.init, jax.random.key(0))))
+    return state_on(over, program, jax.eval_shape(program.init, jax.random.key(0)))
+
+
+def state_on(over: Mesh, program: base.Program, shapes: base.ProgramState) -> base.ProgramState:
+    """The shapes of a program's state with the shardings of a mesh."""
+    return base.ProgramState(*_placed(shardings(over, program.divides_cells), shapes))
 
 
 def work_template(program: base.Program, over: Mesh, state: base.ProgramState) -> Work:
     """Shapes, dtypes and shardings of the work of a generation in progress, see `template`."""
-    step, layout = staged_step(program.step), shardings(over)
+    step = staged_step(program.step)
     bank = jax.eval_shape(step.start_states, jax.random.key(0))
-    _, work = jax.eval_shape(step.begin, state, bank, stage_keys(program)[1])
-    return Work(*_placed(Work(layout.members, layout.shared), work))
+    return work_on(over, jax.eval_shape(step.begin, state, bank, stage_keys(program)[1])[1])
+
+
+def work_on(over: Mesh, shapes: Work) -> Work:
+    """The shapes of the work of a generation with the shardings of a mesh."""
+    layout = shardings(over)
+    return Work(*_placed(Work(layout.members, layout.shared), shapes))
 
 
 def stage_keys(program: base.Program) -> tuple[Key, Key]:

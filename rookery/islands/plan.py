@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rookery.distributed import programs
 from rookery.distributed.signals import Requests
 from rookery.experiments import build, warm_start
 from rookery.experiments.config_io import from_record, run_record
@@ -163,8 +162,7 @@ class Builder:
     @cached_property
     def compiler(self) -> Compiler:
         """Compiles the program."""
-        over = self.built.mesh
-        return Compiler(self.built.program, over, programs.template(self.built.program, over))
+        return Compiler(self.built.program, self.built.mesh)
 
     @cached_property
     def migration(self) -> Migration:

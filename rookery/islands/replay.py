@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery import trees
-from rookery.distributed import programs
 from rookery.envs.host.base import HostState
 from rookery.experiments.config_io import from_record
 from rookery.islands.plan import Builder, as_recorded, check
@@ -68,7 +67,7 @@ def replay_island(run_dir: str | Path, number: int) -> Replay:
     spec = spec.with_run(run_dir=str(folder.path))
     recorded = RunFolder(island_dir(folder.path, number))
     builder = Builder(as_recorded(spec, number), begins=True)
-    template = programs.template(builder.built.program, builder.built.mesh)
+    template = builder.compiler.template
     state, _, generation = Checkpointer(recorded.checkpoints, read_only=True).restore(template)
     exchanges = [exchange for exchange in read_exchanges(recorded.imports_file) if exchange.generation <= generation]
     with tempfile.TemporaryDirectory(prefix="rookery-replay-") as temporary:

@@ -4,10 +4,11 @@ import concurrent.futures
 import os
 from collections.abc import Callable
 from functools import cached_property, partial
+from typing import Any
 
 import jax
 import numpy as np
-from jax.stages import Lowered
+from jax.stages import Lowered, Traced
 
 from rookery.distributed import programs
 from rookery.distributed.mesh import Mesh
@@ -15,6 +16,7 @@ from rookery.distributed.programs import Stages
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.stages import Work
 from rookery.storage.array_files import cache_folder
+from rookery.types import PyTree
 
 _COMPILERS = 2  # threads; XLA uses little more than one core per program, and more threads need more memory
 
@@ -28,19 +30,27 @@ class Compiler:
     Args:
       program: the program to compile.
       over: the mesh.
-      template: shapes, dtypes and shardings of the program's state on that mesh.
+
+    Raises:
+      ValueError: as `programs.compile_program`.
     """
 
-    def __init__(self, program: Program, over: Mesh, template: ProgramState):
+    def __init__(self, program: Program, over: Mesh):
         self._stages = programs.compile_stages(program, over)
-        self._over, self._template, self._program = over, template, program
+        self._over, self._program = over, program
         self._key = jax.random.key(0)
+        self._keys = programs.stage_keys(program)
         self._compiled: Stages | None = None
+
+    @cached_property
+    def template(self) -> ProgramState:
+        """Shapes, dtypes and shardings of the program's state."""
+        return programs.state_on(self._over, self._program, self._create.out_info)
 
     @cached_property
     def work(self) -> Work:
         """Shapes, dtypes and shardings of the intermediate state of a generation in progress."""
-        return programs.work_template(self._program, self._over, self._template)
+        return programs.work_on(self._over, self._begin.out_info[1])
 
     @cached_property
     def metrics(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -48,9 +58,20 @@ class Compiler:
         return self._finish.out_info[1]
 
     @cached_property
+    def _create(self) -> Traced:
+        return self._stages.create.trace(self._keys[0], self._bank(self._stages.first_states))
+
+    @cached_property
+    def _begin(self) -> Traced:
+        return self._stages.begin.trace(self.template, self._bank(self._stages.start_states), self._keys[1])
+
+    @cached_property
     def _finish(self) -> Lowered:
         with jax.debug_nans(False):  # as where it is called
-            return self._stages.finish.lower(self._template, self.work)
+            return self._stages.finish.lower(self.template, self.work)
+
+    def _bank(self, start_states: Any) -> PyTree:
+        return programs.replicated(self._over, jax.eval_shape(start_states, self._key))
 
     def compile(self, creates: bool = True) -> Stages:
         """Compile all stages; a later call returns the same ones.
@@ -60,17 +81,13 @@ class Compiler:
         """
         if self._compiled is not None and (self._compiled.create is not None or not creates):
             return self._compiled
-        stages, key, state = self._stages, self._key, self._template
-        number = np.int32(0)
-        init_keys, step_keys = programs.stage_keys(self._program)
-        bank = programs.replicated(self._over, jax.eval_shape(stages.start_states, key))
-        first_bank = programs.replicated(self._over, jax.eval_shape(stages.first_states, key))
+        stages, key, number = self._stages, self._key, np.int32(0)
         lowered: dict[str, Callable[[], Lowered]] = {
-            "advance": partial(stages.advance.lower, state, self.work, number, number),
+            "advance": partial(stages.advance.lower, self.template, self.work, number, number),
             "finish": lambda: self._finish,
             "start_states": partial(stages.start_states.lower, key),
-            "create": partial(stages.create.lower, init_keys, first_bank),
-            "begin": partial(stages.begin.lower, state, bank, step_keys),
+            "create": self._create.lower,
+            "begin": self._begin.lower,
             "first_states": partial(stages.first_states.lower, key),
         }
         identical = stages.first_states is stages.start_states

@@ -82,8 +82,8 @@ def plan(program: Program, config: RunConfig, over: Mesh) -> plans.Plan:
 
 def compile_plan(program: Program, config: RunConfig, over: Mesh) -> tuple[plans.Plan, programs.Stages]:
     """The plan of a run and the compiled stages that it was made from; see `plan`."""
-    template = programs.template(program, over)
-    compiler, planned = Compiler(program, over, template), plans.plan(program, over, template)
+    compiler = Compiler(program, over)
+    planned = plans.plan(program, over, compiler.template)
     plans.check_fits(planned, compiler.work)
     Best(config.best_by).check(_columns(program, compiler.metrics))
     stages = compiler.compile()
@@ -188,11 +188,11 @@ def turns(program: Program, config: RunConfig, over: Mesh, options: RunOptions) 
         raise SettingError(
             "patience", None, "has an effect only on a repertoire, which this run has not", "leave it out"
         )
-    template, host = programs.template(program, over), host_episodes(program)
+    compiler, host = shared.compiler if shared else Compiler(program, over), host_episodes(program)
+    template = compiler.template
     _check_alike(config, resume, over, template, number_required(callbacks))
     # Check what can be checked before a folder is made.
     first_key, run_key = jax.random.split(jax.random.key(config.seed))
-    compiler = shared.compiler if shared else Compiler(program, over, template)
     plans.check_fits(plans.plan(program, over, template), compiler.work)
     _check_counters(program, config.generations)
     _check_metrics(program, compiler.metrics)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rookery import hyperparams
-from rookery.distributed import programs, signals
+from rookery.distributed import signals
 from rookery.distributed.mesh import make_mesh
 from rookery.distributed.signals import Interrupted
 from rookery.learners.base import Member
@@ -70,7 +70,7 @@ def program(request):
 
 def generations(program, signum=lambda: None):
     mesh = make_mesh(1)
-    stages = Compiler(program, mesh, programs.template(program, mesh)).compile()
+    stages = Compiler(program, mesh).compile()
     return Generations(program, stages, signum, lambda *_: None)
 
 
@@ -115,7 +115,7 @@ def test_stages_equal_the_functions_that_they_compose(program):
 def repertoire_stages():
     """The program of a repertoire and its compiled stages."""
     program, mesh = repertoire(), make_mesh(1)
-    return program, Compiler(program, mesh, programs.template(program, mesh)).compile()
+    return program, Compiler(program, mesh).compile()
 
 
 def test_results_do_not_depend_on_the_length_of_the_calls(repertoire_stages):
@@ -152,7 +152,7 @@ def test_a_step_without_iterations_counts_as_one():
 
 def test_start_states_of_init_and_step_are_one_compiled_program():
     program, mesh = population(), make_mesh(1)
-    stages = Compiler(program, mesh, programs.template(program, mesh)).compile()
+    stages = Compiler(program, mesh).compile()
     assert stages.first_states is stages.start_states
     assert isinstance(program.init, StagedInit)
     assert isinstance(program.step, StagedStep)

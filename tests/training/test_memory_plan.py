@@ -198,7 +198,7 @@ class TestCompiled:
         work = sum(
             memory_plan._share(leaf) for leaf in jax.tree.leaves(programs.work_template(program, over, template))
         )
-        compiled = Compiler(program, over, template).compile()
+        compiled = Compiler(program, over).compile()
         reports = {name: stage.memory_analysis() for name, stage in compiled._asdict().items()}
         assert reports["advance"].argument_size_in_bytes == planned.held + work
         assert reports["advance"].alias_size_in_bytes == planned.held + work, "state and work are donated"
