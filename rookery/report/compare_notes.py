@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rookery.report.compare_records import Row, Setting
 from rookery.report.formatting import counted, significant
-from rookery.report.readers import open_run
 from rookery.report.run_groups import Group
 from rookery.report.runs import Run
 
@@ -104,9 +103,8 @@ def _on_group(row: Row, setting: Setting) -> list[str]:
             f"{row.diverged} of {counted(len(runs), 'run')} of {label} diverged; a diverged run is scored with the "
             f"worst fitness that any run had on {row.group.environment}: {significant(setting.floor)}."
         )
-        paths = dict.fromkeys(run.path for run in runs)
-        losses = [loss for path in paths for loss in open_run(path).losses]
-        found += [f"{loss} A run whose last score is lost counts as diverged." for loss in losses]
+    counts = " A run whose score is lost counts as diverged." if row.diverged else ""
+    found += [f"{loss}{counts}" for loss in dict.fromkeys(loss for run in runs for loss in run.losses)]
     if repeated := _repeated(runs):
         found.append(
             f"several runs of {label} have the seed {', '.join(map(str, repeated))}: they are not independent "

@@ -154,7 +154,11 @@ class RunRecord:
             problem = f"{end - 1} is far beyond its {rows} rows; correct or delete the line."
             raise ValueError(f"{path}, column generation is damaged: {problem}")
         if len(lineage.get("generation", ())):
-            end -= filled(lineage, end)[1] == [end - 1] and end > 1  # a run in progress writes lineage.csv last
+            lost, recorded = filled(lineage, end)[1], end
+            if self.is_independent or lost == [end - 1]:  # a run in progress writes lineage.csv last
+                end = int(np.setdiff1d(np.arange(end), lost).max(initial=0)) + 1
+            if end < recorded - 1:
+                losses.append(f"{self.folder.lineage_file} has lost all rows after generation {end - 1}.")
         elif not losses and end > 1 and (self.folder.lineage_file.is_file() or HAS_MEMBERS in metrics):
             losses.append(f"{self.folder.lineage_file} has lost all rows.")
             lineage = {}
@@ -183,7 +187,8 @@ class RunRecord:
             if name not in metrics:
                 remedy = suggestion(name, metrics)
                 raise ValueError(f"{self.path} cannot be compared: its metrics.csv has no column {name}; {remedy}")
-        return Run(self.path, self._seed, metrics["env_steps"], finite_or_nan(metrics[column]), column)
+        values = finite_or_nan(metrics[column])
+        return Run(self.path, self._seed, metrics["env_steps"], values, column, losses=self.losses)
 
     @cached_property
     def members(self) -> tuple[Run, ...]:
@@ -192,7 +197,8 @@ class RunRecord:
         fitness = finite_or_nan(lineage.fitness)
         env_steps = metrics["env_steps"] / fitness.shape[1]
         return tuple(
-            Run(self.path, self._seed, env_steps, values, "fitness", member) for member, values in enumerate(fitness.T)
+            Run(self.path, self._seed, env_steps, values, "fitness", member, losses=self.losses)
+            for member, values in enumerate(fitness.T)
         )
 
     def measured(self, metric: str, per_member: bool) -> Sequence[Run]:

@@ -47,6 +47,8 @@ class Run(NamedTuple):
     """Index of the independent member; None where the folder is one run."""
     fresh: Score | None = None
     """Score on fresh episodes, if requested."""
+    losses: Sequence[str] = ()
+    """A sentence for each table of the folder that has lost rows."""
 
     def score(self, budget: float) -> Score:
         """Score on fresh episodes if there is one, else of the last generation within a budget of environment steps."""

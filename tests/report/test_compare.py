@@ -212,14 +212,19 @@ class TestIndependentMembers:
         with pytest.raises(ValueError, match=r"lineage\.csv, column fitness is damaged: could not convert"):
             group_runs([path])
 
-    def test_a_run_that_lost_rows_says_so_beside_its_diverged_members(self, write_members):
-        path = write_members("seeds", [[1.0, 5.0]] * 3)
+    def test_members_whose_last_rows_are_lost_are_compared_up_to_the_others(self, write_members):
+        path = write_members("seeds", [[1.0, 5.0], [2.0, 6.0], [3.0, 7.0]])
         table = (path / "lineage.csv").read_text().splitlines()
         (path / "lineage.csv").write_text("\n".join([*table[:3], ""]))
-        diverged, lost = compare([path, write_members("whole", [[1.0, 5.0]] * 3, seed=1)]).notes
-        assert diverged.startswith("2 of 4 runs of sac hopper diverged")
-        assert "lineage.csv has lost the rows of 2 generations" in lost
-        assert lost.endswith(". A run whose last score is lost counts as diverged.")
+        comparison = compare([path, write_members("whole", [[0.0, 4.0]] * 3, seed=1)])
+        (row,) = comparison.rows
+        assert (row.env_steps, row.scores.tolist(), row.diverged) == (100.0, [1.0, 5.0, 0.0, 4.0], 0)
+        assert f"{path / 'lineage.csv'} has lost all rows after generation 0." in comparison.notes
+        (path / "lineage.csv").write_text("\n".join([*table[:3], *table[5:], ""]))
+        _, diverged, lost = compare([path, write_members("short", [[0.0, 4.0]] * 2, seed=2)]).notes
+        assert diverged.startswith("2 of 2 runs of sac hopper, generations=3 diverged")
+        assert "lineage.csv has lost the rows of generation 1, whose values are unknown (NaN)" in lost
+        assert lost.endswith(". A run whose score is lost counts as diverged.")
 
     def test_the_interval_is_over_all_members_of_all_folders(self, write_members):
         comparison = compare([write_members("seeds", [[0.0, 10.0, 20.0, 90.0]])])
