@@ -123,7 +123,7 @@ def located(event: Event, tables: list[np.ndarray], population_size: int) -> str
     """Where an event happened, such as "member 3, environment 2", or "an evaluation, episode 1".
 
     A call on one of several devices has only a part of the members' rows. Its first row is found by an episode of the
-    same call that goes on; if none does, an evaluation with as many episodes cannot be told from training.
+    same call that goes on; if none does, it may be of an evaluation with as many episodes.
 
     Args:
       event: of the pool.

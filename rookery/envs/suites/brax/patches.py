@@ -55,8 +55,8 @@ def _clip(array: Array, a_min: float | None = None, a_max: float | None = None) 
 
 
 def _array(leaf: ArrayLike) -> Array:
-    """`jax.numpy.array`, which would compile a copy for each shape of a robot's arrays (the ant: 57, in a second)."""
-    return leaf if isinstance(leaf, jax.Array) else jax.device_put(leaf)
+    """`jax.numpy.array` without a compiled copy of each array that is one of JAX already, 42 for the ant."""
+    return leaf if isinstance(leaf, jax.Array) else jnp.array(leaf)
 
 
 def _put_model(model: MujocoModel) -> PyTree:
