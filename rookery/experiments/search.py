@@ -366,7 +366,7 @@ class Search:
             append_line(self._results, line)
         except OSError as error:
             reason = f"{self._results} cannot be written ({error.strerror}), so that these results are not recorded"
-            raise OSError(error.errno, f"{reason}; free space, and call tell again") from error
+            raise OSError(error.errno, f"{reason}; free space or put the folder back, and call tell again") from error
 
     def _finish(self, fitness: np.ndarray, descriptors: np.ndarray) -> None:
         assert self._asked is not None

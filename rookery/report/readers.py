@@ -114,9 +114,9 @@ class RunRecord:
 
     @cached_property
     def islands(self) -> "tuple[RunRecord, ...]":
-        """The runs of its islands that have a finished generation; () for a run without islands."""
+        """The runs of its islands that have, or have lost, a finished generation; () for a run without islands."""
         records = (RunRecord(open_existing(path)) for path in islands_of(self.path))
-        return tuple(record for record in records if record.has_generation)
+        return tuple(one for one in records if one.has_generation or generations(one.folder.checkpoints))
 
     @property
     def name(self) -> str:

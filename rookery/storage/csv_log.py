@@ -5,7 +5,7 @@ import io
 import math
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO
@@ -198,7 +198,7 @@ def read_members(folder: RunFolder) -> dict[str, np.ndarray]:
 
 
 def check_columns(
-    path: Path, table: Mapping[str, np.ndarray], needed: Iterable[str], remedy: str = "put a copy of the file back"
+    path: Path, table: Container[str], needed: Iterable[str], remedy: str = "put a copy of the file back"
 ) -> None:
     """Raise ValueError if a table lacks some of the needed columns."""
     if missing := [name for name in needed if name not in table]:
@@ -215,8 +215,11 @@ def read_last(path: Path) -> dict[str, float]:
         lines = list(filter(bytes.strip, file.read().split(b"\n")[:-1]))  # an incomplete last line has no end
     if not header.endswith(b"\n") or not lines:
         return {}
-    names, values = csv.reader(line.decode() for line in (header, lines[-1]))
-    return {name: float(value) for name, value in zip(names, values, strict=True)}
+    try:
+        names, values = csv.reader(line.decode("utf-8-sig") for line in (header, lines[-1]))
+        return {name: float(value) for name, value in zip(names, values, strict=True)}
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{path} is damaged in its last line: {error}; correct or delete the line.") from error
 
 
 def write_table(path: Path, columns: Mapping[str, ArrayLike], names: Names = MappingProxyType({})) -> None:

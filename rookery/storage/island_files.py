@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rookery.storage.csv_log import read_last
+from rookery.storage.csv_log import check_columns, read_last
+from rookery.storage.manifest import generations
 from rookery.storage.run_dir import RunFolder, RunFolderError, append_line, open_existing, resume_command
 
 ISLAND = "island"
@@ -45,6 +46,10 @@ class Exchange(NamedTuple):
     notes: tuple[str, ...] = ()  # sentences about publications that were left out
 
 
+_IMPORT = (int, int, str, int | None, float | int, int | None)  # types of the fields
+_EXCHANGE = (int, int, str | None, tuple, tuple)
+
+
 def island_dir(run_dir: str | os.PathLike[str], number: int) -> Path:
     """The run directory of an island."""
     return RunFolder(run_dir).islands / str(number)
@@ -61,11 +66,11 @@ def islands_of(run_dir: str | os.PathLike[str]) -> list[Path]:
 
 def best_of(run_dir: str | os.PathLike[str]) -> Path:
     """The run directory of the island with the best member or elite in its last generation (a RunFolderError if none is
-    finite); any other run itself."""
+    finite, a ValueError if the table of one is damaged or lost); any other run itself."""
     islands = islands_of(run_dir)
     if not islands:
         return Path(run_dir)
-    scores = [reached(path)[1] for path in islands]
+    scores = [_best_fitness(_last(path)) for path in islands]
     if not np.isfinite(scores).any():
         raise RunFolderError(f"{run_dir} has no island with a finished generation yet; wait for the first one.")
     return islands[int(np.nanargmax(np.where(np.isfinite(scores), scores, np.nan)))]
@@ -74,10 +79,26 @@ def best_of(run_dir: str | os.PathLike[str]) -> Path:
 def reached(island: Path) -> tuple[int, float]:
     """The number of finished generations of an island, and the fitness of its best member or elite in the last."""
     try:
-        last = read_last(island / "metrics.csv")
-    except (OSError, ValueError):  # not written yet, or being truncated by an island that is resumed
-        last = {}
-    return int(last.get("generation", -1)) + 1, last.get("max_fitness", last.get("best_fitness", -np.inf))
+        last = _last(island)
+        return int(last.get("generation", -1)) + 1, _best_fitness(last)
+    except (ValueError, OverflowError):  # its own process says what is wrong
+        return 0, -np.inf
+
+
+def _last(island: Path) -> dict[str, float]:
+    """The last row of an island's table; {} before its first generation, a ValueError if it is damaged or lost."""
+    table = RunFolder(island).metrics_file
+    last = read_last(table) if table.is_file() else {}
+    if last:
+        check_columns(table, last, ("generation", "best_fitness"))
+    elif generations(RunFolder(island).checkpoints):
+        remedy = "put a copy of the file back, or give the folder of one island"
+        raise ValueError(f"{island} has lost all rows of metrics.csv; {remedy}.")
+    return last
+
+
+def _best_fitness(last: Mapping[str, float]) -> float:
+    return last.get("max_fitness", last.get("best_fitness", -np.inf))
 
 
 def check_is_no_island(run_dir: str | os.PathLike[str]) -> None:
@@ -144,7 +165,10 @@ def ancestors(
         arrived = (exchange for exchange in exchanges[number] if exchange.generation == row)
         entries = (entry for exchange in arrived for entry in exchange.imports if entry.slot == member)
         found = next(entries, None)
-        if found is None or found.member is None or found.generation > len(parents.get(found.island, ())):
+        if found is None or found.member is None:
+            break
+        source = parents.get(found.island, np.empty((0, 0)))
+        if found.generation > len(source) or not 0 <= found.member < source.shape[1]:
             break
         number, row, member = found.island, found.generation - 1, found.member
     return line[::-1]
@@ -153,14 +177,17 @@ def ancestors(
 def read_exchanges(path: Path) -> list[Exchange]:
     """The exchanges in `imports.jsonl`, the last one of each generation, by generation; [] without the file.
 
-    Lines that are incomplete are left out.
+    Lines that are incomplete or damaged are left out.
     """
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
     found = {}
     for line in lines:
-        with contextlib.suppress(ValueError, TypeError, KeyError):
+        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
             content: Mapping[str, Any] = json.loads(line)
             imports = tuple(Import(**entry) for entry in content["imports"])
-            exchange = Exchange(**{**content, "imports": imports, "notes": tuple(content.get("notes", ()))})
-            found[exchange.generation] = exchange
+            notes = tuple(map(str, content.get("notes", ())))
+            exchange = Exchange(**{**content, "imports": imports, "notes": notes})
+            rows = ((exchange, _EXCHANGE), *((entry, _IMPORT) for entry in imports))
+            if all(isinstance(value, kind) for row, kinds in rows for value, kind in zip(row, kinds, strict=True)):
+                found[exchange.generation] = exchange
     return [found[generation] for generation in sorted(found)]

@@ -41,7 +41,15 @@ from rookery.report.sections.islands import islands_chapter
 from rookery.report.sections.summary import head
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv, write_table
-from rookery.storage.island_files import ImportJournal, IslandWarning, best_of, island_dir, islands_of, read_exchanges
+from rookery.storage.island_files import (
+    ImportJournal,
+    IslandWarning,
+    best_of,
+    island_dir,
+    islands_of,
+    reached,
+    read_exchanges,
+)
 from rookery.storage.run_dir import RunFolderError, open_existing
 from tests import walks
 from tests.commandline import call
@@ -298,6 +306,23 @@ def test_the_best_of_all_islands(whole, copy):
     )
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", r"^\S+/islands/1 has lost all rows of metrics\.csv; "),
+        ("generation,best_fitness\nx,1\n", r"^\S+/metrics\.csv is damaged in its last line: .*'x'; correct or"),
+        ("generation,fitness\n3,1\n", r"^\S+/metrics\.csv lacks the columns best_fitness; "),
+    ],
+)
+def test_an_island_whose_table_is_damaged_is_not_taken_for_a_worse_one(copy, content, problem):
+    (copy / "islands/1/metrics.csv").write_text(content)
+    with pytest.raises(ValueError, match=problem):
+        best_of(copy)
+    with pytest.raises(ValueError, match=r"/islands/1(/metrics\.csv.*| has lost all rows of metrics\.csv); "):
+        write_report([copy])
+    assert reached(island_dir(copy, 1))[1] == -np.inf
+
+
 def test_the_report_shows_all_islands(copy):
     record = open_run(copy)
     assert [island.name for island in record.islands] == ["run, island 0", "run, island 1"]
@@ -313,6 +338,15 @@ def test_the_report_shows_all_islands(copy):
     page = write_report([copy]).read_text()
     for text in ("run, island 1", "islandsSection", '"islands":{'):
         assert text in page
+    config = json.loads((copy / "islands/1/config.json").read_text())
+    config["config"]["island"] = None
+    (copy / "islands/1/config.json").write_text(json.dumps(config))
+    exchange = {"generation": 9, "experience": 1, "published": None, "imports": []}
+    entry = {"island": 1, "generation": "x", "file": "", "slot": 0, "fitness": 1.0}
+    with open(copy / "islands/0/imports.jsonl", "a") as file:
+        for damage in ({"generation": "9"}, {"imports": [entry]}, {"notes": 1}):
+            file.write(f"{json.dumps(exchange | damage)}\n")
+    assert islands_chapter(open_run(copy)) == chapter
 
 
 @pytest.mark.parametrize(("rows", "steps"), [(1, [80, 120, 160, 200]), (0, [40, 80, 120, 160])])
@@ -321,6 +355,7 @@ def test_the_curve_of_a_run_is_that_of_its_longest_island(copy, rows, steps):
     table = copy / "islands/1/metrics.csv"
     table.write_text("".join(table.read_text().splitlines(keepends=True)[: 1 + rows]))
     (copy / "islands/1/journal.jsonl").unlink()
+    shutil.rmtree(copy / "islands/1/checkpoints")
     curve = open_run(copy).learning_curve()
     assert curve.env_steps.tolist() == steps
     first = read_csv(copy / "islands/0/metrics.csv")["best_fitness"]

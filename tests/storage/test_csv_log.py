@@ -366,6 +366,11 @@ def test_reading_a_growing_or_empty_table(run):
     run.metrics_file.write_text("generation,best\n0,1.0\n\n1,2.0\r\n\r\n\n")
     assert read_csv(run.metrics_file)["best"].tolist() == [1.0, 2.0]
     assert read_last(run.metrics_file) == {"generation": 1, "best": 2}
+    run.metrics_file.write_text("\ufeffgeneration,best\n1,2\n")
+    assert read_last(run.metrics_file) == {"generation": 1, "best": 2}
+    run.metrics_file.write_text("generation,best\n1,2\n1\n")
+    with pytest.raises(ValueError, match=r"^\S+/metrics\.csv is damaged in its last line: .*; correct or delete"):
+        read_last(run.metrics_file)
     run.metrics_file.write_text("generation,best\n")
     empty = [(name, column.dtype, column.size) for name, column in read_csv(run.metrics_file).items()]
     assert empty == [("generation", np.int64, 0), ("best", np.float64, 0)]

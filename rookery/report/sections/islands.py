@@ -8,14 +8,14 @@ import numpy as np
 from rookery.report.page_json import JsonObject, packed
 from rookery.report.readers import RunRecord
 from rookery.report.runs import finite_or_nan
-from rookery.storage.island_files import ISLAND, Exchange, ancestors, read_exchanges
+from rookery.storage.island_files import Exchange, ancestors, read_exchanges
 
 
 def islands_chapter(record: RunRecord) -> JsonObject | None:
     """The section of a run of islands; None for any other run."""
     if not record.islands:
         return None
-    islands = {int(island.config[ISLAND]["number"]): island for island in record.islands}
+    islands = {int(island.path.name): island for island in record.islands}
     exchanges = {number: read_exchanges(island.folder.imports_file) for number, island in islands.items()}
     return {
         "curves": [_curve(number, island) for number, island in islands.items()],

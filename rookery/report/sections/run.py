@@ -50,7 +50,9 @@ def chapters(record: RunRecord) -> JsonObject:
 
 def check_metrics(record: RunRecord) -> None:
     """Raise ValueError if no generation of a run is finished, or its table lacks a column that a page needs."""
-    needed = _NEEDED + _OF_REPERTOIRE * ("coverage" in record.metrics)
+    rated = (name.rpartition("/")[2] for name in record.metrics if name.startswith("league_rating/"))
+    of_league = dict.fromkeys(f"league_entered/{entry}" for entry in rated)
+    needed = (*_NEEDED, *_OF_REPERTOIRE * ("coverage" in record.metrics), *of_league)
     check_columns(record.folder.metrics_file, record.metrics, needed)
 
 

@@ -274,7 +274,7 @@ def league(metrics: Table) -> list[list[str]]:
     generation in which each entered; [] without a league, or while it is empty."""
     of_roles: dict[str, list[tuple[float, float]]] = {}
     for name in (name for name in metrics if name.startswith("league_rating/")):
-        role, entry = name.removeprefix("league_rating/").rsplit("/", 1)
+        role, _, entry = name.removeprefix("league_rating/").rpartition("/")
         rating, entered = metrics[name][-1], metrics[f"league_entered/{entry}"][-1]
         if np.isfinite(rating):
             of_roles.setdefault(role, []).append((rating, entered))

@@ -151,6 +151,9 @@ class TestPopulation:
         facts = dict(page_data(write(tmp_path, metrics=metrics, members=MEMBERS))["facts"])
         text = facts["ratings of earlier opponents of prey"]
         assert re.fullmatch(r"\+120 \(generation 2\), .30 \(generation 4\)", text)
+        for lost in ({**metrics, "league_rating/x": (1.0,) * 3}, METRICS | {"league_rating/prey/x": (1.0,) * 3}):
+            with pytest.raises(ValueError, match=r"metrics\.csv lacks the columns league_entered/x; put a copy"):
+                page_data(write(tmp_path, metrics=lost, members=MEMBERS))
 
 
 def area(corners):
