@@ -113,6 +113,13 @@ def are_finite_in_float32(numbers: object) -> bool:
         return bool(np.isfinite(np.asarray(numbers, np.float64).astype(np.float32)).all())
 
 
+def has_finite_range(lower: ArrayLike, upper: ArrayLike) -> bool:
+    """Whether numbers and the differences between them are finite in float32."""
+    low, high = (np.asarray(side, np.float64) for side in (lower, upper))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return all(are_finite_in_float32(numbers) for numbers in (low, high, high - low))
+
+
 def flatten_mapping(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten nested mappings into one, with keys such as `run.generations`; empty mappings are dropped."""
     rows: dict[str, Any] = {}

@@ -354,6 +354,9 @@ def parameterize_inside(environment: Environment, wrap: Callable[[Environment], 
     return None if inner is None else lambda values: wrap(inner(values))
 
 
+_NARROWEST, _WIDEST = 1e-15, 1e18  # between which a thousandth of a range has a square in float32
+
+
 def descriptor_spec(
     meaning: str | Sequence[str],
     kind: descriptors.Kind,
@@ -373,8 +376,9 @@ def descriptor_spec(
       observed: see `DescriptorSpec.observed`.
 
     Raises:
-      ValueError: the descriptor has size 0, its limits or names differ in size, its limits are not finite or do not
-        increase, `kind` is unknown, or `cell` is not above 0 or is given for another kind than "final".
+      ValueError: the descriptor has size 0, its limits or names differ in size, its limits are not finite, do not
+        increase, or are less than 1e-15 or more than 1e18 apart in its widest dimension, `kind` is unknown, or `cell`
+        is not above 0 or is given for another kind than "final".
 
     Example:
       >>> rookery.envs.descriptor_spec("final x, y", "final", (-1.0, -1.0), (1.0, 1.0)).size
@@ -382,7 +386,7 @@ def descriptor_spec(
     """
     names = None if isinstance(meaning, str) else tuple(meaning)
     meaning = meaning if isinstance(meaning, str) else ", ".join(meaning)
-    lower, upper = (tuple(map(float, np.atleast_1d(np.asarray(side, np.float64)))) for side in (lower, upper))
+    lower, upper = (tuple(map(float, np.atleast_1d(trees.unmasked(side, np.float64)))) for side in (lower, upper))
     if not lower or len(lower) != len(upper):
         raise ValueError(f"descriptor {meaning!r} needs limits of one equal size >= 1, got {lower} and {upper}.")
     if names is not None and len(names) != len(lower):
@@ -391,6 +395,12 @@ def descriptor_spec(
         raise ValueError(f"descriptor {meaning!r} needs finite limits, got {lower} and {upper}.")
     if any(low >= high for low, high in zip(lower, upper, strict=True)):
         raise ValueError(f"descriptor {meaning!r} needs lower < upper in every dimension, got {lower} and {upper}.")
+    widest = max(high - low for low, high in zip(lower, upper, strict=True))
+    if not _NARROWEST <= widest <= _WIDEST:
+        raise ValueError(
+            f"descriptor {meaning!r} has limits {widest:.3g} apart, whose squares float32 does not hold; "
+            f"give it in another unit, with limits {_NARROWEST:g} to {_WIDEST:g} apart."
+        )
     if kind not in descriptors.KINDS:
         raise ValueError(f"descriptor kind {kind!r} is unknown; use one of {sorted(descriptors.KINDS)}.")
     if cell is not None and not (cell > 0.0 and kind == "final"):

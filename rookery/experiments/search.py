@@ -461,7 +461,10 @@ def _described(
     lows, unflatten = ravel_pytree(low)
     highs, is_scaled = ravel_pytree(high)[0], not (jnp.ptp(lows) == 0 and jnp.ptp(ravel_pytree(high)[0]) == 0)
     bounds = (0.0, 1.0) if is_scaled else (float(lows[0]), float(highs[0]))
-    limits = np.asarray(descriptor, np.float64)
+    try:
+        limits = np.asarray(descriptor, np.float64)
+    except (TypeError, ValueError):
+        limits = np.zeros(())
     if limits.ndim != 2 or limits.shape[1] != 2:
         raise SettingError("descriptor", None, "needs a lower and an upper limit for each dimension, [(0, 1), (0, 1)]")
     init = partial(_uniform, unflatten, lows.size, bounds)
@@ -494,8 +497,8 @@ def _checked(*bounds: PyTree) -> list[PyTree]:
     if shapes[0] != shapes[1] or not sum(leaf.size for leaf in jax.tree.leaves(found[0])):
         raise SettingError("lower", None, "must be numbers of the same shapes as {upper}")
     ends = zip(*map(jax.tree.leaves, found), strict=True)
-    if not all(np.isfinite([one, other]).all() and (one < other).all() for one, other in ends):
-        raise SettingError("lower", None, "must be finite and below {upper}, which must be finite too")
+    if not all(trees.has_finite_range(one, other) and (one < other).all() for one, other in ends):
+        raise SettingError("lower", None, "must be finite and below {upper}, which must be finite, as their difference")
     return found
 
 
@@ -584,7 +587,7 @@ def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _listed(value: Any) -> Any:
-    listed = np.asarray(value).tolist()
+    listed = np.ma.asarray(value).tolist()  # None where it is masked
     if type(listed) is type(value):  # such as a complex number, bytes, or a generator
         raise TypeError(f"a Search takes texts, numbers and arrays of them, got {type_of(value)}.")
     return listed

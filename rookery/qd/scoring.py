@@ -72,8 +72,9 @@ def function_scoring(
     lowest, highest = (tuple(np.atleast_1d(np.asarray(side, float)).tolist()) for side in (lower, upper))
     descriptor = envs.descriptor_spec("descriptor", "final", lowest, highest)
     check_numbers(Within(), qd_offset=qd_offset)
-    if bounds is not None and not (len(bounds) == 2 and trees.are_finite_in_float32(bounds) and bounds[0] < bounds[1]):
-        raise ValueError(f"bounds must be two finite numbers, the lower one first, got {bounds}.")
+    if bounds is not None and not (len(bounds) == 2 and trees.has_finite_range(*bounds) and bounds[0] < bounds[1]):
+        problem = "whose difference is finite in float32, too"
+        raise ValueError(f"bounds must be two finite numbers, the lower one first, got {bounds}; give two {problem}.")
     if not callable(init):
         raise TypeError(f"init must be a function from a key to one genotype, got {type_of(init)}.")
     return Scoring(

@@ -343,6 +343,9 @@ def test_streaming_descriptors_by_hand(kind: str, expected: list[float]) -> None
         (("a point", "final", (1.0,), (1.0,)), "lower < upper"),
         (("a share", "median", (0.0,), (1.0,)), "'median' is unknown"),
         (("p", "final", (0.0,), (1e39,)), "needs finite limits"),
+        (("p", "final", np.ma.array([0.0], mask=[True]), (1.0,)), "needs finite limits"),
+        (("p", "final", (0.0, 0.0), (1e-19, 1e-20)), r"limits 1e-19 apart, .* limits 1e-15 to 1e\+18 apart"),
+        (("p", "final", (-3e38,), (3e38,)), r"limits 6e\+38 apart"),
     ],
 )
 def test_declarations_that_make_no_sense_are_refused(declared: Any, message: str) -> None:

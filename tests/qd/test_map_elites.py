@@ -413,7 +413,7 @@ def test_a_metric_of_an_emitter_cannot_replace_a_column(name):
         rookery.run(program, generations=1, quiet=True)
 
 
-@pytest.mark.parametrize("bounds", [(5.0, -5.0), (np.nan, 1.0), (-np.inf, np.inf), (0.0, 1e39), (1.0,)])
+@pytest.mark.parametrize("bounds", [(5.0, -5.0), (np.nan, 1.0), (-np.inf, np.inf), (0.0, 1e39), (-3e38, 3e38), (1.0,)])
 def test_bounds_are_two_finite_numbers(bounds):
     with pytest.raises(ValueError, match=r"^bounds must be two finite numbers, the lower one first, got "):
         function_scoring(bowl, lambda _: jnp.zeros(2), (0.0,), (1.0,), bounds=bounds)
