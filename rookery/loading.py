@@ -24,7 +24,7 @@ from rookery.populations.base import Program, ProgramState
 from rookery.qd.repertoire import Repertoire
 from rookery.report.page import write_report
 from rookery.report.readers import RunRecord, open_run
-from rookery.settings import type_of, user_path
+from rookery.settings import check_counts, type_of, user_path
 from rookery.storage import sources
 from rookery.storage.best_checkpoint import find
 from rookery.storage.checkpoint import Checkpointer
@@ -104,6 +104,8 @@ class LoadedRun:
     def state(self, generation: int | None = None) -> ProgramState:
         """The whole state in a checkpoint (by default the newest complete one), on the first device."""
         self._check_program("state")
+        if generation is not None:
+            check_counts(0, generation=generation)
         template = programs.template(self._parts[1].program, mesh.make_mesh(1))
         return self._checkpoints.restore(template, generation)[0]
 

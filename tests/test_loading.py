@@ -31,6 +31,8 @@ def test_a_run_of_the_command_line(short_runs: dict[str, Path]) -> None:
     assert run.lineage.parents.shape == (run.generation, run.config["population"])
     state = run.state()
     assert state.members.hyper.discount.shape == (run.config["population"],)
+    with pytest.raises(TypeError, match="generation must be a whole number, got 'last'"):
+        run.state("last")  # pyright: ignore[reportArgumentType]
 
     act, genotype = run.policy(), run.best()
     assert re.fullmatch(r"Genotype\([\d,]+ parameters, discount=[\d.]+, .*tau=[\d.]+\)", repr(genotype))

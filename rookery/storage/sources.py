@@ -18,7 +18,7 @@ from typing import Any
 
 from rookery import factories
 from rookery.factories import is_reference, make_importable
-from rookery.settings import SettingError, verbatim
+from rookery.settings import SettingError, user_path, verbatim
 from rookery.storage.run_dir import REPLACED, RunFolder, open_existing, output_to, write_atomically
 from rookery.types import Record
 
@@ -70,7 +70,7 @@ def replace(run_dir: str | Path, **functions: str | None) -> None:
     Raises:
       ValueError: the run has no function of a user in this place, or the name has another form.
     """
-    given = REPLACED[Path(run_dir).resolve()] = {}
+    given = REPLACED[user_path(run_dir).resolve()] = {}
     for name, function in functions.items():
         if function is None:
             continue

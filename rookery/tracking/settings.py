@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rookery.settings import user_path
 from rookery.tracking import records
 from rookery.tracking.mlflow_tracker import MlflowTracker
 from rookery.tracking.wandb_tracker import WandbTracker
@@ -24,8 +25,9 @@ class TrackingConfig:
 
 def continued(config: TrackingConfig, run_dir: str | Path) -> TrackingConfig:
     """The trackers of a run that is resumed: those that it has used before, unless `config` names another."""
-    project = config.wandb or records.read_record(Path(run_dir), "wandb").get("project")
-    return TrackingConfig(project, config.mlflow or records.read_record(Path(run_dir), "mlflow").get("uri"))
+    folder = user_path(run_dir)
+    project = config.wandb or records.read_record(folder, "wandb").get("project")
+    return TrackingConfig(project, config.mlflow or records.read_record(folder, "mlflow").get("uri"))
 
 
 def trackers(config: TrackingConfig, quiet: bool = False) -> Sequence[Callback]:

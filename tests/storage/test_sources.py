@@ -76,7 +76,9 @@ def test_a_run_is_built_from_the_file_that_is_named_in_place_of_the_recorded_one
     shutil.rmtree(trained / "source")  # as runs of earlier versions have none
     with pytest.raises(ValueError, match=r"there is no file .*project.*hill_"):
         rookery.load(trained).policy()
-    assert rookery.load(trained, env=function).policy()(np.zeros(2, np.float32)).shape == (2,)
+    monkeypatch.setenv("HOME", str(trained.parent))
+    for path in ("~/run", trained):
+        assert rookery.load(path, env=function).policy()(np.zeros(2, np.float32)).shape == (2,)
     for words in (["evaluate", "--episodes", "2"], ["report", "--rollouts", "1"], ["resume", "--generations", "3"]):
         code, _, err = call(words[0], str(trained), *words[1:], "--env", function)
         assert (code, err) == (0, ""), words
