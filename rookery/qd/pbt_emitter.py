@@ -33,7 +33,7 @@ from rookery.qd.base import Emitter, EmitterState, Scoring
 from rookery.qd.repertoire import Added, Repertoire
 from rookery.qd.staged import StagedAsk
 from rookery.qd.variation import VariationConfig
-from rookery.settings import FRACTION, POSITIVE, SettingError, check_counts, check_fields, config_from
+from rookery.settings import FRACTION, LARGEST_COUNT, POSITIVE, SettingError, check_counts, check_fields, config_from
 from rookery.types import FROM_REPERTOIRE, Array, Evaluation, Key, Metrics, PyTree
 
 
@@ -329,6 +329,7 @@ def pbt_emitter(
         raise SettingError(
             "replace_fraction", config.replace_fraction, problem, "raise them, or enlarge the population"
         )
+    check_counts(1, LARGEST_COUNT - population_size, ga_population=ga_population)  # both are evaluated together
     variations = emitters.iso_line(scoring, ga_population, variation, placement.cells)
     bindings = PbtEmitterBindings(learner, space, config, sizes, population_size, variations, placement)
     return Emitter(

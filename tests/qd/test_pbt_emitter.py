@@ -53,7 +53,8 @@ class TestCounts:
             (1, (0.2, 0.1, 0.4), 9, "replace_fraction and sample_fraction .* replace no member of 1"),
             (8, (0.05, 0.1, 0.0), 9, "replace no member of 8"),
             (0, (0.2, 0.1, 0.4), 9, "population_size must be at least 1, got 0"),
-            (8, (0.2, 0.1, 0.4), 0, "batch_size must be at least 1, got 0"),
+            (8, (0.2, 0.1, 0.4), 0, r"ga_population must lie in \[1, 2147483639\], got 0"),
+            (8, (0.2, 0.1, 0.4), 2**31 - 1, r"ga_population must lie in \[1, 2147483639\], got 2147483647"),
         ],
     )
     def test_invalid_settings_are_errors(self, size, fractions, ga, message):
