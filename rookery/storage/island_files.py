@@ -168,8 +168,8 @@ def ancestors(
         if found is None or found.member is None:
             break
         source = parents.get(found.island, np.empty((0, 0)))
-        if found.generation > len(source) or not 0 <= found.member < source.shape[1]:
-            break
+        if not (1 <= found.generation <= min(row, len(source)) and 0 <= found.member < source.shape[1]):
+            break  # an edited line, or the table of another island is lost
         number, row, member = found.island, found.generation - 1, found.member
     return line[::-1]
 

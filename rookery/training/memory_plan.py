@@ -170,7 +170,8 @@ _REMEDY = "give a smaller population, or use devices with more memory"
 _REMEDIES = {
     BUFFERS: "give a smaller buffer_size or population, or use devices with more memory",
     REPERTOIRE: "give fewer cells, or shard_repertoire on several devices",
-    SHARED: "give a smaller league_size or population, or use devices with more memory",
+    SHARED: "give a smaller league_size, buffer_size, critic or population, whichever the run has, or use devices with "
+    "more memory",
     WORKING: "give fewer num_envs, start_states or eval_episodes, or a smaller population",
 }
 

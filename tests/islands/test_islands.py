@@ -42,8 +42,11 @@ from rookery.report.sections.summary import head
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_csv, write_table
 from rookery.storage.island_files import (
+    Exchange,
+    Import,
     ImportJournal,
     IslandWarning,
+    ancestors,
     best_of,
     island_dir,
     islands_of,
@@ -363,6 +366,14 @@ def test_the_curve_of_a_run_is_that_of_its_longest_island(copy, rows, steps):
     assert curve.best_fitness.tolist() == np.maximum(first, other).tolist()
     assert head(open_run(copy))["state"] == {"text": f"running, or killed, {rows} to 4 of 4 generations", "over": False}
     assert call("compare", str(copy), "--picture", str(copy / "picture.png"))[0] == 0
+
+
+@pytest.mark.parametrize("damage", [{"generation": 2}, {"generation": 0}, {"member": 2}, {"member": -1}, {"island": 1}])
+def test_an_import_that_cannot_be_ends_a_lineage(damage):
+    imported = Import(0, 1, "", 0, 1.0, 1)
+    for entry, line in ((imported, [(0, 1, 1), (0, 2, 0)]), (imported._replace(**damage), [(0, 2, 0)])):
+        exchanges = {0: [Exchange(1, 9, None, (entry,))]}
+        assert ancestors({0: np.array([[0, 1], [-1, 1]])}, exchanges, (0, 2, 0)) == line
 
 
 def test_the_lineage_crosses_islands(copy):
