@@ -461,10 +461,9 @@ def _described(
     lows, unflatten = ravel_pytree(low)
     highs, is_scaled = ravel_pytree(high)[0], not (jnp.ptp(lows) == 0 and jnp.ptp(ravel_pytree(high)[0]) == 0)
     bounds = (0.0, 1.0) if is_scaled else (float(lows[0]), float(highs[0]))
-    try:
+    limits: np.ndarray = np.empty(0)
+    with contextlib.suppress(TypeError, ValueError):
         limits = np.asarray(descriptor, np.float64)
-    except (TypeError, ValueError):
-        limits = np.zeros(())
     if limits.ndim != 2 or limits.shape[1] != 2:
         raise SettingError("descriptor", None, "needs a lower and an upper limit for each dimension, [(0, 1), (0, 1)]")
     init = partial(_uniform, unflatten, lows.size, bounds)
