@@ -81,7 +81,7 @@ def reached(island: Path) -> tuple[int, float]:
     try:
         last = _last(island)
         return int(last.get("generation", -1)) + 1, _best_fitness(last)
-    except (ValueError, OverflowError):  # its own process says what is wrong
+    except (OSError, ValueError, OverflowError):  # being written, or wrong, which its own process says
         return 0, -np.inf
 
 
