@@ -69,12 +69,13 @@ def function_scoring(
       ...     return jax.random.normal(key, (8,))
       >>> scoring = rookery.qd.function_scoring(square, init, lower=(-1.0, -1.0), upper=(1.0, 1.0))
     """
-    lowest, highest = (tuple(np.atleast_1d(np.asarray(side, float)).tolist()) for side in (lower, upper))
+    lowest, highest = (tuple(np.atleast_1d(trees.unmasked(side, np.float64)).tolist()) for side in (lower, upper))
     descriptor = envs.descriptor_spec("descriptor", "final", lowest, highest)
     check_numbers(Within(), qd_offset=qd_offset)
     if bounds is not None and not (len(bounds) == 2 and trees.has_finite_range(*bounds) and bounds[0] < bounds[1]):
-        problem = "whose difference is finite in float32, too"
-        raise ValueError(f"bounds must be two finite numbers, the lower one first, got {bounds}; give two {problem}.")
+        raise ValueError(
+            f"bounds must be two finite numbers, the lower one first, got {bounds}; their difference must be finite."
+        )
     if not callable(init):
         raise TypeError(f"init must be a function from a key to one genotype, got {type_of(init)}.")
     return Scoring(
