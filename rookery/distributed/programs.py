@@ -149,15 +149,8 @@ def state_on(over: Mesh, program: base.Program, shapes: base.ProgramState) -> ba
     return base.ProgramState(*_placed(shardings(over, program.divides_cells), shapes))
 
 
-def work_template(program: base.Program, over: Mesh, state: base.ProgramState) -> Work:
-    """Shapes, dtypes and shardings of the work of a generation in progress, see `template`."""
-    step = staged_step(program.step)
-    bank = jax.eval_shape(step.start_states, jax.random.key(0))
-    return work_on(over, jax.eval_shape(step.begin, state, bank, stage_keys(program)[1])[1])
-
-
 def work_on(over: Mesh, shapes: Work) -> Work:
-    """The shapes of the work of a generation with the shardings of a mesh."""
+    """The shapes of the work of a generation in progress with the shardings of a mesh."""
     layout = shardings(over)
     return Work(*_placed(Work(layout.members, layout.shared), shapes))
 

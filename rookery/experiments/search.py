@@ -43,6 +43,7 @@ from rookery.storage.events import Diverged, Journal
 from rookery.storage.manifest import digest_of
 from rookery.storage.record import PYTHON, SEARCH, check_keys, kind_label
 from rookery.storage.run_dir import append_line, create, open_existing, output_to
+from rookery.training.compilation import Compiler
 from rookery.training.config import RunConfig
 from rookery.training.generation_loop import ELITE, Pace, lost
 from rookery.training.loop import run_config
@@ -186,7 +187,8 @@ class Search:
         self._finished: tuple[int, Metrics, float] = 0, {}, 0.0
         self._writers, self._pace, self._time = RunWriters(Journal()), Pace(config.checkpoint_seconds), time.monotonic()
         # Trace before a folder is made, and compile when it is known to be free.
-        template, init = programs.template(self._program, over), programs.compile_program(self._program, over).init
+        compiler, init = Compiler(self._program, over), programs.compile_program(self._program, over).init
+        template = compiler.template
         first_key, run_key = jax.random.split(jax.random.key(config.seed))
         self._key = jax.random.key_data(run_key)  # a typed key would slow each call down
         ask, tell = partial(_ask, bindings, staged_step(self._program.step)), partial(_tell, bindings)
@@ -194,7 +196,7 @@ class Search:
         results = (jax.ShapeDtypeStruct((self._size, *more), jnp.float32) for more in ((), (self._dimensions,)))
         telling = jax.jit(tell, donate_argnums=0).lower(template, asking.out_info, *results)
         with contextlib.ExitStack() as stack:
-            state = self._open(stack, arguments, template, over, resume) if config.run_dir is not None else None
+            state = self._open(stack, arguments, compiler, over, resume) if config.run_dir is not None else None
             self._ask, self._tell = map(programs.compile_lowered, (asking, telling))
             self._state: ProgramState = init(first_key) if state is None else state
             if resume:
@@ -202,7 +204,7 @@ class Search:
             self._stack = stack.pop_all()
 
     def _open(
-        self, stack: contextlib.ExitStack, arguments: Record, template: ProgramState, over: mesh.Mesh, resume: bool
+        self, stack: contextlib.ExitStack, arguments: Record, compiler: Compiler, over: mesh.Mesh, resume: bool
     ) -> ProgramState | None:
         """Create or open the run directory; returns the state of the newest checkpoint, None without one."""
         program, config = self._program, self._config
@@ -221,11 +223,11 @@ class Search:
         journal, checkpoints = Journal(folder), stack.enter_context(Checkpointer(folder.checkpoints, config.keep))
         state = None
         if resume:
-            start = restore(folder, checkpoints, template, lambda: programs.work_template(program, over, template))
+            start = restore(folder, checkpoints, compiler.template, lambda: compiler.work)
             state, self._generation = start.state, start.generation
             folder.reconfigure(record_of_resumed(folder.config, program, config, record))
         log = stack.enter_context(RunLog(folder, self._generation))
-        journal.started(self._generation, over, Meter(program, over, template).read)
+        journal.started(self._generation, over, Meter(program, over, compiler.template).read)
         self._writers, self._saved = RunWriters(journal, checkpoints, log, folder), self._generation
         return state
 

@@ -89,9 +89,8 @@ def test_a_failure_is_saved_and_the_run_goes_on_when_it_is_mended(tmp_path: Path
         r"in generation 1, whose progress is saved; mend the environment and continue with: rookery resume "
     )
     with pytest.raises(HostError, match=message):
-        run(
-            adapted(partial(Faulty, own.raise_error)), tmp_path, 3, seed=7
-        )  # with others no episode of its call goes on
+        # With other seeds no episode of the call goes on, so that the member is unknown.
+        run(adapted(partial(Faulty, own.raise_error)), tmp_path, 3, seed=7)
     assert (tmp_path / "interrupted").is_dir()
     mended = adapted(Counter)
     with pytest.warns(HostWarning, match="new ones begin"):

@@ -194,11 +194,8 @@ class TestCompiled:
 
     def test_the_compiler_reports_the_same_sizes(self, made):
         program, over, planned = made
-        template = programs.template(program, over)
-        work = sum(
-            memory_plan._share(leaf) for leaf in jax.tree.leaves(programs.work_template(program, over, template))
-        )
-        compiled = Compiler(program, over).compile()
+        compiler = Compiler(program, over)
+        work, compiled = sum(map(memory_plan._share, jax.tree.leaves(compiler.work))), compiler.compile()
         reports = {name: stage.memory_analysis() for name, stage in compiled._asdict().items()}
         assert reports["advance"].argument_size_in_bytes == planned.held + work
         assert reports["advance"].alias_size_in_bytes == planned.held + work, "state and work are donated"
