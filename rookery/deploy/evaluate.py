@@ -287,7 +287,7 @@ def open_with_episodes(
       MemoryError: the start states of the episodes exceed the memory.
       CheckpointError: the run has no such complete checkpoint.
     """
-    check_counts(eval_episodes=episodes)
+    check_counts(episodes=episodes)
     config, built = warm_start.opened_on(folder, over, program)
     requested = _with_episodes(built.program, episodes)
     problem, memory = requested.learner or requested.scoring, device_memory.machine()

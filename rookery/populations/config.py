@@ -54,7 +54,7 @@ class PbtConfig:
     burn_in: Annotated[int | None, Within(0)] = None
     """Generations at the start in which only members that diverged are replaced; the default is the number of
     generations that end before warm-up allows a first update."""
-    smooth: Annotated[int, Within(1)] = 1
+    smooth: Annotated[int, Within(1, 100_000)] = 1
     """Number of latest evaluations of a member's lineage whose mean is used for selection."""
     inherit_buffer: bool = False
     """Copy the parent's replay buffer as well; by default the buffer stays with the slot. With several devices, each

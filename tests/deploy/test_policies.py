@@ -59,7 +59,7 @@ def test_a_cell_is_chosen_by_best_index_or_descriptor(origin: warm_start.Restore
 
 
 def test_more_episodes_than_an_array_can_have_are_refused(map_elites_run):
-    with pytest.raises(ValueError, match=r"^eval_episodes must be at most 2147483647, .* got 2147483648"):
+    with pytest.raises(ValueError, match=r"^episodes must be at most 2147483647, .* got 2147483648"):
         evaluate(map_elites_run, episodes=2**31)
     with pytest.raises(MemoryError, match=r"^the start states of 2147483647 episodes need [\d.]+ GB, but .* available"):
         evaluate(map_elites_run, episodes=2**31 - 1)
