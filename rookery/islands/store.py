@@ -106,8 +106,8 @@ class Store:
         if earlier and earlier != [name]:
             raise StoreError(
                 f"island {header.island} has published generation {header.generation} with other content before, and "
-                "the first one stays; two islands have the same number, or it was resumed on other devices without "
-                "--exact."
+                "the first one stays; two islands have the same number, it began anew since its folder was removed, or "
+                "it was resumed on other devices without --exact."
             )
         if not earlier and not self._read_only:
             self._write(name, content)
