@@ -31,7 +31,7 @@ from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.island_files import best_of, check_is_no_island
 from rookery.storage.lineage import Lineage, schedule_of
 from rookery.storage.played import Tournament
-from rookery.storage.record import PYTHON
+from rookery.storage.record import check_rebuildable
 from rookery.training import Callback, Required, loop
 from rookery.types import Genotype
 
@@ -103,7 +103,7 @@ class LoadedRun:
 
     def state(self, generation: int | None = None) -> ProgramState:
         """The whole state in a checkpoint (by default the newest complete one), on the first device."""
-        self._check_program("state")
+        self._check_program()
         if generation is not None:
             check_counts(0, generation=generation)
         template = programs.template(self._parts[1].program, mesh.make_mesh(1))
@@ -147,7 +147,7 @@ class LoadedRun:
 
     def evaluate(self, episodes: int = 100, seed: int = 0, checkpoint: str | int = "last") -> dict[str, np.ndarray]:
         """Evaluate every member, or every elite, in fresh episodes; see `rookery.deploy.evaluate.evaluate`."""
-        self._check_program("evaluate")
+        self._check_program()
         return evaluation.evaluate(self.path, episodes, seed, checkpoint, self._everywhere)[1]
 
     def tournament(
@@ -159,7 +159,7 @@ class LoadedRun:
     ) -> Tournament:
         """Let the members of each role play all members of the other roles, of this or another run, and write
         `tournament.csv`; see `rookery.deploy.tournament.tournament`."""
-        self._check_program("tournament")
+        self._check_program()
         other, program = (against.path, against._program) if isinstance(against, LoadedRun) else (against, None)
         return tournaments.tournament(self.path, other, episodes, seed, checkpoint, self._everywhere, program)
 
@@ -173,14 +173,14 @@ class LoadedRun:
         checkpoint: str | int = "last",
     ) -> Path:
         """Write a film of one deterministic episode, by default `episode.gif` in the run directory; see `policy`."""
-        self._check_program("render")
+        self._check_program()
         target = user_path(path) if path is not None else self.path / "episode.gif"
         played = rendering.render(self.path, member, skill, seed, checkpoint, self._program, cell)
         return rendering.draw_episode(played, target)
 
     def goals(self, goals: int = 50, seed: int = 0, checkpoint: str | int = "last") -> dict[str, np.ndarray]:
         """Let the skills of the best member reach goals, without training; see `deploy.evaluate.evaluate_goals`."""
-        self._check_program("goals")
+        self._check_program()
         return evaluation.evaluate_goals(self.path, goals, seed, checkpoint, self._program)
 
     def report(self, path: str | Path | None = None, rollouts: int | None = 0, seed: int = 0) -> Path:
@@ -193,7 +193,7 @@ class LoadedRun:
           seed: seed of the start state of the episodes.
         """
         if rollouts != 0:
-            self._check_program("report")
+            self._check_program()
             add_episodes(self.path, rollouts, seed, self._program)
         return write_report([self.path], path)
 
@@ -206,7 +206,7 @@ class LoadedRun:
         checkpoint: str | int = "last",
     ) -> Exported:
         """Write one policy for use without this library; see `rookery.export`."""
-        self._check_program("export")
+        self._check_program()
         return export(self.path, to, cell, member, skill, checkpoint, self._program)
 
     def resume(self, generations: int, callbacks: Sequence[Callback | Required] = (), **options: object) -> loop.Result:
@@ -231,7 +231,7 @@ class LoadedRun:
         if self._program is not None:
             options |= {"run_dir": str(self.path), "generations": generations}
             return running.run(self._program, resume=True, callbacks=callbacks, **options)
-        self._check_program("resume")
+        self._check_program()
         sources.use(self._record.folder)
         spec = config_io.from_record(self.config)
         spec = spec.with_run(generations=generations, run_dir=str(self.path), **options)
@@ -252,7 +252,7 @@ class LoadedRun:
 
     def _origin(self, checkpoint: str | int) -> RestoredRun:
         """The run at a checkpoint, which is not read again while no other is asked for."""
-        self._check_program("policy")
+        self._check_program()
         folder, (spec, built) = self._record.folder, self._parts
         chosen = find(folder, self._checkpoints, checkpoint, spec.run.best_by)
         wanted = self._checkpoints.latest() if chosen is None else chosen
@@ -260,10 +260,10 @@ class LoadedRun:
             self._restored = warm_start.restore(folder, spec, built, checkpoint, self._checkpoints)
         return self._restored
 
-    def _check_program(self, method: str) -> None:
-        if self._record.config.get("kind") == PYTHON and self._program is None:
-            remedy = "give its program, rookery.load(run, program=program), or train it by `rookery train program`"
-            raise ValueError(f"{self.path} was started from Python, so {method} cannot rebuild its parts; {remedy}.")
+    def _check_program(self) -> None:
+        if self._program is None:
+            remedy = "give it, rookery.load(run, program=program), or train it by `rookery train program`"
+            check_rebuildable(self._record.config, self.path, remedy)
 
 
 def train(

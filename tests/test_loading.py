@@ -123,7 +123,7 @@ def test_a_run_from_python_has_its_seed_and_settings_and_resumes(
     record = partial(without.report, rollouts=1)
     opening = without.policy, without.best, without.evaluate, without.export, without.render, without.state, record
     for method in opening:
-        with pytest.raises(ValueError, match=r"was started from Python, so \w+ cannot rebuild its parts; give its"):
+        with pytest.raises(ValueError, match=r"started from Python, and its record cannot build its program; give it"):
             method()
 
 

@@ -30,7 +30,7 @@ from rookery.storage.checkpoint import Checkpointer, CheckpointError
 from rookery.storage.csv_log import read_csv
 from rookery.storage.island_files import best_of
 from rookery.storage.played import FORMAT, Episodes, write_episodes
-from rookery.storage.record import PYTHON
+from rookery.storage.record import check_rebuildable
 from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.training.config import check_seed
 from rookery.types import PyTree
@@ -58,11 +58,9 @@ def add_episodes(run_dir: str | Path, count: int | None = 12, seed: int = 0, pro
     Arguments and errors are those of `record_episodes`.
     """
     opened = open_existing(best_of(run_dir))
-    if program is None and opened.config.get("kind") == PYTHON:
-        raise ValueError(
-            f"{opened.path} was started from Python, and its program cannot be rebuilt from its record; in Python, "
-            "rookery.load(run, program=program).report(rollouts=12) records them."
-        )
+    if program is None:
+        remedy = "in Python, rookery.load(run, program=program).report(rollouts=12) records them"
+        check_rebuildable(opened.config, opened.path, remedy)
     if Checkpointer(opened.checkpoints, read_only=True).empty:
         raise CheckpointError(f"{run_dir} has no checkpoint; wait for its first, or put its folder `checkpoints` back.")
     write_episodes(run_dir, recorded := record_episodes(run_dir, count, seed, program=program))

@@ -19,10 +19,9 @@ from rookery.storage.record import (
     INDEPENDENT,
     KEYS,
     PROGRAM,
-    PYTHON,
     SCALES,
     SCHEDULE,
-    SEARCH,
+    check_rebuildable,
 )
 from rookery.training.config import RunConfig
 from rookery.training.program_record import program_record
@@ -69,15 +68,8 @@ def from_record(record: Mapping[str, Any]) -> RunSpec:
     """
     values = {name: value for name, value in record.items() if name not in _PROGRAM_KEYS}
     kind, known = values.pop("kind", None), kinds()
-    if SEARCH in record:
-        raise ValueError(
-            "this run is a search by ask and tell; continue it in Python: rookery.qd.Search.load(run_dir)."
-        )
-    if kind == PYTHON:
-        raise ValueError(
-            "this run was started from Python; continue it there: rookery.run(program, run_dir=..., resume=True); "
-            "rookery.load(run_dir, program=program) evaluates, renders and exports it."
-        )
+    remedy = "in Python, rookery.run(program, run_dir=..., resume=True) continues it, and rookery.load(run_dir, "
+    check_rebuildable(record, "this run", f"{remedy}program=program) evaluates, renders and exports it")
     if kind not in known:
         raise ValueError(
             f"this version has no run kind {kind!r}; install the package that adds it, or use one of "

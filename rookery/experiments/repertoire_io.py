@@ -21,7 +21,7 @@ from rookery.settings import user_path
 from rookery.storage import array_files, leaf_specs, sources
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.island_files import best_of
-from rookery.storage.record import PYTHON
+from rookery.storage.record import check_rebuildable
 
 FORMAT = 1  # version of the file format; incremented whenever an older reader would misread a newer file
 
@@ -47,9 +47,8 @@ def repertoire(run_dir: str | Path, program: Program | None = None) -> Repertoir
       >>> elite = rookery.qd.best(repertoire)
     """
     opened = sources.opened(best_of(run_dir))
-    if program is None and opened.config.get("kind") == PYTHON:
-        raise ValueError(f"{opened.path} was started from Python; give its program: repertoire(run_dir, program).")
     if program is None:
+        check_rebuildable(opened.config, opened.path, "give it: repertoire(run_dir, program)")
         program = build.on_one_device(config_io.from_record(opened.config)).program
     if program.table is None:
         raise ValueError(f"{opened.path} is a run of kind {opened.config['kind']}, which has no repertoire.")

@@ -31,7 +31,7 @@ from rookery.storage.best_checkpoint import find
 from rookery.storage.checkpoint import Checkpointer
 from rookery.storage.csv_log import read_members
 from rookery.storage.island_files import best_of
-from rookery.storage.record import PYTHON, agent_of
+from rookery.storage.record import agent_of, check_rebuildable
 from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.types import FROM_REPERTOIRE, Genotype, Hyper
 
@@ -64,11 +64,9 @@ def restore_run(run_dir: str | Path, checkpoint: str | int = "last", program: Pr
       CheckpointError: the run has no such complete checkpoint.
     """
     opened = sources.opened(best_of(run_dir))
-    if opened.config.get("kind") == PYTHON and program is None:
-        raise ValueError(
-            f"{opened.path} was started from Python, and its program cannot be rebuilt from its record; in "
-            "Python, rookery.load(run, program=program) opens it, and begin_as, begin_from or begin_with start from it."
-        )
+    if program is None:
+        remedy = "in Python, rookery.load(run, program=program) opens it, and begin_as, begin_from or begin_with start"
+        check_rebuildable(opened.config, opened.path, f"{remedy} from it")
     return restore(opened, *opened_on(opened, here(), program), checkpoint)
 
 

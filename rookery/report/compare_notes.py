@@ -72,18 +72,18 @@ def _on_populations(environment: str, setting: Setting, groups: Sequence[Group])
 
 def _on_scores(groups: Sequence[Group], fresh: bool) -> list[str]:
     """Notes on scores that are biased by selection, and on scores that do not belong to single members."""
-    found = []
+    found, command = [], "; `rookery compare RUN ... --fresh 100`"
+    can_be_fresh = not any(group.from_python for group in groups)
     selected = [group.label for group in groups if group.selected]
     if selected and not fresh:
         names = "; ".join(selected) if len(selected) <= _MOST_NAMES else counted(len(selected), "group")
-        found.append(
-            f"a score of {names} is the highest of several noisy evaluations, which is optimistic; `rookery compare "
-            "RUN ... --fresh 100` evaluates the selected member or elite on 100 fresh episodes and compares that."
-        )
+        remedy = "evaluates the selected member or elite on 100 fresh episodes and compares that"
+        end = f"{command} {remedy}" if can_be_fresh else ""
+        found.append(f"a score of {names} is the highest of several noisy evaluations, which is optimistic{end}.")
     if not fresh and len({group.from_training for group in groups}) > 1:
         found.append(
-            "some fitnesses are those of exploratory training episodes and others those of deterministic evaluations; "
-            "`rookery compare RUN ... --fresh 100` compares the policies."
+            "some fitnesses are those of exploratory training episodes and others those of deterministic "
+            f"evaluations{f'{command} compares the policies' if can_be_fresh else ''}."
         )
     aggregated = [group for group in groups if group.independent and group.population != "1"]
     if aggregated:

@@ -77,6 +77,8 @@ class Group(NamedTuple):
     """Whether the members of a folder are independent."""
     from_training: bool = False
     """Whether the fitness is that of training episodes."""
+    from_python: bool = False
+    """Whether the runs were started from Python, so that no fresh episodes can be run."""
 
     @property
     def selected(self) -> bool:
@@ -197,7 +199,8 @@ def _group(
         distinct[flag if flags.count(flag) == 1 else name] = others[name]
     names = _join(f"{kind} {environment}", distinct), _join(kind, distinct)
     group = Group(*names, task, environment, tuple(runs), settings.get("population", "1"))
-    return group._replace(from_training=settings.get(_FITNESS_FROM) == "training")
+    from_training, from_python = settings.get(_FITNESS_FROM) == "training", kind.partition(" ")[0] == PYTHON
+    return group._replace(from_training=from_training, from_python=from_python)
 
 
 def _distinguishing_first(names: Sequence[str], peers: Sequence[Mapping[str, str]]) -> list[str]:

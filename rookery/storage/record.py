@@ -121,6 +121,14 @@ def agent_name(record: Record) -> str | None:
     return f"{discovery}-{name}".removesuffix("-sac") if discovery else f"i{name}"
 
 
+def check_rebuildable(record: Record, path: object, remedy: str) -> None:
+    """Raise a ValueError with a remedy for a run that was started from Python: its record cannot build its program."""
+    if SEARCH in record:
+        raise ValueError(f"{path} is a search by ask and tell; open it in Python: rookery.qd.Search.load(run_dir).")
+    if record.get("kind") == PYTHON:
+        raise ValueError(f"{path} was started from Python, and its record cannot build its program; {remedy}.")
+
+
 def kind_label(record: Record) -> str:
     """The kind of a run for titles: `pbt-sac`, or `python pbt-sac` for a run that was started from Python."""
     kind, method = str(record.get("kind", "run")), method_of(record)

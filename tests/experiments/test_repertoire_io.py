@@ -84,7 +84,7 @@ class TestRun:
     def test_a_python_run_needs_its_program_and_a_repertoire(self, result):
         program, done = result
         assert_equal(rookery.experiments.repertoire(done.run_dir, program), rookery.qd.repertoire_of(done.state))
-        with pytest.raises(ValueError, match=r"started from Python; give its program: repertoire\(run_dir, program\)"):
+        with pytest.raises(ValueError, match=r"cannot build its program; give it: repertoire\(run_dir, program\)"):
             rookery.experiments.repertoire(done.run_dir)
         with pytest.raises(ValueError, match="which has no repertoire"):
             rookery.experiments.repertoire(done.run_dir, rookery.pbt(walks.learner(), population_size=4))

@@ -213,8 +213,10 @@ class TestRecorded:
         assert (code, "search at 36 environment steps" in shown) == (0, True), shown
         code, _, errors = call("report", str(again))
         assert code == 0, errors
-        _, _, errors = call("resume", str(again), "--generations", "9")
-        assert "continue it in Python: rookery.qd.Search.load" in errors
+        others = ("render",), ("report", "--rollouts", "1"), ("export", "--to", "x"), ("resume", "--generations", "9")
+        for command, *flags in others:
+            _, out, errors = call(command, str(again), *flags)
+            assert "open it in Python: rookery.qd.Search.load" in " ".join((out + errors).split()), command
         assert [event["why"] for event in read_journal(RunFolder(again)) if event["event"] == "ended"] == [
             "finished"
         ] * 2

@@ -453,6 +453,8 @@ class TestPrinting:
         assert not [note for note in compare([old, new]).notes if "exploratory" in note]
         (note,) = [note for note in compare([old, trained]).notes if "exploratory" in note]
         assert "--fresh" in note
+        python = write("python", [1.0], kind="python")  # of which no fresh episodes can be run
+        assert "--fresh" not in " ".join(compare([old, trained, python]).notes)
 
 
 class TestPicture:
