@@ -494,6 +494,8 @@ def _plain(choice: Any) -> Any:
 def _domain(name: str, choice: Any, field: Field) -> Domain:
     """Return a domain unchanged, or build one from two bounds on the field's scale."""
     if field.names and isinstance(names := getattr(choice, "names", choice), tuple):
+        if len({*names}) < max(2, len(names)):
+            raise SettingError(name, " ".join(map(str, names)), "needs two or more different names")
         return Choice(*(field.names[_place(name, one, field)] for one in names), among=field.names)
     if not isinstance(choice, tuple):
         return choice
@@ -568,8 +570,7 @@ def defaults(space: Space[HyperT]) -> HyperT:
 def perturb(
     space: Space[HyperT], hyper: HyperT, key: Key, factors: tuple[float, float], resample_probability: float
 ) -> HyperT:
-    """Perturb the hyper-parameters of one child: the "explore" step of PBT (Jaderberg 2017, arXiv:1711.09846, section
-    4).
+    """Perturb the hyper-parameters of one child: the "explore" of PBT (Jaderberg 2017, arXiv:1711.09846, section 4).
 
     Each evolving field is, independently, resampled with `resample_probability`, or else multiplied on its scale by one
     of the two `factors` (with equal probability; see `Uniform.scale` for values near 0 and intervals across 0), by at
@@ -583,9 +584,8 @@ def perturb(
     fractions, choices, chances = jax.random.uniform(key, (3, len(space.domains)))
     factor, fresh, changed = jnp.where(choices < 0.5, *factors), chances < resample_probability, {}
     for i, (name, domain) in enumerate(space.domains.items()):
-        value = getattr(hyper, name)
-        other = jnp.where(fresh[i], domain.another(fractions[i], value), domain.scale(value, factor[i]))
-        changed[name] = domain.clip(other)
+        values = domain.another(fractions[i], value := getattr(hyper, name)), domain.scale(value, factor[i])
+        changed[name] = domain.clip(jnp.where(fresh[i], *values))
     return hyper._replace(**changed)
 
 

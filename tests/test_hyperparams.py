@@ -437,8 +437,8 @@ class TestChoose:
         [
             ({"layer": "tahn"}, r"^there is no choice named 'tahn'; did you mean tanh\?$"),
             ({"layer": ("relu", "tahn")}, r"^there is no choice named 'tahn'; did you mean tanh\?$"),
-            ({"layer": ("relu", "relu")}, r"'relu' is there twice"),
-            ({"layer": ("relu",)}, r"^a Choice needs two names or more, got relu\.$"),
+            ({"layer": ("relu", "relu")}, r"^layer needs two or more different names, got"),
+            ({"layer": ("relu",)}, r"^layer needs two or more different names, got"),
             ({"layer": Choice("relu", "elu")}, r"^there is no choice named 'elu'; did you mean relu"),
             (
                 {"layer": 1},

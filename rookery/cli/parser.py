@@ -133,7 +133,8 @@ class Parser(NamedTuple):
         given = [one.value for one in error.argument.tokens] if error.argument else []
         given = given or ([token.value] if token else getattr(error, "tokens_so_far", []))
         got = " ".join(given) or "nothing"
-        near = nearest(got, _choices(option.hint))
+        known = _choices(option.hint)
+        near = nearest(next((word for word in given if word not in known), got), known)
         remedy = f"did you mean {near[0]}?" if near else ""
         remedy = "separate them by spaces" if re.fullmatch(r"[\d.e+-]+(,[\d.e+-]+)+,?", got) else remedy
         return SettingError(option.path[-1], _Typed(got[:100]), f"must be {described(option.hint)}", remedy)

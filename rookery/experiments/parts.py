@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from rookery import hyperparams, trees
-from rookery.agents.base import OffPolicyAgent, OnPolicyAgent
+from rookery.agents.base import OffPolicyAgent, OnPolicyAgent, check_continuous
 from rookery.distributed import layout
 from rookery.distributed.device_memory import available
 from rookery.distributed.mesh import (
@@ -129,6 +129,8 @@ def _off_policy(
 ) -> tuple[RunSpec, OffPolicyAgent]:
     row, learner = row_of(spec), spec.learner
     assert isinstance(learner, OffPolicyConfig)
+    if spec.kind.has_skills or spec.kind.method.has_repertoire:  # no agent of discrete actions has such a kind
+        check_continuous(environment.spec, spec.kind.name, wraps=True)
     updates = learner.updates * max(spec.run.generations * learner.iterations - learner.warmup_iterations, 0)
     agent = row.make(environment.spec, row.explore_over(spec.agent, updates))
     assert isinstance(agent, OffPolicyAgent)

@@ -21,7 +21,7 @@ class PbtConfig:
     (Isaac Lab); multi-frequency: sub-populations that evolve at different intervals (MF-PBT); none: no selection
     (random search)."""
     replace_fraction: Annotated[float, FRACTION] = 0.25
-    """truncation: share of the population replaced at each selection; at least one member."""
+    """truncation: share of the population replaced at each selection; it must give at least one member."""
     replace_count: Annotated[int | None, Within(1)] = None
     """truncation: number of members replaced at each selection, instead of replace_fraction (1 to P)."""
     best_fraction: Annotated[float, FRACTION] = 0.25

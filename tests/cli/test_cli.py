@@ -426,6 +426,9 @@ INVALID = [
             2,
             "--archive-learning-rate has no ef",
         ),
+        ("train me-pbt-sac --env CartPole-v1", 1, "me-pbt-sac needs continuous actions, but CartPole-v1 has 2 disc"),
+        ("train pbt-lsd --env CartPole-v1", 1, "pbt-lsd needs continuous actions, but CartPole-v1 has 2 discrete"),
+        ("train ppo --space.activation rellu tanh", 2, "got rellu tanh; did you mean relu?"),
         ("compare", 2, "rookery compare needs RUNS"),
         ("resume .", 1, "config.json is missing"),
         ("evaluate nowhere", 1, "no such folder"),
@@ -564,5 +567,5 @@ def test_a_config_survives_json():
     assert from_record(older) == written
     with pytest.raises(ValueError, match="has no run kind 'c51'; install the package that adds it"):
         from_record({"kind": "c51"})
-    with pytest.raises(ValueError, match="started from Python; continue it there"):
+    with pytest.raises(ValueError, match="started from Python, and its record cannot build its program; in Python"):
         from_record({"kind": "python"})
