@@ -267,7 +267,7 @@ def summarize(spec: envs.EnvSpec, log: tuple) -> Metrics:
 
     Returns:
       The agent's metrics, averaged over the updates; `reward`, the mean reward of an environment step; `broken_steps`,
-      the number of steps in which the simulation produced non-finite numbers, which count nowhere else; those of
+      the number of steps in which the simulation produced non-finite numbers, which themselves count nowhere; those of
       `rollout.training_returns`. Averages of nothing are NaN, or 0 under `jax_debug_nans`.
     """
     updated, metrics, reward, finite, broken, finished = log

@@ -224,8 +224,8 @@ class Rounds(NamedTuple):
     The first round selects in every generation. A round ends when its best fitness no longer rises: when its mean over
     three selections has had no new maximum for some selections. Then the interval doubles, the parameters of all
     members are shrunk and perturbed (`inheritance.shrink_and_perturb`), and the process of `pb2` proposes the
-    hyper-parameters of all members from the observations of all rounds. Replay buffers and statistics of observations
-    stay.
+    hyper-parameters of all members from its latest 256 observations, also of earlier rounds. Replay buffers and
+    statistics of observations stay.
 
     Source: Chebykin 2025, "Iterated Population Based Training with Task-Agnostic Restarts" (IPBT, arXiv:2511.09190).
 
