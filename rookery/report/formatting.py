@@ -1,6 +1,6 @@
 """Text of numbers, counts, durations and limits, and labels of metrics, for figures, tables and pages alike."""
 
-import datetime
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -123,8 +123,7 @@ def steps_text(steps: float) -> str:
 
 def duration(seconds: float) -> str:
     """Text of a duration: 12 s, 3 min 20 s, 2 h 5 min."""
-    rounded = datetime.timedelta(seconds=round(seconds))
-    hours, rest = divmod(rounded.days * 86_400 + rounded.seconds, 3600)
+    hours, rest = divmod(round(seconds) if math.isfinite(seconds) else 0, 3600)
     minutes, left = divmod(rest, 60)
     if hours:
         return f"{hours} h {minutes} min"

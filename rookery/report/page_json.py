@@ -31,7 +31,8 @@ def packed(values: npt.ArrayLike, precise: bool = False) -> Packed:
     """Encode an array as `{type, shape, base64}`: float32 (float64 if `precise`), int32, or uint8 for booleans."""
     array = np.asarray(values)
     kind = "f8" if precise else _TYPES[array.dtype.kind]
-    return _packed(array.astype(f"<{kind}"), kind)
+    with np.errstate(over="ignore"):  # beyond float32 is infinite
+        return _packed(array.astype(f"<{kind}"), kind)
 
 
 def packed_fields(estimate: Estimate[np.ndarray]) -> dict[str, Packed]:

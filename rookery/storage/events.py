@@ -182,7 +182,7 @@ def read_journal(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def _is_event(event: dict[str, Any]) -> bool:
-    kinds = {"event": str, "generation": int, "seconds": int | float, "message": str}
+    kinds = {"event": str, "generation": int, "seconds": int | float, "message": str, "command": list}
     needed = {"event"} | ({"message"} if event.get("event") in ("warned", "noted") else set())
     return needed <= set(event) and all(isinstance(event[name], kinds[name]) for name in kinds if name in event)
 

@@ -381,7 +381,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     if not isinstance(content.get("config"), dict):
         raise _damaged(path, "no `config` in it")
     for part, kind in (("kind", str), ("population", int), ("run", dict), (DEFAULTS, dict)):
-        if not isinstance(value := content["config"].get(part, kind()), kind):
+        if type(value := content["config"].get(part, kind())) is not kind:  # `isinstance` takes true for a number
             raise _damaged(path, f"its `{part}` is {value!r}")
     if written_format == 1 and "world" in content["config"]:  # the name of this part before format 2
         content["config"]["environment"] = content["config"].pop("world")

@@ -48,6 +48,7 @@ def test_damaged_events_are_ignored(folder):
         '{"event": 5}',
         '{"event": "began", "generation": "y"}',
         '{"event": "warned"}',
+        '{"event": "began", "command": 5}',
     ]
     lines += ['{"event": "ended", "generation": [1]}', '{"event": "noted", "message": "x"}', '{"event": ']
     folder.journal_file.write_text("\n".join(lines), encoding="latin-1")

@@ -25,7 +25,7 @@ from rookery.report.formatting import (
 )
 from rookery.report.page_json import JsonObject
 from rookery.report.readers import Event, RunRecord, Table
-from rookery.report.runs import Run, worst_fitness
+from rookery.report.runs import Run, finite_or_nan, worst_fitness
 from rookery.report.statistics import estimate, mean, over_runs
 from rookery.settings import AGENT_RETURN, MEASURE, RETURN
 from rookery.storage.island_files import ISLAND
@@ -286,15 +286,16 @@ def league(metrics: Table) -> list[list[str]]:
 
 
 def seconds(metrics: Table) -> np.ndarray:
-    """Wall time of each generation `[G]`; 0 where its row is lost."""
-    return np.nan_to_num(np.sum([metrics[name] for name in PHASES if name in metrics], axis=0))
+    """Wall time of each generation `[G]`; 0 where its row is lost, or the time is not finite."""
+    return np.nan_to_num(np.sum([metrics[name] for name in PHASES if name in metrics], axis=0), posinf=0.0, neginf=0.0)
 
 
 def evaluation_share(metrics: Table) -> float:
     """Share of the time of the generations that follows the training of members; 0 where it was not measured."""
     if "seconds_evaluation" not in metrics:
         return 0.0
-    return float(np.nansum(metrics["seconds_evaluation"]) / max(np.nansum(metrics["seconds"]), 1e-9))
+    evaluation, whole = (np.nansum(finite_or_nan(metrics[name])) for name in ("seconds_evaluation", "seconds"))
+    return float(evaluation / max(whole, 1e-9))
 
 
 def compile_seconds(journal: Sequence[Event]) -> float:
@@ -304,7 +305,8 @@ def compile_seconds(journal: Sequence[Event]) -> float:
 
 def _processor(hardware: Settings) -> str:
     name = hardware.get("cpu") if hardware.get("kind") == "cpu" else hardware.get("kind")
-    memory = f", {hardware['memory'] / 2**30:.0f} GiB" if hardware.get("memory") else ""
+    size = hardware.get("memory")  # None where the system does not say it
+    memory = f", {size / 2**30:.0f} GiB" if isinstance(size, int) else ""
     cores = f", {counted(hardware['cores'], 'core')}" if hardware.get("cores") else ""
     return f"{name}{cores}{memory}" if name else ""
 

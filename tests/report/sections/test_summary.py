@@ -126,7 +126,7 @@ def test_the_state_of_a_run(journal, goal, text, over):
 
 def test_durations_and_numbers():
     durations = {0.0123: "0.0123 s", 59.4: "59.4 s", 59.6: "1 min 0 s", 200.2: "3 min 20 s", 3599.9: "1 h 0 min"}
-    durations |= {90_061: "25 h 1 min"}
+    durations |= {90_061: "25 h 1 min", float(3600 * 2**60): f"{2**60} h 0 min", INF: "inf s"}
     assert {seconds: duration(seconds) for seconds in durations} == durations
     numbers = {0.00012346: "0.0001235", 9999.4: "9999", 9999.5: "10,000", 12345.6: "12,346", -1e6: "-1,000,000"}
     numbers |= {1e12: "1e+12", INF: "inf"}
@@ -138,6 +138,9 @@ def test_the_phases_of_a_generation_are_added():
     result = metrics(seconds_tables=(0.5, 0.5, 0.0), seconds_checkpoint=(0.0, 1.0, 0.25))
     assert summary.seconds(result).tolist() == [2.5, 4.5, 4.25]
     assert summary.seconds(metrics()).tolist() == [2.0, 3.0, 4.0], "a run of an older version has one phase"
+    edited = metrics(seconds=(1.0, INF, 3.0), seconds_evaluation=(1.0, -INF, NAN))
+    assert summary.seconds(edited).tolist() == [1.0, 0.0, 3.0]
+    assert summary.evaluation_share(edited) == 0.25
 
 
 class TestFacts:
@@ -172,7 +175,8 @@ class TestFacts:
         facts = [["environment steps", "300"], ["time without compilation", "9 s"]]
         assert summary.facts({}, {}, [], metrics()) == facts
         odd = {"environment": "hopper", "run": 3, "space": [1, 2]}
-        assert summary.facts(odd, {}, [{"event": "began", "hardware": None}], metrics()) == facts
+        for hardware in (None, {"memory": "x"}):
+            assert summary.facts(odd, {}, [{"event": "began", "hardware": hardware}], metrics()) == facts
 
 
 def counts(journal, **columns):
