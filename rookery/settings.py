@@ -367,7 +367,7 @@ def _of_type(kind: type, value: Any) -> Any:
     value = value.item() if kind is bool and hasattr(value, "item") else value
     if type(value) is kind or (isinstance(value, str) and kind is str):
         return value
-    if kind in (bool, str) or isinstance(value, bool | str):
+    if kind in (bool, str) or isinstance(value, bool | str | bytes):
         raise TypeError
     number = operator.index(value) if kind is int else float(value)
     return value if type(value) is int else number

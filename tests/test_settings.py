@@ -66,7 +66,7 @@ def outside(kind: type, within: Within | None) -> list[Any]:
     low, high = (within.low, within.high) if within else (-math.inf, math.inf)
     if kind not in (int, float):
         return {None: ["absent", 3.5], bool: ["yes", 1, 0.0], str: [3, b"a", ["x"]]}[kind]
-    found: list[Any] = ["many", True, [3]]
+    found: list[Any] = ["many", b"3.", True, [3]]
     found += [low if within and low in within.excluded else low - 1] * math.isfinite(low)
     found += [high if within and high in within.excluded else high * 2 + 1] * math.isfinite(high)
     if kind is float:

@@ -9,7 +9,10 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike
 
+from rookery import trees
 from rookery.populations.sharding import HERE, Rows
 from rookery.qd import novelty, thresholds
 from rookery.qd import repertoire as repertoires
@@ -53,8 +56,18 @@ def archive_of(centroids: Array | Archive) -> Archive:
     """An archive in which each cell keeps its best genotype; unchanged if it is an archive already."""
     if isinstance(centroids, Archive):
         return centroids
-    find = finder(centroids)
-    return Archive(centroids, partial(_add_to_cells, find), find)
+    cells = _finite(centroids)
+    find = finder(cells)
+    return Archive(cells, partial(_add_to_cells, find), find)
+
+
+def _finite(centroids: ArrayLike) -> Array:
+    """Centroids from outside in float32; a ValueError if one is masked or not finite."""
+    with np.errstate(over="ignore"):
+        cells = trees.unmasked(centroids, np.float32)
+    if not np.isfinite(cells).all():
+        raise ValueError("centroids must be finite; rookery.qd.grid and cvt give such ones.")
+    return jnp.asarray(cells)
 
 
 def _add_to_cells(
@@ -85,7 +98,7 @@ def annealed(centroids: Array, learning_rate: float = 0.01) -> Archive:
       learning_rate: a, in [0, 1]; 0 never raises a threshold, 1 is the archive of MAP-Elites.
 
     Raises:
-      ValueError: `learning_rate` is outside of [0, 1].
+      ValueError: `learning_rate` is outside of [0, 1], or a centroid is masked or not finite.
 
     Example:
       >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
@@ -113,7 +126,7 @@ def dominated_novelty(centroids: Array, neighbours: int = 3) -> Archive:
       neighbours: k, the number of fitter individuals whose distances are averaged, at least 1.
 
     Raises:
-      ValueError: `neighbours` is below 1.
+      ValueError: `neighbours` is below 1, or a centroid is masked or not finite.
 
     Example:
       >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
@@ -122,7 +135,8 @@ def dominated_novelty(centroids: Array, neighbours: int = 3) -> Archive:
     """
     check_counts(novelty_neighbours=neighbours)
     settings = {"survival": "dominated-novelty", "novelty_neighbours": neighbours}
-    return Archive(centroids, partial(novelty.add, neighbours), finder(centroids), has_cells=False, settings=settings)
+    cells = _finite(centroids)
+    return Archive(cells, partial(novelty.add, neighbours), finder(cells), has_cells=False, settings=settings)
 
 
 def empty(archive: Archive, genotype: PyTree, minimum: float) -> Repertoire:

@@ -7,6 +7,7 @@ population between generations (`members`, sharded over devices like any populat
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 from typing_extensions import TypeVar
 
@@ -15,7 +16,7 @@ from rookery.learners.base import Bank, EvaluateFn, Evaluator, StartStatesFn
 from rookery.populations.base import MembersT, SharedT
 from rookery.qd.repertoire import Added, Repertoire
 from rookery.settings import check_names, type_of
-from rookery.types import NO_SETTINGS, Array, Evaluation, GenotypeT, Key, Metrics, Settings
+from rookery.types import NO_SETTINGS, Array, Evaluation, GenotypeT, Key, Metrics, PyTree, Settings
 
 
 class InitGenotypeFn(Protocol[GenotypeT]):
@@ -58,6 +59,20 @@ def check_scoring(scoring: Any) -> None:
     if not isinstance(scoring, Scoring):
         remedy = "give a function or an environment to one: rookery.qd.policy_scoring(env)"
         raise TypeError(f"map_elites searches a Scoring, got {type_of(scoring)}; {remedy}.")
+
+
+def check_proposals(proposed: PyTree, cells: PyTree, batch_size: int) -> None:
+    """Check that an emitter proposes genotypes `[B, ...]` like those of the cells `[C, ...]`.
+
+    Raises:
+      ValueError: their number or their shapes differ, as those of another scoring.
+    """
+    needed, given = jax.tree.map(lambda leaf: (batch_size, *leaf.shape[1:]), cells), jax.tree.map(jnp.shape, proposed)
+    if given != needed:
+        raise ValueError(
+            f"the emitter proposes genotypes of the shapes {given!s:.200}, but the search needs {needed!s:.200}; give "
+            "the emitter the scoring of the search, and let it propose batch_size genotypes."
+        )
 
 
 def checked_extras(extras: Any) -> dict[str, Array]:

@@ -12,7 +12,7 @@ from rookery import trees
 from rookery.populations.base import member_keys
 from rookery.populations.sharding import HERE, Rows
 from rookery.qd import repertoire as repertoires
-from rookery.qd.base import Bank, Emitter, EmitterState, EmitterStateT, Scoring
+from rookery.qd.base import Bank, Emitter, EmitterState, EmitterStateT, Scoring, check_proposals
 from rookery.qd.repertoire import Added, Repertoire
 from rookery.qd.variation import VariationConfig, child
 from rookery.settings import check_counts
@@ -78,6 +78,7 @@ def _ask(
     cells = repertoires.draw(repertoire, parents_key, 2 * bindings.batch_size)
     parents = bindings.rows.take(repertoire.genotypes, cells)
     vary, begin = partial(_vary, bindings), partial(_initial_genotypes, bindings)
+    check_proposals(jax.eval_shape(begin, parents, bank, children_key), parents, bindings.batch_size)
     return state, jax.lax.cond(repertoire.occupied.any(), vary, begin, parents, bank, children_key), {}
 
 
@@ -117,9 +118,9 @@ def mix(emitters: Sequence[Emitter[Any, GenotypeT]]) -> Emitter[EmitterState[tup
       >>> emitters = [rookery.qd.iso_line(arm, batch_size=48), rookery.qd.iso_line(arm, batch_size=16)]
       >>> emitter = rookery.qd.mix(emitters)
     """
+    emitters = tuple(emitters)
     if not emitters:
         raise ValueError("mix needs at least one emitter.")
-    emitters = tuple(emitters)
     if not all(isinstance(emitter, Emitter) for emitter in emitters):
         raise TypeError("mix takes a list of emitters, such as [iso_line(scoring, 8), cma_mae(scoring, 60)].")
     return Emitter(

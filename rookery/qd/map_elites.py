@@ -22,10 +22,10 @@ from rookery.populations.stages import StagedInit, StagedStep, Work
 from rookery.qd import archives, emitters
 from rookery.qd import repertoire as repertoires
 from rookery.qd.archives import Archive
-from rookery.qd.base import Bank, Emitter, EmitterState, Scoring, check_scoring, checked_extras
+from rookery.qd.base import Bank, Emitter, EmitterState, Scoring, check_proposals, check_scoring, checked_extras
 from rookery.qd.repertoire import Added, Repertoire
 from rookery.qd.staged import staged_ask
-from rookery.settings import RESERVED_COLUMNS, check_names
+from rookery.settings import RESERVED_COLUMNS, check_counts, check_names
 from rookery.types import Array, Evaluation, Key, Metrics, PyTree
 
 
@@ -140,6 +140,7 @@ def propose(bindings: MapElitesBindings, state: ProgramState, work: Work) -> tup
     """The first half of `finish`: the state, the emitter's proposals `[B, ...]` within the bounds, and its metrics."""
     emitter_state, ask = EmitterState(state.members, state.shared.emitter), staged_ask(bindings.emitter.ask)
     emitter_state, genotypes, metrics = ask.propose(emitter_state, work, repertoire_of(state))
+    check_proposals(genotypes, state.cells, bindings.emitter.batch_size)
     return with_emitter(state, emitter_state), bounded(genotypes, bindings.scoring.bounds), metrics
 
 
@@ -349,19 +350,18 @@ def bind(
     """Check the arguments of `map_elites` and bundle them; it raises the errors of `map_elites`."""
     check_scoring(scoring)
     size = scoring.descriptor.size
-    cells = centroids if isinstance(centroids, Archive) else jnp.asarray(centroids, jnp.float32)
-    shape = (cells.centroids if isinstance(cells, Archive) else cells).shape
+    shape = np.shape(centroids.centroids if isinstance(centroids, Archive) else centroids)
     if len(shape) != 2 or shape[0] < 1 or shape[1] != size:
         raise ValueError(f"centroids must be [C, {size}] with at least one cell, to fit the descriptor; got {shape}.")
-    if not (isinstance(cells, Archive) or bool(jnp.isfinite(cells).all())):
-        raise ValueError("centroids must be finite; rookery.qd.grid and cvt give such ones.")
+    archive = archives.archive_of(centroids)
     if emitter is not None and emitter.learns_from_transitions and scoring.evaluator is None:
         raise ValueError(
             f"this emitter learns from the transitions of episodes, but {scoring.name} is a function; use "
             "policy_scoring."
         )
     emitter = emitter or emitters.iso_line(scoring, 256, rows=placement.cells)
-    return MapElitesBindings(scoring, emitter, archives.archive_of(cells), placement)
+    check_counts(batch_size=emitter.batch_size)  # of a mix that of all its emitters together
+    return MapElitesBindings(scoring, emitter, archive, placement)
 
 
 def _settings(scoring: Scoring, archive: Archive, emitter: Emitter) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from rookery.envs.wrappers import auto_reset, time_limit
 from rookery.learners import evaluation
 from rookery.learners.base import EvaluationConfig
 from rookery.qd import centroids, scoring
-from rookery.qd.archives import dominated_novelty
+from rookery.qd.archives import annealed, dominated_novelty
 from rookery.qd.centroids import grid
 from rookery.qd.cma.config import CmaMaeConfig
 from rookery.qd.cma.emitter import cma_mae
@@ -191,8 +191,11 @@ class TestProgram:
         for shape in ((64, 3), (0, 2), (64,)):
             with pytest.raises(ValueError, match=r"centroids must be \[C, 2\] with at least one cell"):
                 map_elites(searched, jnp.zeros(shape))
-        with pytest.raises(ValueError, match="centroids must be finite"):
-            map_elites(searched, jnp.zeros((4, 2)).at[3, 0].set(jnp.nan))
+        masked = np.ma.array(np.eye(2), mask=np.eye(2))
+        for cells in (jnp.zeros((4, 2)).at[3, 0].set(jnp.nan), masked, [[0.0, 1e300], [1.0, 1.0]]):
+            for archive in (lambda cells: cells, annealed, dominated_novelty):
+                with pytest.raises(ValueError, match="centroids must be finite"):
+                    map_elites(searched, archive(cast(Any, cells)))
         made = map_elites(searched, cast(Any, [[0.0, 0.0], [0.5, 0.5]]))
         assert made.archive is not None
         assert made.archive.centroids.shape == (2, 2)
@@ -429,3 +432,23 @@ def test_bounds_beyond_int32_clip_whole_numbers():
     clipped = bounded(jnp.asarray([0, 7, 4_000_000_000], jnp.uint32), (1.0, 5e9))
     assert clipped.dtype == jnp.uint32
     assert clipped.tolist() == [1, 7, 4_000_000_000]
+
+
+def test_an_emitter_of_another_search_or_batch_is_one_sentence():
+    searched, other = (
+        function_scoring(bowl, lambda key, size=size: jax.random.normal(key, (size,)), (-1.0, -1.0), (1.0, 1.0))
+        for size in (2, 3)
+    )
+    one = iso_line(searched, 4)
+    rows = r"proposes genotypes of the shapes \(4, 2\), but the search needs \(9, 2\); "
+    shapes = r"proposes genotypes of the shapes \(\d, 3\), but the search needs \(\d, 2\); "
+    for emitter, message in (
+        (one._replace(batch_size=9), rows),
+        (iso_line(other, 4), shapes),
+        (mix([one, iso_line(other, 4)]), shapes),
+        (cma_mae(other, 4, CmaMaeConfig(emitters=1)), shapes),
+        (one._replace(batch_size=0), "batch_size must be at least 1"),
+        (mix([iso_line(searched, 2**31 - 1)] * 2), "batch_size must be at most 2147483647"),
+    ):
+        with pytest.raises(ValueError, match=rf"^[^\n]*{message}"):
+            rookery.run(map_elites(searched, GRID, emitter), generations=1, quiet=True)

@@ -20,7 +20,7 @@ from rookery import trees
 from rookery.populations.base import member_keys
 from rookery.populations.sharding import ONE_DEVICE, Placement
 from rookery.qd import repertoire as repertoires
-from rookery.qd.base import Bank, Emitter, EmitterState, Scoring
+from rookery.qd.base import Bank, Emitter, EmitterState, Scoring, check_proposals
 from rookery.qd.cma import distribution
 from rookery.qd.cma.config import CmaMaeConfig
 from rookery.qd.repertoire import Added, Repertoire
@@ -153,6 +153,7 @@ def _ask(
     elites = bindings.placement.cells.take(repertoire.genotypes, cells)
     keys = member_keys(init_key, bindings.config.emitters)
     initial = jax.vmap(bindings.scoring.init_genotype, in_axes=(0, None))(keys, bank)
+    check_proposals(initial, elites, bindings.config.emitters)
     starts = trees.where(repertoire.occupied.any(), elites, initial)
     draw = partial(_draw, bindings)
     shared, proposals = bindings.placement.everywhere(draw, state.shared, starts, state.shared.restarts, sample_key)
