@@ -1,5 +1,6 @@
 """A recorded run as a Python object: its tables, its policies, and what the commands do with it."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -193,6 +194,8 @@ class LoadedRun:
           seed: seed of the start state of the episodes.
         """
         if rollouts != 0:
+            if rollouts is not None:
+                check_counts(0, rollouts=rollouts)
             self._check_program()
             add_episodes(self.path, rollouts, seed, self._program)
         return write_report([self.path], path)
@@ -216,6 +219,10 @@ class LoadedRun:
           generations: the number of generations to reach.
           callbacks: as of `rookery.run`.
           **options: further fields of `RunConfig`, such as `quiet=True`.
+
+        Raises:
+          ValueError: an option is invalid, or another seed than that of the run.
+          TypeError: there is no such option.
         """
         check_is_no_island(self.path)
         try:
@@ -234,7 +241,8 @@ class LoadedRun:
         self._check_program()
         sources.use(self._record.folder)
         spec = config_io.from_record(self.config)
-        spec = spec.with_run(generations=generations, run_dir=str(self.path), **options)
+        options = {**vars(spec.run), **options, "generations": generations, "run_dir": str(self.path)}
+        spec = dataclasses.replace(spec, run=loop.run_config(None, options, resume=True))
         return running.start(spec, schedule_of(self.config), callbacks, resume=True)
 
     @cached_property

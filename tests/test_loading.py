@@ -185,6 +185,14 @@ def test_a_run_of_the_command_line_resumes(short_runs: dict[str, Path], tmp_path
     run = rookery.load(copy)
     before = run.generation
     assert len(run.metrics["generation"]) == before
+    with pytest.raises(ValueError, match=r"^seed must be that of the run in .* \(0\), got 5; "):
+        run.resume(before + 1, seed=5)
+    options: Any = {"generatoins": 5}
+    with pytest.raises(TypeError, match="generatoins"):
+        run.resume(before + 1, **options)
+    for rollouts in (-1, 0.5):
+        with pytest.raises(ValueError, match=r"^rollouts must be "):
+            run.report(rollouts=rollouts)
     assert_equal(run.evaluate(episodes=3, seed=3), evaluate.evaluate(copy, 3, 3)[1])
     result = run.resume(before + 1, quiet=True)
     assert len(result.history) == 1

@@ -25,7 +25,7 @@ from rookery.learners.base import Evaluator, genotype
 from rookery.qd import repertoire as repertoires
 from rookery.qd.map_elites import repertoire_of
 from rookery.qd.repertoire import Elite, Repertoire
-from rookery.settings import SettingError
+from rookery.settings import LARGEST_COUNT, SettingError, check_counts
 from rookery.types import Array, Genotype, Observation, PyTree
 
 Cell = str | int | Sequence[float] | np.ndarray | Array
@@ -147,6 +147,9 @@ def select(
       ValueError: the run has no such cell, member or skill, the cell is empty, or the run optimises a scoring function
         without an environment.
     """
+    for name, number in (("member", member), ("skill", skill)):
+        if number is not None:
+            check_counts(-LARGEST_COUNT, **{name: number})
     member, skill = (None if number is None else operator.index(number) for number in (member, skill))
     evaluator = evaluator_of(origin)
     chosen = _skill(origin, evaluator.environment.spec, skill)

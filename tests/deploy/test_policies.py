@@ -77,6 +77,8 @@ def test_more_episodes_than_an_array_can_have_are_refused(map_elites_run):
         ({"cell": "near"}, r"^cell must be best, a cell's index or a descriptor such as 0\.2,0\.8, got 'near'\.$"),
         ({"member": 0}, r"map_elites_run has a repertoire; choose by cell, and leave member out\.$"),
         ({"skill": 0}, r"map_elites_run has no skills to choose from; leave skill out\.$"),
+        ({"skill": 0.0}, r"^skill must be a whole number, got 0\.0\.$"),
+        ({"member": "x"}, r"^member must be a whole number, got 'x'\.$"),
     ],
 )
 def test_invalid_choices_are_rejected(origin: warm_start.RestoredRun, chosen: dict[str, Any], message: str) -> None:
