@@ -33,7 +33,7 @@ from rookery.report.statistics import (
     optimality_gap,
     probability_of_improvement,
 )
-from rookery.settings import SettingError
+from rookery.settings import SettingError, Within, check_numbers
 
 __all__ = ["Comparison", "Fresh", "Pair", "Row", "Setting", "compare", "group_runs", "tables"]
 
@@ -73,8 +73,8 @@ def compare(
 
     Raises:
       ValueError: `group_runs` raises it; every run of an environment diverged; a run has no generation within the
-        common budget; `resamples` is below 1; the figure cannot be written, or not in its format; both `score` and
-        `fresh` are given; or a run cannot be evaluated.
+        common budget; `resamples` is below 1, or `gamma` not finite; the figure cannot be written, or not in its
+        format; both `score` and `fresh` are given; or a run cannot be evaluated.
       CheckpointError: with `fresh`, a run has no complete checkpoint.
       ImportError: with `fresh`, the package of a run's environment is not installed.
     """
@@ -82,6 +82,8 @@ def compare(
         raise SettingError("score", score, "has no effect with {fresh}, which gives a fitness", "leave one of them out")
     if score is not None and metric is not None:
         raise SettingError("score", score, "is a column, and {metric} a measure of members", "give one of them")
+    if gamma is not None:
+        check_numbers(Within(), gamma=gamma)
     if picture is not None:
         check_format(picture)
     found = group_runs(run_dirs, score, None if fresh else metric, across_objectives=metric is not None)

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rookery.settings import CALLBACK, MEASURE, RETURN, ROUND
+from rookery import trees
+from rookery.settings import CALLBACK, MEASURE, RETURN, ROUND, check_counts
 from rookery.storage.csv_log import HAS_MEMBERS, MEMBER_COLUMNS, check_columns, read_csv, read_members
 from rookery.storage.island_files import ISLAND, Exchange, ancestors, best_of, islands_of, read_exchanges
 from rookery.storage.record import CHOICES, PROGRAM, PYTHON, SCHEDULE, agent_name, agent_of
@@ -327,26 +328,25 @@ def at_steps(schedule: Schedule, steps_per_generation: int, generations: int) ->
       Name of the hyper-parameter -> `[generations]` float64, not interpolated, or names.
 
     Raises:
-      ValueError: a count is below 1, or the schedule is one that `record_of` rejects.
+      ValueError: a count is no whole number from 1 to the largest int32, or the schedule is one that `record_of`
+        rejects.
 
     Example:
       >>> schedule = rookery.experiments.lineage("runs/pbt-sac").schedule()
       >>> rookery.experiments.at_steps(schedule, steps_per_generation=1000, generations=20)["discount"].shape
       (20,)
     """
-    for name, value in (("steps_per_generation", steps_per_generation), ("generations", generations)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}.")
+    check_counts(steps_per_generation=steps_per_generation, generations=generations)
     _check_schedule(schedule)
-    steps = np.arange(generations, dtype=np.int64) * steps_per_generation
-    old = np.minimum(steps // schedule.steps_per_generation, schedule.generations - 1)
+    steps = np.arange(generations, dtype=np.int64) * steps_per_generation  # below 2**62
+    old = np.minimum(steps // min(schedule.steps_per_generation, 2**62), schedule.generations - 1)
     return {name: _column(values)[old] for name, values in schedule.values.items()}
 
 
 def _column(values: ArrayLike) -> np.ndarray:
     """Values of a schedule as float64, or as names."""
-    column = np.asarray(values)
-    return column if column.dtype.kind == "U" else column.astype(np.float64)
+    column = np.ma.asarray(values)
+    return np.asarray(column) if column.dtype.kind == "U" else trees.unmasked(values, np.float64)
 
 
 def _shape(folder: RunFolder, columns: Mapping[str, np.ndarray]) -> tuple[int, int]:
@@ -403,7 +403,7 @@ def _check_schedule(schedule: Schedule) -> None:
             f"a schedule needs hyper-parameters with the same number of values each, at least 1; given: {shapes}."
         )
     for name, values in schedule.values.items():
-        if _column(values).dtype.kind == "f" and not np.isfinite(values).all():
+        if (column := _column(values)).dtype.kind == "f" and not np.isfinite(column).all():
             raise ValueError(f"a schedule needs finite values; change those of {name}.")
-    if schedule.steps_per_generation < 1:
-        raise ValueError(f"a schedule needs steps_per_generation of at least 1, got {schedule.steps_per_generation}.")
+    if not (isinstance(steps := schedule.steps_per_generation, int | np.integer) and steps >= 1):
+        raise ValueError(f"a schedule needs a whole steps_per_generation of at least 1, got {steps!r}.")

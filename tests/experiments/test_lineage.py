@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -272,6 +272,9 @@ class TestScheduleRecord:
             ({"a": [[1.0]]}, 1, "same number of values"),
             ({"a": [1.0], "b": [NAN]}, 1, "finite values; change those of b"),
             ({"a": [1.0]}, 0, "steps_per_generation of at least 1, got 0"),
+            ({"a": [1.0]}, 1.5, "steps_per_generation of at least 1, got 1.5"),
+            ({"a": [1j]}, 1, "a list of numbers is needed"),
+            ({"a": [10**400]}, 1, "a list of numbers is needed"),
         ],
     )
     def test_an_invalid_schedule_is_rejected(self, values, steps, message):
@@ -282,7 +285,8 @@ class TestScheduleRecord:
             at_steps(schedule, 1, 1)
 
     def test_a_damaged_schedule_is_rejected(self):
-        changes = [{"values": values} for values in ({"a": [0.5], "b": [1.0, 2.0]}, {"a": ["half"]}, {"a": [None]}, 3)]
+        damaged: Any = {"a": [0.5], "b": [1.0, 2.0]}, {"a": ["half"]}, {"a": [None]}, {"a": [10**400]}, 3
+        changes: Any = [{"values": values} for values in damaged]
         changes += [{"steps_per_generation": steps} for steps in (0, 99.5, "100")]
         for change in changes:
             record = record_of(Schedule({"a": np.array([0.5])}, 100, "sac"))
@@ -327,6 +331,11 @@ class TestAtSteps:
         for steps, generations in ((0, 1), (1, 0), (-1, 1)):
             with pytest.raises(ValueError, match=r"(steps_per_generation|generations) must be at least 1, got"):
                 at_steps(schedule, steps, generations)
+        masked = Schedule({"rate": np.ma.array([1.0, 2.0], mask=[False, True])}, 1, None)
+        for odd, steps in ((schedule, 2**62), (schedule, 10**19), (schedule, 1.5), (masked, 1)):
+            with pytest.raises(ValueError, match=r"^(steps_per_generation must be|a schedule needs finite values)"):
+                at_steps(odd, cast(Any, steps), 4)
+        assert at_steps(schedule._replace(steps_per_generation=10**30), 2**31 - 1, 3)["rate"].tolist() == [1.0] * 3
 
 
 class TestInvalidTables:

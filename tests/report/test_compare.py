@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -501,6 +502,9 @@ class TestPicture:
         assert (tmp_path / "comparison.png").read_bytes().startswith(PNG)
         with pytest.raises(ValueError, match=r"^picture must end in one of \..*\.png.*, got 'x\.foo'\.$"):
             compare([tmp_path / "missing"], picture="x.foo")
+        for gamma in (np.nan, np.inf, cast(Any, "x")):
+            with pytest.raises(ValueError, match=r"^gamma must be a (finite )?number"):
+                compare([run], gamma=gamma)
         with pytest.raises(ValueError, match=r"nowhere/a\.png cannot be written: No such file or directory"):
             compare([run], picture=tmp_path / "nowhere" / "a.png")
 
