@@ -14,7 +14,7 @@ from rookery.experiments.spec import Kind, RunSpec
 from rookery.experiments.wrappers import WRAPPERS
 from rookery.factories import RAISED, place_of
 from rookery.hyperparams import Choice, Chosen, Space, describe
-from rookery.settings import POSITIVE, SettingError, unknown_name
+from rookery.settings import POSITIVE, SettingError, check_numbers, unknown_name
 
 PLUGINS = "rookery.kinds"
 """Group of the entry points of installed packages that add agents and methods: functions without arguments, which add a
@@ -94,8 +94,7 @@ def with_steps(spec: RunSpec, usual: RunSpec, steps: float | None) -> RunSpec:
     if spec.member_steps is None:
         problem = f"is for kinds whose members train a known number of steps, not for {spec.kind.name}"
         raise SettingError("steps", None, problem, "give {generations}")
-    if not math.isfinite(steps) or float(steps) not in POSITIVE:
-        raise SettingError("steps", float(steps), f"must be {POSITIVE}")
+    check_numbers(POSITIVE, steps=steps)
     if spec.run.generations != usual.run.generations:
         raise SettingError("steps", None, "and {generations} say the same", "leave one out")
     return spec.with_run(generations=math.ceil(steps / spec.member_steps))

@@ -15,11 +15,12 @@ from rookery.cli.options import options_of_kind
 from rookery.experiments import kinds as kinds_module
 from rookery.experiments.build import build, call_method
 from rookery.experiments.config_io import from_record, to_record
-from rookery.experiments.kinds import KindWarning, bounds_or_values, configure, kinds
+from rookery.experiments.kinds import KindWarning, bounds_or_values, configure, kinds, with_steps
 from rookery.experiments.methods import METHODS
 from rookery.experiments.wrappers import WRAPPERS
 from rookery.learners import widths
 from rookery.populations.base import Program
+from rookery.settings import SettingError
 from rookery.storage.record import SKILL_METHODS
 from rookery.training.config import RunConfig
 from rookery.trees import flatten_mapping
@@ -198,3 +199,9 @@ def test_a_method_whose_setting_is_named_as_another_or_that_builds_no_run_is_an_
     monkeypatch.setattr(kinds_module, "METHODS", [*METHODS, method])
     with pytest.raises(ValueError, match=r"^build of the method own returned an object of type type, not a Built"):
         build(configure("own"))
+
+
+@pytest.mark.parametrize("steps", [10**400, "many", True, 0, float("nan"), -1])
+def test_steps_are_a_number_above_0(steps: Any) -> None:
+    with pytest.raises(SettingError, match=r"^steps must be "):
+        with_steps(configure("sac"), configure("sac"), steps)
