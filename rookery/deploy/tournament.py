@@ -56,7 +56,7 @@ def tournament(
     members = opponents = _policies(read)
     if against is not None:
         other = open_with_episodes(open_existing(best_of(against)), episodes, "last", here(), program_against)
-        opponents = _policies(other)
+        opponents = _policies(other, f"give another run than {other.path}")
         _check_alike(read, other, members, opponents)
     bank_key, members_key = jax.random.split(evaluation_key(seed))  # as `Program.evaluate` does
     bank = jax.jit(learner.start_states)(bank_key)
@@ -73,17 +73,17 @@ def tournament(
     return result
 
 
-def _learner(read: RestoredRun) -> Learner:
+def _learner(read: RestoredRun, remedy: str = "leave --tournament out") -> Learner:
     learner = read.built.learner
     if learner is None:
-        raise ValueError(f"{read.path} trains no agents that could play a tournament; leave --tournament out.")
-    check_roles(learner, "leave --tournament out")
+        raise ValueError(f"{read.path} trains no agents that could play a tournament; {remedy}.")
+    check_roles(learner, remedy)
     return learner
 
 
-def _policies(read: RestoredRun) -> PyTree:
-    """The policies of all members, `[Q, I, ...]`, on the host."""
-    _learner(read)
+def _policies(read: RestoredRun, *remedy: str) -> PyTree:
+    """The policies of all members, `[Q, I, ...]`, on the host; the remedy is for those that can play no tournament."""
+    _learner(read, *remedy)
     return jax.device_get(played(genotype(read.state.members)))
 
 

@@ -30,7 +30,7 @@ from rookery.storage.lineage import lineage
 from rookery.storage.played import Tournament, write_tournament
 from rookery.storage.run_dir import OutputWarning, create, open_existing
 from rookery.types import Genotype
-from tests.deploy.untrained_runs import ROLES_RUN, TEAM_LEARNER, save_run, unchanged
+from tests.deploy.untrained_runs import ROLES_RUN, SAC_RUN, TEAM_LEARNER, save_run, unchanged
 
 ENVIRONMENT = EnvironmentConfig(
     env="pursuit_continuous", episode_length=24, option=("predator_speed=8", "prey_speed=1")
@@ -187,6 +187,12 @@ def test_runs_that_cannot_play_are_refused(run: Path, tmp_path: Path) -> None:
         tournament(run, other, episodes=1)
     with pytest.raises(ValueError, match=r"has a single member, which has no other opponents; give another run, --ag"):
         tournament(other, episodes=1)
+
+    alone = save_run(SAC_RUN, tmp_path / "alone", (1.0, 2.0), unchanged)
+    with pytest.raises(
+        ValueError, match=r"point_\w+ is an environment for a single agent; give another run than .*alone"
+    ):
+        tournament(run, alone, episodes=1)
 
     read = warm_start.restore_run(run)
     learner = read.built.learner

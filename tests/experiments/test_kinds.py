@@ -201,7 +201,7 @@ def test_a_method_whose_setting_is_named_as_another_or_that_builds_no_run_is_an_
         build(configure("own"))
 
 
-@pytest.mark.parametrize("steps", [10**400, "many", True, 0, float("nan"), -1])
+@pytest.mark.parametrize("steps", [pytest.param(10**400, id="huge"), "many", True, 0, float("nan"), -1])
 def test_steps_are_a_number_above_0(steps: Any) -> None:
     with pytest.raises(SettingError, match=r"^steps must be "):
         with_steps(configure("sac"), configure("sac"), steps)
