@@ -5,7 +5,7 @@ import re
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -192,7 +192,7 @@ def test_a_run_of_the_command_line_resumes(short_runs: dict[str, Path], tmp_path
         run.resume(before + 1, **options)
     for rollouts in (-1, 0.5):
         with pytest.raises(ValueError, match=r"^rollouts must be "):
-            run.report(rollouts=rollouts)
+            run.report(rollouts=cast(Any, rollouts))
     assert_equal(run.evaluate(episodes=3, seed=3), evaluate.evaluate(copy, 3, 3)[1])
     result = run.resume(before + 1, quiet=True)
     assert len(result.history) == 1

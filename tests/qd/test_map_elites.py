@@ -191,7 +191,7 @@ class TestProgram:
         for shape in ((64, 3), (0, 2), (64,)):
             with pytest.raises(ValueError, match=r"centroids must be \[C, 2\] with at least one cell"):
                 map_elites(searched, jnp.zeros(shape))
-        masked = np.ma.array(np.eye(2), mask=np.eye(2))
+        masked = np.ma.array(np.eye(2), mask=np.eye(2, dtype=bool))
         for cells in (jnp.zeros((4, 2)).at[3, 0].set(jnp.nan), masked, [[0.0, 1e300], [1.0, 1.0]]):
             for archive in (lambda cells: cells, annealed, dominated_novelty):
                 with pytest.raises(ValueError, match="centroids must be finite"):
