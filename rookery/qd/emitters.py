@@ -78,7 +78,6 @@ def _ask(
     cells = repertoires.draw(repertoire, parents_key, 2 * bindings.batch_size)
     parents = bindings.rows.take(repertoire.genotypes, cells)
     vary, begin = partial(_vary, bindings), partial(_initial_genotypes, bindings)
-    check_proposals(jax.eval_shape(begin, parents, bank, children_key), parents, bindings.batch_size)
     return state, jax.lax.cond(repertoire.occupied.any(), vary, begin, parents, bank, children_key), {}
 
 
@@ -92,9 +91,10 @@ def _vary(bindings: EmitterBindings[GenotypeT], parents: GenotypeT, bank: Bank, 
 
 
 def _initial_genotypes(bindings: EmitterBindings, parents: PyTree, bank: Bank, key: Key) -> PyTree:
-    del parents
     keys = member_keys(key, bindings.batch_size)
-    return jax.vmap(bindings.scoring.init_genotype, in_axes=(0, None))(keys, bank)
+    initial = jax.vmap(bindings.scoring.init_genotype, in_axes=(0, None))(keys, bank)
+    check_proposals(initial, parents, bindings.batch_size)
+    return initial
 
 
 def mix(emitters: Sequence[Emitter[Any, GenotypeT]]) -> Emitter[EmitterState[tuple, tuple], GenotypeT]:

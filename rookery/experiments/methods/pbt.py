@@ -9,7 +9,7 @@ from rookery.experiments.config import ISLAND_RULES, IslandsConfig, Rule
 from rookery.experiments.methods.independent import describe
 from rookery.experiments.parts import learner_of, mesh_of
 from rookery.experiments.spec import Built, Method, RunSpec
-from rookery.populations.config import PbtConfig
+from rookery.populations.config import PbtConfig, check_population
 from rookery.populations.pbt import pbt
 from rookery.settings import Within, check_fields, expand_paths
 from rookery.storage.lineage import Schedule
@@ -41,6 +41,7 @@ class Settings:
 def build(spec: RunSpec[Settings], _: Schedule | None, over: Mesh | None, populations: int) -> Built:
     """Build the program; see `Method.build`."""
     settings = spec.method
+    check_population(settings.pbt, settings.population)  # before the environment is made, which may take seconds
     mesh = mesh_of(spec.environment, over, population=settings.population)
     spec, learner, space = learner_of(spec, mesh, None, populations)
     config = settings.pbt
