@@ -31,7 +31,6 @@ os.environ.setdefault("NPROC", "8")  # two virtual devices on two cores starve X
 
 import jax
 import pytest
-from filelock import FileLock
 
 from rookery.distributed import device_memory
 
@@ -57,6 +56,27 @@ LONGEST = (
 )
 
 
+# What `.ci/run` adds, by `-m "not release"`: several processes, islands, kills, simulators, browsers and trackers of
+# other packages, long trainings, what is done with finished runs, the documented classes of other libraries, and the
+# code of the guides and docstrings. They run, too, where their file or folder is named.
+SLOW = {
+    "": "docstrings loading",
+    "cli": "gymnasium_runs tracking",
+    "compat/jaxagents": "custom_agents ippo ippo_folder",
+    "compat/qdax": "custom_loops documented_map_elites documented_populations mapped qdax refusals sizes",
+    "deploy": "episodes export policies render tournament",
+    "distributed": "distributed layouts",
+    "docs": "guides",
+    "envs": "adapters brax brax_bodies brax_walls gymnasium_failures gymnax jaxmarl mjx_tasks playground registry",
+    "experiments": "own_method warm_start",
+    "islands": "failures island_kinds islands ray",
+    "learners": "broken_physics few_kernels gymnasium_training learning",
+    "report": "fresh_scores",
+    "report/browser": "player report_browser report_pages",
+    "tracking": "trackers",
+    "training": "host_episodes resume",
+}
+
 # The files of `pytest -m quick`: no whole training is compiled for them.
 QUICK = {
     "": "buffers distributions features gradients house hyperparams normalize release returns trees",
@@ -72,14 +92,17 @@ QUICK = {
 
 
 @pytest.hookimpl(tryfirst=True)  # before those that `-m` leaves out are removed
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the quick files, and begin with the longest; all others stay in their order."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the quick and the slow files, and begin with the longest; all others stay in their order."""
     tests = Path(__file__).parent
-    quick = {tests / folder / f"test_{name}.py" for folder, names in QUICK.items() for name in names.split()}
-    assert not [path for path in quick if not path.exists()], "QUICK in tests/conftest.py names files that are gone"
-    for item in items:
-        if item.path in quick:
-            item.add_marker("quick")
+    given = (Path(config.invocation_params.dir, argument.partition("::")[0]).resolve() for argument in config.args)
+    given = {path for path in given if tests in path.parents}  # files and folders
+    for mark, listed in {"quick": QUICK, "slow": SLOW}.items():
+        files = {tests / folder / f"test_{name}.py" for folder, names in listed.items() for name in names.split()}
+        assert not [path for path in files if not path.exists()], f"tests/conftest.py lists {mark} files that are gone"
+        for item in items:
+            if item.path in files and (mark == "quick" or given.isdisjoint((item.path, *item.path.parents))):
+                item.add_marker(mark)
     place = {f"test_{name}": number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(place)))
 
@@ -123,12 +146,7 @@ def key() -> jax.Array:
 @pytest.fixture(scope="session")
 def short_runs(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> dict[str, Path]:
     """Kind -> the folder of a real run of a few seconds, with its page. A test that changes one works on a copy."""
-    from tests.short_runs import KINDS, train_and_report
+    from tests.short_runs import ShortRuns
 
     session = tmp_path_factory.getbasetemp() if worker_id == "master" else tmp_path_factory.getbasetemp().parent
-    folder = session / "short_runs"
-    with FileLock(session / "short_runs.lock"):  # one worker trains, for all of them
-        if not (session / "short_runs.done").exists():
-            train_and_report(folder)
-            (session / "short_runs.done").touch()
-    return {kind: folder / kind for kind in KINDS}
+    return ShortRuns(session / "short_runs")

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from filelock import FileLock
+
 from tests.commandline import call
 
 _TINY = "--num-envs 2 --hidden-sizes 4 --eval-episodes 2 --start-states 2 --devices 1 --quiet"
@@ -26,14 +28,21 @@ KINDS = {
 """Kind -> its flags. The first is an environment with bodies in space, the others are planar."""
 
 
-def train_and_report(folder: Path) -> None:
-    """A run of each kind in a folder named after it, page and episodes included."""
-    runs = {kind: folder / kind for kind in KINDS}
-    for kind, flags in KINDS.items():
-        rollouts = "all" if kind == "me-pbt-sac" else "2"
-        for words in (
-            ("train", kind, *flags.split(), "--run-dir", str(runs[kind])),
-            ("report", str(runs[kind]), "--rollouts", rollouts),
-        ):
-            code, _, err = call(*words)
-            assert code == 0, err
+class ShortRuns(dict[str, Path]):
+    """Kind -> the folder of its run. The first process that asks for one trains it and writes its page."""
+
+    def __init__(self, folder: Path):
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+
+    def __missing__(self, kind: str) -> Path:
+        run, done = self._folder / kind, self._folder / f"{kind}.done"
+        with FileLock(self._folder / f"{kind}.lock"):
+            if not done.exists():
+                rollouts = "all" if kind == "me-pbt-sac" else "2"
+                training = "train", kind, *KINDS[kind].split(), "--run-dir", str(run)
+                for words in (training, ("report", str(run), "--rollouts", rollouts)):
+                    code, _, err = call(*words)
+                    assert code == 0, err
+                done.touch()
+        return self.setdefault(kind, run)

@@ -29,11 +29,12 @@ RANGES = {
     "generations goals gradient_batch_size grid hidden_sizes islands keep league_every league_size memory_size "
     "migrate_every minibatches novelty_neighbours num_envs num_processes patience phi_hidden_sizes policy_delay "
     "policy_gradient_steps population rating_opponents replace_count rollout_length round_patience "
-    "rounds_until smooth start_states steps steps_per_generation target_period",
+    "rounds_until start_states steps steps_per_generation target_period",
     "at least 2": "num_skills",
     "in (0, 1)": "variation_share",
     "in (0, 1e+06]": "connect_timeout",
     "in [1, 1000000]": "resamples",
+    "in [1, 100000]": "smooth",
     "in [1, 10000]": "quantiles",
     "in [2, 100]": "critics",
     "in [1, 1e+06]": "lost_after",
