@@ -554,8 +554,7 @@ _SMALLEST = float(np.finfo(np.float32).tiny)
 
 
 def sample(space: Space[HyperT], key: Key) -> HyperT:
-    """Sample one member's hyper-parameters, `[]` float32: evolving fields uniformly on their scales within the bounds,
-    the others default."""
+    """One member's hyper-parameters, `[]` float32: evolving fields uniform on their scales, the others default."""
     # One draw for all fields: each separate one would add a hundred instructions to the compiled program.
     fractions = jax.random.uniform(key, (len(space.domains),))
     domains = enumerate(space.domains.items())
@@ -584,8 +583,9 @@ def perturb(
     fractions, choices, chances = jax.random.uniform(key, (3, len(space.domains)))
     factor, fresh, changed = jnp.where(choices < 0.5, *factors), chances < resample_probability, {}
     for i, (name, domain) in enumerate(space.domains.items()):
-        values = domain.another(fractions[i], value := getattr(hyper, name)), domain.scale(value, factor[i])
-        changed[name] = domain.clip(jnp.where(fresh[i], *values))
+        value = getattr(hyper, name)
+        other = jnp.where(fresh[i], domain.another(fractions[i], value), domain.scale(value, factor[i]))
+        changed[name] = domain.clip(other)
     return hyper._replace(**changed)
 
 

@@ -147,9 +147,8 @@ def select(
       ValueError: the run has no such cell, member or skill, the cell is empty, or the run optimises a scoring function
         without an environment.
     """
-    for name, number in (("member", member), ("skill", skill)):
-        if number is not None:
-            check_counts(-LARGEST_COUNT, **{name: number})
+    given = {name: number for name, number in (("member", member), ("skill", skill)) if number is not None}
+    check_counts(-LARGEST_COUNT, **given)
     member, skill = (None if number is None else operator.index(number) for number in (member, skill))
     evaluator = evaluator_of(origin)
     chosen = _skill(origin, evaluator.environment.spec, skill)

@@ -56,7 +56,8 @@ def tournament(
     members = opponents = _policies(read)
     if against is not None:
         other = open_with_episodes(open_existing(best_of(against)), episodes, "last", here(), program_against)
-        opponents = _policies(other, f"give another run than {other.path}")
+        _learner(other, f"give another run than {other.path}")
+        opponents = _policies(other)
         _check_alike(read, other, members, opponents)
     bank_key, members_key = jax.random.split(evaluation_key(seed))  # as `Program.evaluate` does
     bank = jax.jit(learner.start_states)(bank_key)
@@ -81,9 +82,8 @@ def _learner(read: RestoredRun, remedy: str = "leave --tournament out") -> Learn
     return learner
 
 
-def _policies(read: RestoredRun, *remedy: str) -> PyTree:
-    """The policies of all members, `[Q, I, ...]`, on the host; the remedy is for those that can play no tournament."""
-    _learner(read, *remedy)
+def _policies(read: RestoredRun) -> PyTree:
+    """The policies of all members, `[Q, I, ...]`, on the host."""
     return jax.device_get(played(genotype(read.state.members)))
 
 

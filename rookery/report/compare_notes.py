@@ -73,17 +73,19 @@ def _on_populations(environment: str, setting: Setting, groups: Sequence[Group])
 def _on_scores(groups: Sequence[Group], fresh: bool) -> list[str]:
     """Notes on scores that are biased by selection, and on scores that do not belong to single members."""
     found, command = [], "; `rookery compare RUN ... --fresh 100`"
-    can_be_fresh = not any(group.from_python for group in groups)
+    of_selected = f"{command} evaluates the selected member or elite on 100 fresh episodes and compares that"
+    of_policies = f"{command} compares the policies"
+    if any(group.from_python for group in groups):
+        of_selected = of_policies = ""
     selected = [group.label for group in groups if group.selected]
     if selected and not fresh:
         names = "; ".join(selected) if len(selected) <= _MOST_NAMES else counted(len(selected), "group")
-        remedy = "evaluates the selected member or elite on 100 fresh episodes and compares that"
-        end = f"{command} {remedy}" if can_be_fresh else ""
-        found.append(f"a score of {names} is the highest of several noisy evaluations, which is optimistic{end}.")
+        problem = f"a score of {names} is the highest of several noisy evaluations, which is optimistic"
+        found.append(f"{problem}{of_selected}.")
     if not fresh and len({group.from_training for group in groups}) > 1:
         found.append(
             "some fitnesses are those of exploratory training episodes and others those of deterministic "
-            f"evaluations{f'{command} compares the policies' if can_be_fresh else ''}."
+            f"evaluations{of_policies}."
         )
     aggregated = [group for group in groups if group.independent and group.population != "1"]
     if aggregated:

@@ -345,8 +345,8 @@ def at_steps(schedule: Schedule, steps_per_generation: int, generations: int) ->
 
 def _column(values: ArrayLike) -> np.ndarray:
     """Values of a schedule as float64, or as names."""
-    column = np.ma.asarray(values)
-    return np.asarray(column) if column.dtype.kind == "U" else trees.unmasked(values, np.float64)
+    column = np.asarray(values)
+    return column if column.dtype.kind == "U" else trees.unmasked(values, np.float64)
 
 
 def _shape(folder: RunFolder, columns: Mapping[str, np.ndarray]) -> tuple[int, int]:
