@@ -33,7 +33,7 @@ from rookery.islands import island
 from rookery.islands.migration import Published, arrays_of
 from rookery.islands.store import Header, Publication, encode
 from rookery.report.statistics import estimate, over_runs, probability_of_improvement
-from rookery.storage.csv_log import read_csv
+from rookery.storage.csv_log import read_csv, read_table
 from rookery.storage.island_files import island_dir, islands_of, read_exchanges
 from rookery.storage.run_dir import RunFolder
 
@@ -68,8 +68,7 @@ def islands_in(run_dir: Path, count: int = ISLANDS) -> list[Path]:
 
 def generations_of(folders: Sequence[Path]) -> list[int]:
     """Finished generations of each run; 0 of one that is not there yet."""
-    tables = [folder / "metrics.csv" for folder in folders]
-    return [max(0, table.read_text().count("\n") - 1) if table.is_file() else 0 for table in tables]
+    return [len(read_table(folder / "metrics.csv").get("generation", ())) for folder in folders]
 
 
 def pid_of(run_dir: Path) -> int | None:

@@ -27,7 +27,7 @@ from rookery.experiments import warm_start
 from rookery.populations.base import Program
 from rookery.settings import check_counts
 from rookery.storage.checkpoint import Checkpointer, CheckpointError
-from rookery.storage.csv_log import read_csv
+from rookery.storage.csv_log import read_table
 from rookery.storage.island_files import best_of
 from rookery.storage.played import FORMAT, Episodes, write_episodes
 from rookery.storage.record import check_rebuildable
@@ -76,7 +76,7 @@ _EPISODES_PER_SKILL = 3
 
 def _is_evaluated(folder: RunFolder, generation: int) -> bool:
     """Whether `skills.csv` is of this generation, as `evaluation.csv`, which is written with it."""
-    table = read_csv(folder.evaluation_file) if folder.evaluation_file.is_file() else {}
+    table = read_table(folder.evaluation_file)
     return folder.skills_file.is_file() and generation in table.get("generation", ())
 
 

@@ -301,7 +301,7 @@ class Search:
         if metrics:
             return summarize(self._program, number, jax.device_get(metrics), WallTimes(seconds))
         folder = self._writers.folder if self._generation else None  # of a search that was loaded
-        return read_last(folder.metrics_file) if folder and folder.metrics_file.is_file() else {}
+        return read_last(folder.metrics_file) if folder else {}
 
     def ask(self) -> Any:
         """The solutions to evaluate next, NumPy arrays `[B, ...]`; the same ones again until `tell` was called.

@@ -11,7 +11,7 @@ from rookery.report.dimensions import Dimensions, dimensions
 from rookery.report.formatting import Settings, fitness_metric, objective, part
 from rookery.report.runs import Run, finite_or_nan, ranking_fitness
 from rookery.settings import BEST, MEASURE, RETURN, nearest, suggestion
-from rookery.storage.csv_log import HAS_MEMBERS, are_too_few, check_columns, filled, lost_rows, read_csv, read_members
+from rookery.storage.csv_log import HAS_MEMBERS, are_too_few, check_columns, filled, lost_rows, read_members, read_table
 from rookery.storage.events import read_journal
 from rookery.storage.island_files import ISLAND, islands_of
 from rookery.storage.lineage import Lineage, lineage_of
@@ -141,7 +141,7 @@ class RunRecord:
     @cached_property
     def _tables(self) -> tuple[Table, Table, Sequence[str]]:
         """`metrics.csv` and `lineage.csv` up to the same generation, with all generations; and `losses`."""
-        metrics, lineage, losses = _read(self.folder.metrics_file), {}, []
+        metrics, lineage, losses = read_table(self.folder.metrics_file), {}, []
         try:
             lineage = read_members(self.folder)
         except ValueError as error:  # a page can do without it
@@ -230,7 +230,7 @@ class RunRecord:
     @property
     def evaluation(self) -> Table:
         """`evaluation.csv`, the new episodes of the best member: name -> `[N]`; {} where there are none."""
-        return _read(self.folder.evaluation_file)
+        return read_table(self.folder.evaluation_file)
 
     @property
     def seeds(self) -> tuple[Run, ...]:
@@ -262,7 +262,7 @@ class RunRecord:
                 f"{self.path} has no repertoire to draw: repertoire.csv is missing in it; choose a run of a kind with "
                 "a repertoire, or wait for its first generation."
             )
-        table = _read(path)
+        table = read_table(path)
         size = _count(table, "centroid/")
         check_columns(path, table, ("fitness", *_columns("centroid", size), *_columns("descriptor", size)), _AGAIN)
         if not size or not len(table["fitness"]):
@@ -281,7 +281,7 @@ class RunRecord:
         path = self.folder.cells_file
         if not path.is_file():
             return None
-        table = _read(path)
+        table = read_table(path)
         check_columns(path, table, ("generation", "cell", "fitness"))
         return table
 
@@ -291,7 +291,7 @@ class RunRecord:
         path, again = self.folder.skills_file, f"`rookery evaluate {self.path}` writes it"
         if not path.is_file():
             raise ValueError(f"{self.path} has no trajectories to draw: skills.csv is missing in it; {again}.")
-        table = _read(path)
+        table = read_table(path)
         size = _count(table, "descriptor/")
         check_columns(path, table, ("skill", "episode", "step", *_columns("descriptor", size)), f"{again} anew")
         if not size:
@@ -321,11 +321,6 @@ def open_run(path: str | Path) -> RunRecord:
             raise
         suggestions = ", ".join(str(known[name]) for name in near)
         raise RunFolderError(f"{str(error).removesuffix('.')}; runs near it are {suggestions}.") from error
-
-
-def _read(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a table; {} if the file does not exist."""
-    return read_csv(path) if path.is_file() else {}
 
 
 def _without_nan(statistic: Callable[..., np.ndarray], values: np.ndarray, axis: int = 0) -> np.ndarray:

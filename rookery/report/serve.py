@@ -47,8 +47,9 @@ class Pages:
                 folder.skills_file,
             )
             for file in files:
-                stat = file.stat() if file.exists() else None
-                digest.update(repr((file.name, stat and (stat.st_size, stat.st_mtime_ns))).encode())
+                with contextlib.suppress(FileNotFoundError):  # a run that begins anew removes its tables
+                    stat = file.stat()
+                    digest.update(repr((file.name, stat.st_size, stat.st_mtime_ns)).encode())
         return digest.hexdigest()[:16]
 
     def page(self) -> str:

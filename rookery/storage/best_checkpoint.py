@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from rookery.settings import SettingError, suggestion, unknown_name, verbatim
 from rookery.storage import manifest
 from rookery.storage.checkpoint import Checkpointer
-from rookery.storage.csv_log import read_csv
+from rookery.storage.csv_log import read_table
 from rookery.storage.run_dir import RunFolder
 
 
@@ -29,7 +29,7 @@ class Best:
         """Restore the state of a stopped run: the best among the generations that have a checkpoint."""
         if self.column is None:
             return
-        table = read_csv(folder.metrics_file) if folder.metrics_file.is_file() else {}
+        table = read_table(folder.metrics_file)
         known: dict[int, float] = {}
         if {self.column, "generation"} <= set(table):
             pairs = zip((table["generation"] + 1).tolist(), map(float, table[self.column]), strict=True)

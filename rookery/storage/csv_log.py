@@ -192,6 +192,14 @@ def read_csv(path: Path, names: Names = MappingProxyType({})) -> dict[str, np.nd
     return {name: _parse(path, name, column, names.get(name)) for name, column in zip(header, columns, strict=True)}
 
 
+def read_table(path: Path, names: Names = MappingProxyType({})) -> dict[str, np.ndarray]:
+    """As `read_csv`, but {} if there is no such file: a run that begins anew removes its tables while others read."""
+    try:
+        return read_csv(path, names)
+    except FileNotFoundError:
+        return {}
+
+
 def read_members(folder: RunFolder) -> dict[str, np.ndarray]:
     """The columns of `lineage.csv` of a run whose configuration is known; {} without the file, or if it is empty."""
     return _existing(folder.lineage_file, *MEMBER_COLUMNS, names=folder.config.get(CHOICES, {}))
@@ -206,9 +214,13 @@ def check_columns(
 
 
 def read_last(path: Path) -> dict[str, float]:
-    """The last complete row of a table, without reading the others; {} if it has none, a ValueError if it is
-    damaged."""
-    with open(path, "rb") as file:
+    """The last complete row of a table, without reading the others; {} if it has none or there is no such file, a
+    ValueError if it is damaged."""
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - closed below
+    except FileNotFoundError:
+        return {}
+    with file:
         header = file.readline()
         start = file.tell()
         file.seek(max(start, file.seek(0, 2) - _LONGEST_ROW))
@@ -333,7 +345,7 @@ class _Table:
 
 def _existing(path: Path, *needed: str, names: Names = MappingProxyType({})) -> dict[str, np.ndarray]:
     """The columns of a table; {} if the file does not exist or is empty."""
-    table = read_csv(path, names) if path.is_file() else {}
+    table = read_table(path, names)
     check_columns(path, table, needed if table else ())
     return table
 

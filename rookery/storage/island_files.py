@@ -88,7 +88,7 @@ def reached(island: Path) -> tuple[int, float]:
 def _last(island: Path) -> dict[str, float]:
     """The last row of an island's table; {} before its first generation, a ValueError if it is damaged or lost."""
     table = RunFolder(island).metrics_file
-    last = read_last(table) if table.is_file() else {}
+    last = read_last(table)
     if last:
         check_columns(table, last, ("generation", "best_fitness"))
     elif generations(RunFolder(island).checkpoints):

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from rookery import trees
 from rookery.settings import CALLBACK, MEASURE, RETURN, ROUND, check_counts
-from rookery.storage.csv_log import HAS_MEMBERS, MEMBER_COLUMNS, check_columns, read_csv, read_members
+from rookery.storage.csv_log import HAS_MEMBERS, MEMBER_COLUMNS, check_columns, read_members, read_table
 from rookery.storage.island_files import ISLAND, Exchange, ancestors, best_of, islands_of, read_exchanges
 from rookery.storage.record import CHOICES, PROGRAM, PYTHON, SCHEDULE, agent_name, agent_of
 from rookery.storage.run_dir import RunFolder, open_existing
@@ -220,7 +220,7 @@ def _read_islands(run_dir: Path) -> tuple[dict[int, Lineage], dict[int, list[Exc
 
 def _tables(folder: RunFolder) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
     """The columns of `lineage.csv` and of `metrics.csv`; {} without the file."""
-    return read_members(folder), read_csv(folder.metrics_file) if folder.metrics_file.is_file() else {}
+    return read_members(folder), read_table(folder.metrics_file)
 
 
 def lineage_of(folder: RunFolder, members: Mapping[str, np.ndarray], metrics: Mapping[str, np.ndarray]) -> Lineage:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rookery.settings import CALLBACK
-from rookery.storage.csv_log import read_csv
+from rookery.storage.csv_log import read_csv, read_table
 from rookery.storage.island_files import ISLAND
 from rookery.storage.lineage import is_hyper
 from rookery.storage.record import CHOICES
@@ -93,7 +93,7 @@ def recorded(start: Start, first: int) -> Iterator[Generation]:
         return
     table = read_csv(folder.metrics_file)
     names = start.config.get(CHOICES, {})
-    lineage = read_csv(folder.lineage_file, names) if folder.lineage_file.is_file() else {}
+    lineage = read_table(folder.lineage_file, names)
     for number in range(first, start.finished):
         places = np.flatnonzero(table["generation"] == number)
         if not len(places):  # its row is lost

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rookery.report.serve import Pages
 from rookery.storage import csv_log as logs
-from rookery.storage.csv_log import RunLog, TableWarning, read_csv, read_last, write_table
+from rookery.storage.csv_log import RunLog, TableWarning, read_csv, read_last, read_table, write_table
 from rookery.storage.run_dir import OutputWarning, RunFolder
 
 NAN = float("nan")
@@ -88,6 +89,27 @@ def test_each_generation_is_flushed(run):
         while not any(event.step == 2 for event in events(run)):
             assert time.monotonic() < deadline, "TensorBoard's events are not flushed"
             time.sleep(0.05)
+
+
+def test_a_table_is_read_while_a_run_removes_it_to_begin_anew(run, monkeypatch):
+    def removing(ask):
+        def answer(path, **options):
+            found = ask(path, **options)
+            if path == run.metrics_file:
+                path.unlink(missing_ok=True)
+            return found
+
+        return answer
+
+    run.versions = {"rookery": "0"}
+    run.reconfigure({})
+    for name in ("is_file", "exists"):
+        monkeypatch.setattr(Path, name, removing(getattr(Path, name)))
+    for read in (read_table, read_last, lambda path: Pages([path.parent]).version()):
+        run.metrics_file.write_text("generation,best\n0,0.5\n")
+        assert read(run.metrics_file)
+    run.metrics_file.unlink()
+    assert read_table(run.metrics_file) == read_last(run.metrics_file) == {}
 
 
 def test_a_column_is_unknown_in_the_rows_that_lack_it(run):

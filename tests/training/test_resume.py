@@ -19,7 +19,7 @@ from orbax.checkpoint import RestoreArgs
 
 from rookery.storage import manifest
 from rookery.storage.checkpoint import _read_with
-from rookery.storage.csv_log import read_csv
+from rookery.storage.csv_log import read_csv, read_table
 from rookery.storage.events import read_journal
 from rookery.storage.leaf_specs import LeafSpec
 from rookery.storage.run_dir import RunFolder
@@ -88,8 +88,7 @@ def kill(process: subprocess.Popen) -> None:
 
 
 def generations(run: Path) -> int:
-    path = run / "metrics.csv"
-    return max(0, len(path.read_text().splitlines()) - 1) if path.exists() else 0
+    return len(read_table(run / "metrics.csv").get("generation", ()))
 
 
 def run_events(run: Path) -> list[str]:
