@@ -98,7 +98,8 @@ class LoadedRun:
         newest = self._checkpoints.latest()
         if newest is None:
             raise ValueError(
-                f"{self._record.path} has no complete checkpoint yet; wait for the first, or resume the run."
+                f"{self._record.path} has no complete checkpoint; wait for its first, resume the run, or put a copy of "
+                "a damaged one back."
             )
         return newest
 

@@ -277,13 +277,11 @@ class RunRecord:
 
     @cached_property
     def insertions(self) -> Table | None:
-        """`cells.csv`: `generation`, `cell` and `fitness` of each added or improved elite; None in older runs."""
-        path = self.folder.cells_file
-        if not path.is_file():
-            return None
-        table = read_table(path)
-        check_columns(path, table, ("generation", "cell", "fitness"))
-        return table
+        """`cells.csv`: `generation`, `cell` and `fitness` of each added or improved elite; None in older runs, and where
+        a full disk has left the file empty."""
+        table = read_table(self.folder.cells_file)
+        check_columns(self.folder.cells_file, table, ("generation", "cell", "fitness") if table else ())
+        return table or None
 
     @cached_property
     def trajectories(self) -> tuple[list[Trajectory], Dimensions]:

@@ -240,6 +240,8 @@ class TestRepertoire:
         assert repertoire_chapter(open_run(tmp_path)) is None
         write_repertoire(tmp_path, SQUARE, [1.0, -INF, 2.0, NAN])
         assert (repertoire_chapter(open_run(tmp_path)) or {})["history"] is None
+        (tmp_path / "cells.csv").touch()
+        assert (repertoire_chapter(open_run(tmp_path)) or {})["history"] is None
         history = {"generation": (0, 0, 2), "cell": (0, 2, 2), "fitness": (1.0, 1.5, 2.0)}
         write_table(tmp_path / "cells.csv", history)
         found = repertoire_chapter(open_run(tmp_path))
