@@ -181,7 +181,11 @@ def _train_line(words: list[str]) -> CommandLine:
         if keys[1:]:
             raise CommandLineError(f"{path}: {keys[1]} is given twice, as {keys[0]} too; leave one of them out.")
     about = "\n\n".join(filter(None, (kind.title, kind.sources)))
-    parser = Parser(f"rookery train {kind.name}", about, options, f"guide: {GUIDES}/{kind.guide}.md")
+
+    def elsewhere(flag: str) -> list[str]:
+        return [one.name for one in kinds().values() if any(flag in option.flags for option in options_of_kind(one))]
+
+    parser = Parser(f"rookery train {kind.name}", about, options, f"guide: {GUIDES}/{kind.guide}.md", elsewhere)
     return CommandLine(parser, words, "train", kind, file)
 
 

@@ -7,7 +7,7 @@ import re
 import textwrap
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -29,7 +29,7 @@ _SPACE = (
     "fixed by default; `evolve` is its declared domain."
 )
 _WHOLE = r"[+-]?\d+(_\d+)*"
-_MOST = 3  # flags that an error proposes
+_MOST = 3  # flags, or kinds of run, that an error names
 _WIDEST, _COLUMN = 100, 26  # columns of a help page, and of the flags before the explanations
 
 
@@ -44,6 +44,7 @@ class Parser(NamedTuple):
     about: str  # what it does
     options: Sequence[Option]
     guide: str = ""  # the end of the help page
+    elsewhere: Callable[[str], Sequence[str]] = lambda _: ()  # the kinds of run that have a flag
 
     def parse(self, words: Sequence[str], file: str = "", settings: Mapping[str, Any] | None = None) -> dict[Any, Any]:
         """The values that are given: path of an option -> value; typed words take precedence over a file. A
@@ -164,6 +165,8 @@ class Parser(NamedTuple):
         remedy = f"did you mean {' or '.join(near)}?" if near else f"`{self.command} --help` lists all"
         if flag.startswith("--space.") and near:
             remedy += f" A parameter of the task is {ENVIRONMENT}NAME"
+        elif not any(flag[2:] in one for one in near) and (others := self.elsewhere(flag)):
+            remedy = f"it is one of {', '.join(others[:_MOST])}{' and others' * (len(others) > _MOST)}"
         message = f"{self.command} has no {'setting' if file else 'flag'} {flag}; {remedy}"
         message = f"{file}: " + re.sub(r"(?<= )--(?!help)", "", message) if file else message
         return CommandLineError(message + "." * (not message.endswith("?")))

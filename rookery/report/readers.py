@@ -277,8 +277,8 @@ class RunRecord:
 
     @cached_property
     def insertions(self) -> Table | None:
-        """`cells.csv`: `generation`, `cell` and `fitness` of each added or improved elite; None in older runs, and where
-        a full disk has left the file empty."""
+        """`cells.csv`: `generation`, `cell` and `fitness` of each added or improved elite; None in older runs, and
+        where a full disk has left the file empty."""
         table = read_table(self.folder.cells_file)
         check_columns(self.folder.cells_file, table, ("generation", "cell", "fitness") if table else ())
         return table or None

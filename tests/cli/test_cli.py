@@ -292,6 +292,8 @@ INVALID = [
     ("train sac --total-timesteps 3", 2, "has no flag --total-timesteps; did you mean --steps?"),
     ("train sac --gamma 0.9", 2, "has no flag --gamma; did you mean --space.discount?"),
     ("train ppo --n_steps 3", 2, "has no flag --n_steps; did you mean --rollout-length?"),
+    ("train cma-mae --iso-sigma 3", 2, "has no flag --iso-sigma; it is one of map-elites, pga-me, dcrl-me and others."),
+    ("train sac --emitters 3", 2, "rookery train sac has no flag --emitters; it is one of cma-mae."),
     ("train sac --pop 3", 2, "has no flag --pop; did you mean --population?"),
     ("train sac --hidden-sizes 8,8", 2, "--hidden-sizes must be whole numbers, got 8,8; separate them by spaces."),
     ("train sac --population", 2, "--population must be a whole number, got nothing."),

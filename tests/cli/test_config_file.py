@@ -212,7 +212,7 @@ ERRORS = [
     ("space.tua = 3", "sac --config run.toml", 2, "run.toml: rookery train sac has no setting space.tua; did you"),
     ("zzz = 3", "sac --config run.toml", 2, "rookery train sac has no setting zzz; `rookery train sac --help` lists"),
     ("config = 'a'", "sac --config run.toml", 2, "run.toml: config is no setting of a file"),
-    ("seeds = 3", "pbt-sac --config run.toml", 2, "run.toml: rookery train pbt-sac has no setting seeds; did you"),
+    ("seeds = 3", "pbt-sac --config run.toml", 2, "train pbt-sac has no setting seeds; it is one of sac, td3, ppo"),
     ("seeds = 3\npopulation = 2", "sac --config run.toml", 2, "population is given twice, as seeds too;"),
     ("num-envs = 3\nnum_envs = 2", "sac --config run.toml", 2, "run.toml: num_envs is given twice, as num-envs too;"),
     ("[agent]\nhidden-sizes = [3]", "sac --config run.toml", 2, "has no setting agent.hidden-sizes; did you mean"),
