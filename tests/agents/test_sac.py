@@ -190,24 +190,6 @@ def test_targets_move_a_quarter_of_the_way_to_the_new_critics(hand: Hand, update
         np.testing.assert_allclose(ordered(target), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_target_of_a_linear_critic_by_hand() -> None:
-    # Q = 3 observation + action in both twins; the policy's mean is 0 and its noise 0, so next action 0, and
-    # log density = -log sqrt(2 pi) = -0.918939. With alpha 0.1 the next value is 3 x 2 + 0.0918939 = 6.0918939.
-    nets = SacNetworks(networks.mlp([1], [], 2), networks.twin(networks.mlp([1, 1], [], 1)))
-    layer = {"kernel": jnp.asarray([[3.0], [1.0]]), "bias": jnp.zeros(1)}
-    policy = {"params": {"Dense_0": {"kernel": jnp.zeros((1, 2)), "bias": jnp.zeros(2)}}}
-    critic = ({"params": {"Dense_0": layer}},) * 2
-    state = start(SacParams(policy, critic, jnp.log(jnp.float32(0.1))))
-    compiled = jax.jit(partial(critic_loss, nets=nets))
-    for terminated, target in ((False, 1.0 + 0.5 * 6.0918939), (True, 1.0)):
-        one, two = jnp.ones((1, 1)), jnp.full((1, 1), 2.0)
-        batch = Transition(Observation(one), one, jnp.ones(1), Observation(two), jnp.asarray([terminated]))
-        hyper = SacHyper(discount=jnp.float32(0.5))
-        loss, _ = compiled(critic, state=state, hyper=hyper, batch=batch, noise=jnp.zeros((1, 1)))
-        # Q(1, 1) = 4 in both twins: half of twice the squared residual.
-        assert float(loss) == pytest.approx((4.0 - target) ** 2, rel=1e-5)
-
-
 def test_of_three_critics_two_are_in_the_target_and_all_in_the_policys_loss() -> None:
     # Critics of the values 1, 5 and 3 everywhere, whose targets are 10, 30 and 20; mean 0 and noise 0 give a log
     # density of -0.918939, which the temperature of 0.1 weighs.
@@ -238,17 +220,6 @@ def test_two_critics_of_five_are_chosen_equally_often() -> None:
     counts = np.bincount(np.asarray(places, int).ravel(), minlength=5)
     assert (places[..., 0] != places[..., 1]).all()
     np.testing.assert_allclose(counts / 2_000, 0.4, atol=0.04)
-
-
-@pytest.mark.parametrize(("scale", "direction"), [(20.0, -1.0), (-20.0, 1.0)])
-def test_temperature_moves_the_entropy_towards_its_target(hand: Hand, scale: float, direction: float) -> None:
-    # The policy's entropy is a few nats: far above a target of -40, where the temperature must fall; far below 40.
-    config = SacConfig(hidden_sizes=(3,), alpha_init=0.3, target_entropy_scale=scale)
-    update = jax.jit(partial(sac_update, NETS, config))
-    state, metrics = update(hand.state, HYPER, hand.batch, hand.noise, jnp.int32(0))
-    assert -40.0 < float(metrics["entropy"]) < 40.0
-    moved = float(state.log_alpha.params - hand.state.log_alpha.params)
-    assert moved == pytest.approx(0.02 * direction, rel=1e-3)
 
 
 def test_the_default_search_space() -> None:
