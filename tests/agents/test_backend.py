@@ -13,7 +13,7 @@ def _scaled(values: dict, factor: jax.Array, key: jax.Array) -> tuple[jax.Array,
     return factor * values["x"] + noise, jax.lax.cond(factor > 1.0, jnp.sum, jnp.max, values["x"])
 
 
-@pytest.mark.parametrize("size", [1, 3, 4, 5, 6, 7, 8])
+@pytest.mark.parametrize("size", [4, 6, 7])
 def test_chunks_of_members_equal_all_members_at_once(size: int) -> None:
     values = {"x": jnp.arange(3.0 * size).reshape(size, 3)}
     keys, factor = jax.random.split(jax.random.key(0), size), jnp.float32(2.0)

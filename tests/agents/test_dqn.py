@@ -156,16 +156,13 @@ def test_a_run_fills_in_the_length_of_the_exploration() -> None:
     assert found.spec.agent == DqnConfig(exploration_share=0.2), "a resumed run has the schedule of its own length"
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        (SPEC, "DQN needs discrete actions, but test has continuous ones"),
-        (CHOOSING._replace(skill=SkillSpec("one-hot", 2)), "DQN supports no environment with skills or a memory"),
-    ],
-)
-def test_other_environments_are_refused(spec: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}"):
-        rookery.dqn(spec)
+@pytest.mark.parametrize(("name", "make"), [("DQN", rookery.dqn), ("PQN", rookery.pqn)])
+def test_other_environments_are_refused(name: str, make: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} needs discrete actions, but test has continuous ones"):
+        make(SPEC)
+    for spec in (CHOOSING._replace(skill=SkillSpec("one-hot", 2)), CHOOSING._replace(recurrent=True)):
+        with pytest.raises(ValueError, match=rf"^{name} supports no environment with skills or a memory"):
+            make(spec)
 
 
 def test_skills_and_repertoires_need_continuous_actions() -> None:
@@ -178,5 +175,3 @@ def test_skills_and_repertoires_need_continuous_actions() -> None:
     learner: Any = rookery.off_policy(agent, env)._replace(spec=env.spec)
     with pytest.raises(ValueError, match=r"^ME-PBT needs continuous actions, but errands has 3 discrete ones\.$"):
         rookery.qd.pbt_emitter(learner, None, population_size=2)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="there is no kind of run 'me-pbt-dqn'; did you mean"):
-        configure("me-pbt-dqn")

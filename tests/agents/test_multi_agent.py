@@ -14,14 +14,13 @@ from rookery.agents.base import OnPolicyAgent
 from rookery.agents.ppo import PpoConfig, PpoHyper, ppo
 from rookery.agents.sac import SacConfig, sac
 from rookery.envs.base import Team
-from rookery.types import Observation, PyTree, Transition
+from rookery.types import PyTree, Transition
 from tests.agents.common import numbers
-from tests.learners.rollouts import ENVS, PARTIAL, SPEC, STEPS, rollout
+from tests.learners.rollouts import PARTIAL, SPEC, STEPS, rollout
 from tests.tiny import assert_equal
 
 TEAM = Team(("fox", "hare"), (3, 2), (2, 1))
 TOGETHER = PARTIAL._replace(team=TEAM)
-ALONE = PARTIAL._replace(team=Team(("agent",), (3,), (2,)))
 HYPER = jax.tree.map(jnp.float32, PpoHyper(actor_lr=1e-2, critic_lr=1e-2, kl_threshold=1e6))
 CONFIG = PpoConfig(hidden_sizes=(4,), actor_epochs=2, critic_epochs=2, minibatches=2, normalize_rewards=False)
 PAIR = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), HYPER)
@@ -63,13 +62,6 @@ def compiled_team(agent: OnPolicyAgent, batch: Transition) -> CompiledTeam:
     return CompiledTeam(agent, jax.jit(agent.update), state, batch, jax.random.key(2))
 
 
-def test_independent_agents_have_separate_parameters_and_optimisers() -> None:
-    state = independent_pair().state
-    assert all(leaf.shape[0] == 2 for leaf in jax.tree.leaves(state))
-    kernels = state.policy.params.network["params"]["Dense_0"]["kernel"]
-    assert (kernels[0] != kernels[1]).all()
-
-
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("what", ["reward", "observation", "log_prob", "hyper"])
 def test_the_data_of_one_agent_leave_the_other_bit_equal(which: int, what: str) -> None:
@@ -107,44 +99,9 @@ def test_each_agent_learns_the_same_as_alone_with_separate_clipping_and_rates() 
             np.testing.assert_allclose(metrics[f"{key}/{name}"], value, rtol=1e-3, atol=1e-5)
 
 
-def test_early_stopping_is_separate_for_each_agent() -> None:
-    team = independent_pair()
-    free, _ = team.update()
-    state, metrics = team.update(PAIR._replace(kl_threshold=jnp.asarray([0.0, 1e6])))
-    assert float(metrics["actor_epochs/fox"]) == 1.0
-    assert float(metrics["actor_epochs/hare"]) == 2.0
-    assert state.policy.moments.count.tolist() == [2, 4]
-    assert state.critic.moments.count.tolist() == [4, 4]
-    assert_equal(of(state, 1), of(free, 1))
-    assert_equal(of(state.critic, 0), of(free.critic, 0))
-
-
-def test_steps_after_the_end_of_an_agents_task_have_no_effect() -> None:
-    # The task of the first environment's fox ends with the fourth step; the hare's continues.
-    team = independent_pair()
-    over = jnp.zeros((STEPS, ENVS, 2), bool).at[3:, 0, 0].set(True)
-    inactive = jnp.zeros((STEPS, ENVS, 2), bool).at[4:, 0, 0].set(True)
-    extras = team.batch.extras._replace(ended=team.batch.extras.ended | over, counts=~inactive)
-    given = {"terminated": team.batch.terminated | over, "extras": extras}
-    before = team.update(**given)
-    wide, batch = inactive[..., None], team.batch
-
-    def hidden(observation: Observation, value: float) -> Observation:
-        return observation._replace(features=jnp.where(wide, value, observation.features))
-
-    after = team.update(
-        observation=hidden(batch.observation, 50.0),
-        next_observation=hidden(batch.next_observation, -50.0),
-        reward=jnp.where(inactive, 1e4, team.batch.reward),
-        action=jnp.where(wide, 0.5, team.batch.action),
-        terminated=given["terminated"],
-        extras=extras._replace(log_prob=jnp.where(inactive, -77.0, extras.log_prob)),
-    )
-    assert_equal(after, before)
-
-
 def test_agents_have_separate_policies_and_separate_noise() -> None:
     team = independent_pair()
+    assert all(leaf.shape[0] == 2 for leaf in jax.tree.leaves(team.state))
     same = jax.tree.map(lambda leaf: jnp.stack([leaf[0]] * 2), team.state)
     seen = jax.tree.map(lambda leaf: jnp.stack([leaf[0, 0, 0]] * 2), team.batch.observation)
     explore, act = jax.jit(team.agent.explore), jax.jit(team.agent.act)
@@ -157,20 +114,6 @@ def test_agents_have_separate_policies_and_separate_noise() -> None:
     own = act(team.state.params, seen)
     np.testing.assert_allclose(own[0], alike[0], rtol=1e-6)
     assert (own[0] != own[1]).any()
-
-
-def test_a_team_of_one_agent_equals_the_single_agent() -> None:
-    # Its hyper-parameters are given as the team's, `[]`.
-    plain = single()
-    team = multi_agent.independent(ppo(ALONE, CONFIG), ALONE)
-    key = jax.random.split(plain.key, 1)[0]
-    expected, expected_metrics = plain.compiled_update(plain.state, HYPER, plain.batch, key, jnp.int32(0))
-    state = jax.tree.map(lambda leaf: leaf[None], plain.state)
-    batch = jax.tree.map(lambda leaf: leaf[:, :, None], plain.batch)
-    found, metrics = jax.jit(team.update)(state, HYPER, batch, plain.key, jnp.int32(0))
-    np.testing.assert_allclose(numbers(found), numbers(expected), rtol=1e-4, atol=1e-6)
-    for name, value in expected_metrics.items():
-        np.testing.assert_allclose(metrics[f"{name}/agent"], value, rtol=1e-4, atol=1e-6)
 
 
 def test_agents_with_shared_parameters_learn_as_further_environments() -> None:

@@ -9,15 +9,14 @@ import optax
 import pytest
 
 import rookery
-from rookery import networks, trees
+from rookery import networks
 from rookery.agents.pqn import PqnConfig, PqnHyper, PqnState, Rows, prepare_rows, value_loss
-from rookery.envs.base import SkillSpec
 from rookery.experiments import build
 from rookery.experiments.kinds import configure
 from rookery.experiments.parts import with_annealing
 from rookery.types import Observation, Transition
 from tests.agents.common import numbers
-from tests.learners.rollouts import CHOOSING, ENVS, MASKED, SPEC, STEPS, rollout
+from tests.learners.rollouts import CHOOSING, ENVS, MASKED, STEPS, rollout
 from tests.tiny import assert_equal
 
 CONFIG = PqnConfig(hidden_sizes=(4,), epochs=2, minibatches=2, anneal_updates=4, exploration_updates=4)
@@ -109,15 +108,6 @@ def test_an_unavailable_action_is_never_taken() -> None:
     assert int(AGENT.act(params, observed._replace(action_mask=jnp.ones(3, bool)))) == 1
 
 
-def test_the_successor_counts_after_a_truncation_but_not_after_a_termination() -> None:
-    plain, truncated = updated(), BATCH.extras.ended & ~BATCH.terminated
-    for hidden, where in ((True, BATCH.terminated), (False, truncated)):
-        features = BATCH.next_observation.features
-        elsewhere = trees.where(where, features + 1.0, features)
-        other = updated(BATCH._replace(next_observation=BATCH.next_observation._replace(features=elsewhere)))
-        assert (numbers(other) == numbers(plain)).all() == hidden
-
-
 def test_a_step_that_does_not_count_has_no_effect() -> None:
     skipped = ~BATCH.extras.counts  # the step before ended the agent's task
     over = BATCH._replace(
@@ -141,16 +131,3 @@ def test_a_run_fills_in_the_lengths_of_the_schedules() -> None:
     )
     chosen = single.replace(exploration_updates=7, anneal_updates=0)
     assert with_annealing(chosen, scheduled=False) == PqnConfig(exploration_updates=7, anneal_updates=0)
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        (SPEC, "PQN needs discrete actions, but test has continuous ones"),
-        (CHOOSING._replace(skill=SkillSpec("one-hot", 2)), "PQN supports no environment with skills or a memory"),
-        (CHOOSING._replace(recurrent=True), "PQN supports no environment with skills or a memory"),
-    ],
-)
-def test_other_environments_are_refused(spec: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}"):
-        rookery.pqn(spec)
