@@ -49,8 +49,7 @@ def members() -> tuple[Array, Array]:
     return terminations.at[0].set(10 * LENGTH).at[1].set(1), jax.random.split(jax.random.key(2), MEMBERS)
 
 
-@pytest.mark.parametrize("records", [False, True])
-@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize(("records", "together"), [(False, False), (True, False), (True, True)])
 def test_many_members_are_as_each_alone(records: bool, together: bool) -> None:
     loop = EpisodeLoop(partial(advance, records=records), EPISODES, LENGTH, together)
     run = partial(run_episodes, loop, start=start(), record=record() if records else ())

@@ -96,17 +96,14 @@ def rewarded(environment: Environment) -> Environment:
 def _learner(kind: str) -> tuple[Learner, int]:
     """A learner in episodes of 10 steps with reward 1, and the number of its episodes in a generation."""
     env = rewarded(rookery.make("point_room", episode_length=10))
-    if kind != "on-policy":
-        env = rookery.skills(env, 2) if kind == "skills" else env
-        agent = rookery.sac(env.spec, hidden_sizes=(4,))
-        agent = rookery.diayn(agent, env.spec) if kind == "skills" else agent
-        return rookery.off_policy(idle(agent), env, tiny.CONFIG), 4
+    if kind == "off-policy":
+        return rookery.off_policy(idle(rookery.sac(env.spec, hidden_sizes=(4,))), env, tiny.CONFIG), 4
     # Environments 1 to 3 begin later in their first episodes: four episodes are whole in 20 steps, or five.
     config = OnPolicyConfig(num_envs=4, rollout_length=5, evaluate_every=4, eval_episodes=2, start_states=4)
     return rookery.on_policy(idle(rookery.ppo(env.spec, hidden_sizes=(4,), minibatches=2)), env, config), 2 + 3
 
 
-@pytest.mark.parametrize("kind", ["off-policy", "on-policy", "skills"])
+@pytest.mark.parametrize("kind", ["off-policy", "on-policy"])
 def test_a_generation_reports_its_training_episodes(kind: str) -> None:
     learner, episodes = _learner(kind)
     metrics = trained(learner)[1]

@@ -16,7 +16,6 @@ from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
 from rookery.learners import widths
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
-from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.populations.pbt import pbt
 from rookery.types import Observation
 from tests.learners.fixed_agents import idle, started
@@ -24,13 +23,10 @@ from tests.learners.fixed_agents import idle, started
 FULL, NARROW = 8, 3
 ENV = rookery.make("point_room", episode_length=8)
 OFF = OffPolicyConfig(num_envs=2, steps_per_generation=8, batch_size=4, buffer_size=32, warmup_steps=2, eval_episodes=1)
-ON = OnPolicyConfig(num_envs=2, rollout_length=4, evaluate_every=2, eval_episodes=1)
 SIZES = (FULL, FULL)
 
 
-def make(name: str) -> Any:
-    if name == "ppo":
-        return on_policy(ppo(ENV.spec, PpoConfig(hidden_sizes=SIZES, minibatches=2)), ENV, ON)
+def make() -> Any:
     return off_policy(sac(ENV.spec, SacConfig(SIZES)), ENV, OFF)
 
 
@@ -44,10 +40,10 @@ def units(tree) -> list[tuple[int, int]]:
     return found
 
 
-@pytest.fixture(scope="module", params=["sac", "ppo"])
-def trained(request):
-    """A learner, a member with a width of 3 after a generation, and the start states."""
-    learner = make(request.param)
+@pytest.fixture(scope="module")
+def trained():
+    """A learner, a member with a width of 3 after a generation, the start states, the member before, and the step."""
+    learner = make()
     member, bank = started(learner, hidden_size=NARROW)
     step = jax.jit(learner.step)
     return learner, step(member, bank, jax.random.key(2), jnp.int32(0))[0], bank, member, step
@@ -104,7 +100,7 @@ def test_a_member_of_the_right_width_is_unchanged_and_one_that_shrinks_loses_its
 
 
 def test_the_full_width_is_the_agent_without_a_width():
-    learner = make("sac")
+    learner = make()
     full, _ = started(learner, hidden_size=FULL)
     plain, _ = started(learner)
     jax.tree.map(np.testing.assert_array_equal, full.state, plain.state)
@@ -145,16 +141,7 @@ def test_other_agents_do_not_offer_a_width():
     normalised = sac(ENV.spec, SacConfig(SIZES, layer_norm=True))
     simba = sac(ENV.spec, network="simba", hidden_sizes=(8,), critic_hidden_sizes=(8,))
     assert [widths.space(agent) for agent in (team, recurrent, diayn, normalised, simba)] == [None] * 5
-    with pytest.raises(ValueError, match="there is no hyper-parameter here named 'hidden_size'"):
-        hyperparams.choose(diayn.space, hidden_size=(2, 8))
-
-
-class Normalized(nn.Module):
-    """A network with another layer between its dense ones."""
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return nn.Dense(2)(nn.LayerNorm()(nn.Dense(4)(x)))
+    assert widths.space(ppo(ENV.spec, PpoConfig(hidden_sizes=SIZES))) is not None, "an on-policy agent can have one"
 
 
 class Heads(nn.Module):
@@ -166,7 +153,7 @@ class Heads(nn.Module):
         return nn.Dense(1)(hidden) + nn.Dense(1)(hidden)
 
 
-@pytest.mark.parametrize("module", [Normalized(), Heads(), nn.Dense(2), nn.Dense(2, use_bias=False)])
+@pytest.mark.parametrize("module", [Heads(), nn.Dense(2)])
 def test_an_agent_with_other_networks_is_bound_without_a_width(module: nn.Module):
     agent = sac(ENV.spec, SacConfig(SIZES))._replace(init=lambda key: module.init(key, jnp.zeros((3,))))
     assert widths.space(agent) is None
@@ -176,19 +163,17 @@ def test_an_agent_with_other_networks_is_bound_without_a_width(module: nn.Module
     ("choice", "message"),
     [
         ((0.5, 4), r"must lie in \[1, 8\], got 0.5\.$"),
-        ((2, 9), r"must lie in \[1, 8\], got 9; use larger hidden_sizes\.$"),
         (12.0, r"must lie in \[1, 8\], got 12; use larger hidden_sizes\.$"),
         ((2.5, 8), r"must be a whole number, got 2\.5\.$"),
-        (4.5, r"must be a whole number, got 4\.5\.$"),
     ],
 )
 def test_a_width_that_the_networks_cannot_have_is_an_error(choice, message):
     with pytest.raises(ValueError, match=f"^hidden_size {message}"):
-        hyperparams.choose(make("sac").space, hidden_size=choice)
+        hyperparams.choose(make().space, hidden_size=choice)
 
 
 def test_a_repertoire_a_warm_start_and_a_replay_refuse_widths():
-    learner = make("sac")
+    learner = make()
     space = hyperparams.choose(learner.space, hidden_size=(2, FULL))
     with pytest.raises(ValueError, match="hidden_size cannot be chosen with a repertoire"):
         rookery.qd.learner_scoring(learner, space)
