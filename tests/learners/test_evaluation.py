@@ -18,7 +18,6 @@ from tests.learners.recording import (
     TINY,
     Setup,
     counting,
-    sac_in_the_room,
     setup,
 )
 from tests.tiny import assert_equal
@@ -27,11 +26,6 @@ from tests.tiny import assert_equal
 @pytest.fixture(scope="module")
 def counted() -> Setup:
     return setup(SPY, counting(), TINY)
-
-
-@pytest.fixture(scope="module")
-def real() -> Setup:
-    return sac_in_the_room()
 
 
 def evaluated(prepared: Setup, seed: int = 0, **patched: Any) -> Any:
@@ -102,13 +96,3 @@ def test_an_action_that_is_not_finite_makes_the_fitness_nan(counted: Setup) -> N
     evaluation = evaluated(counted, params=jnp.asarray([0.1, jnp.nan]))
     assert np.isnan(evaluation.fitness)
     assert np.isfinite(evaluation.returns).all()  # the environment's rewards stay finite
-
-
-def test_evaluation_is_deterministic_and_stores_nothing(real: Setup) -> None:
-    before = jax.tree.map(np.array, real.member)
-    params = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), real.member.state.params)
-    broken = evaluated(real, params=params)  # a broken network is not taken for a return of 0
-    assert np.isnan(broken.fitness)
-    assert np.isfinite(broken.descriptor).all()
-    assert_equal(evaluated(real, seed=0), evaluated(real, seed=1))  # the room and `act` are deterministic
-    assert_equal(jax.tree.map(np.array, real.member), before)
