@@ -1,4 +1,4 @@
-"""Shared parts of the tests of agents: specs and batches."""
+"""Shared parts of the tests of agents: specs, batches and small networks of PPO."""
 
 from functools import partial
 
@@ -6,6 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rookery import networks
+from rookery.agents.actor_critic import ActorCritic
+from rookery.agents.ppo import PpoConfig
 from rookery.envs.base import EnvSpec, SkillSpec, descriptor_spec
 from rookery.envs.wrappers.skills import KINDS
 from rookery.types import Observation, PyTree, Transition
@@ -16,6 +19,9 @@ SKILLED = SPEC._replace(descriptor=PLACE, skill=SkillSpec("one-hot", 4))
 CHOOSING = SPEC._replace(discrete=True, action_size=5)
 SPHERE = SPEC._replace(skill=SkillSpec("sphere", 3))
 BATCH = 8
+SMALL_PPO = partial(
+    PpoConfig, hidden_sizes=(4,), actor_epochs=2, critic_epochs=3, minibatches=2, normalize_rewards=False
+)
 
 
 def transitions(key: jax.Array, spec: EnvSpec = SPEC, rows: int = BATCH) -> Transition:
@@ -50,3 +56,15 @@ drawn_transitions = jax.jit(transitions, static_argnames=("spec", "rows"))
 def numbers(tree: PyTree) -> np.ndarray:
     """All numbers of a tree in one row."""
     return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)])
+
+
+def linear(size: int, outputs: int) -> networks.Core:
+    return networks.core(size, (), outputs, output_gain=1.0)
+
+
+def layer(kernel: list[list[float]], bias: list[float]) -> PyTree:
+    return {"params": {"Dense_0": {"kernel": jnp.asarray(kernel), "bias": jnp.asarray(bias)}}}
+
+
+def nets_of(spec: EnvSpec) -> ActorCritic:
+    return ActorCritic(linear(spec.input_size, spec.action_size), linear(spec.input_size, 1), spec)

@@ -1,6 +1,7 @@
 """Optional hyper-parameters: an update with one is that of the setting of the same name."""
 
 from collections import namedtuple
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,13 +16,13 @@ from rookery import gradients, hyperparams, networks, trees
 from rookery.agents.ppo import surrogate
 from rookery.hyperparams import choose
 from rookery.types import Genotype, Observation
-from tests.agents.common import BATCH, SKILLED, SPEC, numbers, transitions
-from tests.agents.proximal import SMALL
+from tests.agents.common import BATCH, SKILLED, SMALL_PPO, SPEC, numbers, transitions
 from tests.learners.rollouts import PARTIAL, rollout
 
 
-def updated(agent: Any, updates: int, batch: Any, **chosen: Any) -> Any:
-    """The states after each of some updates, with these choices of hyper-parameters."""
+def updating(agent: Any, updates: int, batch: Any) -> Callable[..., Any]:
+    """A function from choices of hyper-parameters to the states after each of some updates, which is compiled once for
+    choices of the same names."""
 
     def once(hyper: Any, batch: Any, state: Any, step: jax.Array) -> Any:
         key = jax.random.key(2)
@@ -30,11 +31,11 @@ def updated(agent: Any, updates: int, batch: Any, **chosen: Any) -> Any:
         return state, state
 
     @jax.jit
-    def train(hyper: Any, batch: Any) -> Any:  # other values of a choice are the same program
+    def train(hyper: Any, batch: Any) -> Any:
         state = agent.start(agent.init(jax.random.key(1)))
         return jax.lax.scan(partial(once, hyper, batch), state, jnp.arange(updates))[1]
 
-    return train(hyperparams.defaults(choose(agent.space, **chosen)), batch)
+    return lambda **chosen: train(hyperparams.defaults(choose(agent.space, **chosen)), batch)
 
 
 def test_adam_with_other_constants_is_that_of_optax() -> None:
@@ -56,41 +57,35 @@ def test_adam_with_other_constants_is_that_of_optax() -> None:
 
 def test_td3s_delay_is_that_of_its_config() -> None:
     batch = transitions(jax.random.key(0))
-    evolving = updated(rookery.td3(SPEC, hidden_sizes=(4,)), 4, batch, delay=3)
-    fixed = updated(rookery.td3(SPEC, hidden_sizes=(4,), policy_delay=3), 4, batch)
+    evolving = updating(rookery.td3(SPEC, hidden_sizes=(4,)), 4, batch)(delay=3)
+    fixed = updating(rookery.td3(SPEC, hidden_sizes=(4,), policy_delay=3), 4, batch)()
     np.testing.assert_allclose(numbers(evolving), numbers(fixed), rtol=1e-5, atol=1e-7)
 
 
 def test_sac_updates_its_policy_after_the_delay() -> None:
-    agent, batch = rookery.sac(SPEC, hidden_sizes=(4,)), transitions(jax.random.key(0))
-    states = updated(agent, 5, batch, delay=3)
+    update = updating(rookery.sac(SPEC, hidden_sizes=(4,)), 5, transitions(jax.random.key(0)))
+    states = update(delay=3)
     changes = [
         [not trees.same_numbers(trees.take(part, step), trees.take(part, step + 1)) for step in range(4)]
         for part in (states.policy, states.log_alpha, states.critic, states.target_critic)
     ]
     assert changes == [[False, True, False, False]] * 2 + [[True] * 4] * 2, "after the updates 3, 6, ..."
-    every = updated(agent, 5, batch, delay=1)
-    np.testing.assert_allclose(numbers(every), numbers(updated(agent, 5, batch)), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(numbers(update(delay=1)), numbers(update()), rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("chosen", "config"),
-    [
-        (
-            {"epochs": 2, "value_clipping": "on", "activation": "silu"},
-            {"actor_epochs": 2, "critic_epochs": 2, "clip_value": True, "hidden_activation": "silu"},
-        ),
-        ({"epochs": 3, "advantages": "normalized", "value_clipping": "off", "weight_decay": 0.0}, {}),
-    ],
-)
-def test_ppos_choices_are_those_of_its_config(chosen: dict[str, Any], config: dict[str, Any]) -> None:
+def test_ppos_choices_are_those_of_its_config() -> None:
     usual: dict[str, Any] = {"actor_epochs": 3, "critic_epochs": 3}
+    other = {"actor_epochs": 2, "critic_epochs": 2, "clip_value": True, "hidden_activation": "silu"}
     batch = rollout(jax.random.key(3), PARTIAL)
-    ours, theirs = (
-        updated(rookery.ppo(PARTIAL, SMALL(**usual | more)), 2, batch, critic_lr=0.1, **held)
-        for held, more in ((chosen, {}), ({}, config))
-    )
-    np.testing.assert_allclose(numbers(ours), numbers(theirs), rtol=1e-5, atol=1e-6)
+    plain, fixed = (updating(rookery.ppo(PARTIAL, SMALL_PPO(**config)), 2, batch) for config in (usual, usual | other))
+    rest = {"advantages": "normalized", "weight_decay": 0.0, "critic_lr": 0.1}
+    for expected, chosen in (
+        (plain, {"epochs": 3, "value_clipping": "off", "activation": "tanh"}),
+        (fixed, {"epochs": 2, "value_clipping": "on", "activation": "silu"}),
+    ):
+        np.testing.assert_allclose(
+            numbers(plain(**rest, **chosen)), numbers(expected(critic_lr=0.1)), rtol=1e-5, atol=1e-6
+        )
 
 
 def test_plain_advantages_are_not_normalised() -> None:
@@ -102,29 +97,32 @@ def test_plain_advantages_are_not_normalised() -> None:
         assert float(objective) == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", networks.ACTIVATIONS)
-def test_members_act_with_their_activations(name: Any) -> None:
+def test_members_act_with_their_activations() -> None:
     """Explored, evaluated and recorded actions are those of a network with this activation."""
-    place = list(networks.ACTIVATIONS).index(name)
-    evolving, fixed = rookery.ppo(PARTIAL, SMALL()), rookery.ppo(PARTIAL, SMALL(hidden_activation=name))
-    params = evolving.init(jax.random.key(0))
+    evolving = rookery.ppo(PARTIAL, SMALL_PPO())
+    params, key = evolving.init(jax.random.key(0)), jax.random.key(2)
     observation = Observation(jax.random.normal(jax.random.key(1), (PARTIAL.observation_size,)))
-    expected = rookery.act(fixed, Genotype(params, (), None), observation)
-    hyper: Any = hyperparams.defaults(choose(evolving.space, activation=name))
-    acts = [partial(rookery.act, evolving), jax.jit(partial(rookery.act, evolving))]
-    for act in acts:
-        np.testing.assert_allclose(act(Genotype(params, hyper, None), observation), expected, rtol=1e-6)
-    key, state = jax.random.key(2), evolving.start(params)
-    explored = evolving.explore(state, hyper, observation, key)
-    same = fixed.explore(state, hyperparams.defaults(fixed.space), observation, key)
-    np.testing.assert_allclose(numbers(explored), numbers(same), rtol=1e-6)
-    assert float(hyper.activation) == place
+    act, state, different = jax.jit(partial(rookery.act, evolving)), evolving.start(params), set()
+    for place, name in enumerate(networks.ACTIVATIONS):
+        fixed = rookery.ppo(PARTIAL, SMALL_PPO(hidden_activation=name))
+        expected = rookery.act(fixed, Genotype(params, (), None), observation)
+        hyper: Any = hyperparams.defaults(choose(evolving.space, activation=name))
+        assert float(hyper.activation) == place
+        np.testing.assert_allclose(act(Genotype(params, hyper, None), observation), expected, rtol=1e-6, err_msg=name)
+        explored = evolving.explore(state, hyper, observation, key)
+        same = fixed.explore(state, hyperparams.defaults(fixed.space), observation, key)
+        np.testing.assert_allclose(numbers(explored), numbers(same), rtol=1e-6, err_msg=name)
+        different.add(expected.tobytes())
+    assert len(different) == len(networks.ACTIVATIONS)
     names = choose(evolving.space, activation="evolve").domains["activation"]
     assert names == hyperparams.Choice(*networks.ACTIVATIONS)
 
 
 def test_which_agents_have_an_activation() -> None:
-    memory, team = (rookery.ppo(PARTIAL, SMALL(recurrent=True)), rookery.ppo(rookery.make("pursuit_continuous").spec))
+    memory, team = (
+        rookery.ppo(PARTIAL, SMALL_PPO(recurrent=True)),
+        rookery.ppo(rookery.make("pursuit_continuous").spec),
+    )
     for agent in (memory, team):
         with pytest.raises(ValueError, match="no hyper-parameter here named 'activation'"):
             choose(agent.space, activation="relu")
@@ -153,6 +151,6 @@ def test_members_that_start_from_a_genotype_keep_its_activation() -> None:
 
 def test_a_wrapper_passes_the_optional_ones_of_its_agent() -> None:
     agent = rookery.diayn(rookery.sac(SKILLED, hidden_sizes=(4,)), SKILLED)
-    batch = transitions(jax.random.key(0), SKILLED)
-    slow, fast = (updated(agent, 1, batch, weight_decay=decay).agent.critic for decay in (1e-6, 0.1))
+    update = updating(agent, 1, transitions(jax.random.key(0), SKILLED))
+    slow, fast = (update(weight_decay=decay).agent.critic for decay in (1e-6, 0.1))
     assert not trees.same_numbers(slow, fast)

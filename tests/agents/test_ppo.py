@@ -1,7 +1,8 @@
 """PPO: the rows of an update, its actions, and the contract of agents for an agent that learns from rollouts."""
 
-import math
-from functools import partial
+from collections import Counter
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -9,20 +10,89 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery import hyperparams, networks, returns, trees
+from rookery import gradients, hyperparams, networks, returns, trees
 from rookery.agents.actor_critic import Memory, Policy, unroll
-from rookery.agents.base import RolloutExtras
-from rookery.agents.ppo import PpoConfig, PpoHyper, PpoParams, PpoState, Rows, ppo, prepare_rows
+from rookery.agents.base import OnPolicyAgent, RolloutExtras
+from rookery.agents.ppo import PpoConfig, PpoHyper, PpoParams, PpoState, ppo, prepare_rows
 from rookery.agents.ppo import act as ppo_act
 from rookery.agents.ppo_settings import SPACE
-from rookery.envs.base import ActionWithCarry, SkillSpec
+from rookery.envs.base import ActionWithCarry, EnvSpec, SkillSpec
 from rookery.hyperparams import LogUniform, OneMinusLog, Uniform
 from rookery.types import Observation, Transition
 from tests import key_trace
-from tests.agents.common import numbers
-from tests.agents.proximal import CASES, MEMORY, CompiledAgent, compiled_agent, layer, nets_of, steps_of
-from tests.learners.rollouts import ENVS, PARTIAL, SPEC, STEPS
+from tests.agents.common import SMALL_PPO, layer, nets_of, numbers
+from tests.learners.rollouts import ENVS, MASKED, PARTIAL, SPEC, STEPS, rollout
 from tests.tiny import assert_equal
+
+MEMORY = 3
+
+
+class Case(NamedTuple):
+    """The environment and the configuration of a variant."""
+
+    spec: EnvSpec
+    config: PpoConfig
+
+
+CASES = {
+    "continuous": Case(PARTIAL, SMALL_PPO(clip_value=True, normalize_rewards=True, anneal_updates=4)),
+    "discrete": Case(MASKED, SMALL_PPO(actor_epochs=3, critic_epochs=1)),
+    "recurrent": Case(SPEC, SMALL_PPO(recurrent=True, memory_size=MEMORY)),
+}
+
+
+class CompiledAgent(NamedTuple):
+    """A variant with its compiled functions, and a rollout for its update."""
+
+    case: Case
+    agent: OnPolicyAgent
+    begin: Callable[[jax.Array], PpoState]
+    compiled_update: Callable[..., tuple[PpoState, dict]]
+    explore: Callable[..., Any]
+    act: Callable[..., Any]
+    state: PpoState
+    hyper: PpoHyper
+    batch: Transition
+    traces: Counter
+
+    def update(
+        self, hyper: PpoHyper | None = None, batch: Transition | None = None, step: int = 0, seed: int = 2, **held: Any
+    ) -> tuple[PpoState, dict]:
+        hyper = (hyper or self.hyper)._replace(**held)
+        hyper = jax.tree.map(jnp.float32, hyper)
+        return self.compiled_update(self.state, hyper, batch or self.batch, jax.random.key(seed), jnp.int32(step))
+
+
+@cache
+def compiled_agent(name: str) -> CompiledAgent:
+    case = CASES[name]
+    agent = ppo(case.spec, case.config)
+    begin, traces = jax.jit(lambda key: agent.start(agent.init(key))), Counter()
+
+    def counted_update(*args: Any) -> Any:
+        traces["update"] += 1
+        return agent.update(*args)
+
+    return CompiledAgent(
+        case=case,
+        agent=agent,
+        begin=begin,
+        compiled_update=jax.jit(counted_update),
+        explore=jax.jit(agent.explore),
+        act=jax.jit(agent.act),
+        state=begin(jax.random.key(0)),
+        hyper=PpoHyper(actor_lr=1e-2, critic_lr=1e-2, kl_threshold=1e6),
+        batch=jax.jit(
+            partial(rollout, spec=case.spec, memory_size=case.config.memory_size if case.config.recurrent else 0)
+        )(jax.random.key(1)),
+        traces=traces,
+    )
+
+
+def steps_of(learned: gradients.Learned) -> np.ndarray:
+    """Number of steps that its optimiser has made."""
+    moments: Any = learned.moments
+    return np.asarray(moments.count)
 
 
 @pytest.fixture(params=CASES)
@@ -35,92 +105,51 @@ def agent_case(request: pytest.FixtureRequest) -> CompiledAgent:
 
 def test_annealed_rates_fall_to_zero_and_then_parameters_stay_while_others_ignore_the_step() -> None:
     agent_case = compiled_agent("continuous")  # over four updates
-    moved = {}
-    for step in (0, 2, 3, 4, 9):
-        state, _ = agent_case.update(step=step)
-        moved[step] = numbers(state.params) - numbers(agent_case.state.params)
+
+    def moved(**given: Any) -> np.ndarray:
+        state, _ = agent_case.update(**given)
         assert int(steps_of(state.policy)) == 4
-    slower, _ = agent_case.update(step=0, actor_lr=0.5e-2, critic_lr=0.5e-2)
-    np.testing.assert_allclose(
-        moved[2], numbers(slower.params) - numbers(agent_case.state.params), rtol=1e-5, atol=1e-7
-    )
-    slowest, _ = agent_case.update(step=0, actor_lr=0.25e-2, critic_lr=0.25e-2)
-    np.testing.assert_allclose(
-        moved[3], numbers(slowest.params) - numbers(agent_case.state.params), rtol=1e-5, atol=1e-7
-    )
-    assert np.abs(moved[0]).max() > 1e-3
-    assert not moved[4].any()
-    assert not moved[9].any()
+        return numbers(state.params) - numbers(agent_case.state.params)
+
+    assert np.abs(moved(step=0)).max() > 1e-3
+    for step, share in ((2, 0.5), (3, 0.25)):
+        slower = moved(step=0, actor_lr=share * 1e-2, critic_lr=share * 1e-2)
+        np.testing.assert_allclose(moved(step=step), slower, rtol=1e-5, atol=1e-7)
+    assert not moved(step=4).any()
+    assert not moved(step=9).any()
     agent_case = compiled_agent("discrete")  # without annealing the step has no effect
     assert_equal(agent_case.update(step=0), agent_case.update(step=1_000))
 
 
-class PreparedRollout(NamedTuple):
-    agent_case: CompiledAgent
-    state: PpoState
-    rows: Rows
-    value: np.ndarray
-    next_value: np.ndarray
-
-
-@pytest.fixture(scope="module")
-def prepared_rollout() -> PreparedRollout:
-    """The rows that the continuous variant prepares from its rollout, with normalised rewards and a linear critic."""
+def test_rows_have_advantages_of_rewards_divided_by_the_deviation_of_the_unmasked_returns() -> None:
     agent_case = compiled_agent("continuous")
-    critic = layer([[0.5], [-1.0], [0.25]], [0.75])
-    state = agent_case.state._replace(critic=agent_case.state.critic._replace(params=critic))
-    nets, hyper = nets_of(PARTIAL), PpoHyper(discount=0.5, gae_lambda=0.5)
-    learned_from = jax.jit(lambda batch: prepare_rows(nets, agent_case.case.config, state, hyper, batch))
-    state, given = learned_from(agent_case.batch)
-    kernel = np.asarray([0.5, -1.0, 0.25])
-    values = [
-        np.asarray(o.features) @ kernel + 0.75
-        for o in (agent_case.batch.observation, agent_case.batch.next_observation)
-    ]
-    return PreparedRollout(agent_case, state, given, *values)
-
-
-def test_rewards_are_divided_by_the_deviation_of_the_unmasked_returns(prepared_rollout: PreparedRollout) -> None:
-    extras = prepared_rollout.agent_case.batch.extras
+    batch, extras = agent_case.batch, agent_case.batch.extras
+    kernel, bias = np.asarray([0.5, -1.0, 0.25]), 0.75
+    critic = agent_case.state.critic._replace(params=layer(kernel[:, None].tolist(), [bias]))
+    first, hyper = agent_case.state._replace(critic=critic), PpoHyper(discount=0.5, gae_lambda=0.5)
+    prepare = jax.jit(partial(prepare_rows, nets_of(PARTIAL), agent_case.case.config))
+    state, rows = prepare(first, hyper, batch)
     counted = np.asarray(extras.accumulated)[np.asarray(extras.counts)]
-    assert len(counted) == STEPS * ENVS - 1
-    assert float(prepared_rollout.state.discounted.count) == len(counted)
-    np.testing.assert_allclose(prepared_rollout.state.discounted.mean, [counted.mean()], rtol=1e-5)
-    reward = np.asarray(prepared_rollout.agent_case.batch.reward) / counted.std()
-    steps = [jnp.asarray(each, jnp.float32) for each in (prepared_rollout.value, prepared_rollout.next_value)]
-    ends = prepared_rollout.agent_case.batch.terminated, extras.ended
+    assert float(state.discounted.count) == len(counted) == STEPS * ENVS - 1
+    np.testing.assert_allclose(state.discounted.mean, [counted.mean()], rtol=1e-5)
+    reward = np.asarray(batch.reward) / counted.std()
+    value, following = (np.asarray(o.features) @ kernel + bias for o in (batch.observation, batch.next_observation))
+    steps, ends = [jnp.asarray(each, jnp.float32) for each in (value, following)], (batch.terminated, extras.ended)
     advantage = returns.gae(jnp.asarray(reward), *ends, *steps, discount=0.5, lambda_=0.5).reshape(1, -1)
-    np.testing.assert_allclose(prepared_rollout.rows.advantage, advantage, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(prepared_rollout.rows.value, prepared_rollout.value.reshape(1, -1), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(
-        prepared_rollout.rows.target, advantage + prepared_rollout.value.reshape(1, -1), rtol=1e-4, atol=1e-5
-    )
-
-
-def test_normalised_rewards_are_clipped_and_their_statistics_persist() -> None:
-    agent_case = compiled_agent("continuous")
-    state, _ = agent_case.update()
-    assert float(state.discounted.count) == STEPS * ENVS - 1
-    again, _ = agent_case.compiled_update(
-        state, jax.tree.map(jnp.float32, agent_case.hyper), agent_case.batch, jax.random.key(0), jnp.int32(1)
-    )
-    assert float(again.discounted.count) == 2 * (STEPS * ENVS - 1)
-    large = [
-        agent_case.update(batch=agent_case.batch._replace(reward=scale * jnp.ones((STEPS, ENVS))))[0]
-        for scale in (1e3, 1e4)
-    ]
-    assert_equal(*large)  # both are +10
-
-
-def test_the_values_of_a_row_stay_together(prepared_rollout: PreparedRollout) -> None:
-    batch, extras = prepared_rollout.agent_case.batch, prepared_rollout.agent_case.batch.extras
-    flat = jax.tree.map(lambda leaf: leaf.reshape(1, -1, *leaf.shape[2:]), batch.observation)
-    assert_equal(prepared_rollout.rows.observation, flat)
-    np.testing.assert_array_equal(prepared_rollout.rows.action[0], np.asarray(batch.action).reshape(-1, 2))
-    for name in ("log_prob", "counts"):
-        np.testing.assert_array_equal(
-            getattr(prepared_rollout.rows, name)[0], np.asarray(getattr(extras, name)).ravel()
-        )
+    np.testing.assert_allclose(rows.advantage, advantage, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(rows.value, value.reshape(1, -1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(rows.target, advantage + value.reshape(1, -1), rtol=1e-4, atol=1e-5)
+    given = batch.observation, batch.action, extras.log_prob, extras.counts
+    found = rows.observation, rows.action, rows.log_prob, rows.counts
+    assert_equal(found, jax.tree.map(lambda leaf: leaf.reshape(1, -1, *leaf.shape[2:]), given))
+    large = [agent_case.update(batch=batch._replace(reward=jnp.full((STEPS, ENVS), size)))[0] for size in (1e3, 1e4)]
+    assert_equal(*large)  # both are clipped to +10
+    broken = batch._replace(extras=extras._replace(broken=jnp.zeros((STEPS, ENVS), bool).at[1, 1:3].set(True)))
+    assert float(prepare(first, hyper, broken)[0].discounted.count) == len(counted) - 2
+    again, _ = prepare(state, hyper, batch._replace(extras=extras._replace(accumulated=extras.accumulated + 1.0)))
+    assert float(again.discounted.count) == 2 * len(counted)
+    np.testing.assert_allclose(again.discounted.mean, [counted.mean() + 0.5], rtol=1e-5)
+    assert int(compiled_agent("discrete").update()[0].discounted.count) == 0, "rewards that are not normalised"
 
 
 def scale_and_shift(observation: Observation, where: jax.Array, scale: float, offset: float) -> Observation:
@@ -128,17 +157,6 @@ def scale_and_shift(observation: Observation, where: jax.Array, scale: float, of
     numeric = observation._replace(action_mask=None)
     changed = trees.where(where, jax.tree.map(lambda leaf: scale * leaf + offset, numeric), numeric)
     return changed._replace(action_mask=observation.action_mask)
-
-
-def test_the_successor_is_used_after_a_truncation_but_not_after_a_termination(agent_case: CompiledAgent) -> None:
-    plain, _ = agent_case.update()
-    for hidden, where in (
-        (True, agent_case.batch.terminated),
-        (False, agent_case.batch.extras.ended & ~agent_case.batch.terminated),
-    ):
-        elsewhere = scale_and_shift(agent_case.batch.next_observation, where, 1.0, 1.0)
-        other, _ = agent_case.update(batch=agent_case.batch._replace(next_observation=elsewhere))
-        assert (numbers(other) == numbers(plain)).all() == hidden
 
 
 def test_a_masked_step_has_no_effect(agent_case: CompiledAgent) -> None:
@@ -158,6 +176,26 @@ def test_a_masked_step_has_no_effect(agent_case: CompiledAgent) -> None:
         ),
     )
     assert_equal(agent_case.update(batch=other), agent_case.update(batch=over))
+
+
+# --- epochs
+
+
+def test_a_policy_beyond_the_kl_threshold_stops_after_that_epoch_and_the_critic_continues(
+    agent_case: CompiledAgent,
+) -> None:
+    config = agent_case.case.config
+    free, reported = agent_case.update()
+    assert int(steps_of(free.policy)) == config.actor_epochs * config.minibatches
+    assert int(steps_of(free.critic)) == config.critic_epochs * config.minibatches
+    stopped, metrics = agent_case.update(kl_threshold=0.0)
+    assert float(metrics["actor_epochs"]) == 1.0
+    assert float(reported["actor_epochs"]) == config.actor_epochs
+    assert int(steps_of(stopped.policy)) == config.minibatches
+    assert_equal(stopped.critic, free.critic)
+    just_below, just_above = (float(metrics["kl"]) * factor for factor in (0.999, 1.001))
+    assert_equal(agent_case.update(kl_threshold=just_below)[0], stopped)
+    assert float(agent_case.update(kl_threshold=just_above)[1]["actor_epochs"]) >= 2.0
 
 
 # --- actions
@@ -182,16 +220,6 @@ def test_actions_have_the_declared_shape_and_type_and_their_own_log_density(agen
         assert done.shape == (() if spec.discrete else (spec.action_size,))
         assert done.dtype == (jnp.int32 if spec.discrete else jnp.float32)
         assert log_prob.shape == ()
-
-
-def test_the_log_density_is_that_of_a_standard_normal_around_the_mean_in_the_available_dimensions() -> None:
-    agent_case = compiled_agent("continuous")
-    observed = first_observation(agent_case)
-    mean = agent_case.act(agent_case.state.params, observed)  # initially near 0, so that nothing was clipped
-    assert (np.abs(mean) < 0.5).all()
-    action, log_prob = agent_case.explore(agent_case.state, agent_case.hyper, observed, jax.random.key(0))
-    expected = -0.5 * float(action[0] - mean[0]) ** 2 - 0.5 * math.log(2 * math.pi)  # the second is not available
-    assert float(log_prob) == pytest.approx(expected, rel=1e-4)
 
 
 def test_samples_have_the_declared_deviation_and_may_exceed_the_action_bounds() -> None:

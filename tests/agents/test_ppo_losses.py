@@ -11,23 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery import networks
-from rookery.agents.actor_critic import ActorCritic, Policy
-from rookery.agents.minibatch import PACKED_ROWS, UpdateSpec, clipped_adam, cut_rows, epoch, shuffle
-from rookery.agents.ppo import PpoConfig, PpoHyper, PpoState, Rows, critic_loss, policy_loss, ppo, prepare_rows
+from rookery.agents.actor_critic import Policy
+from rookery.agents.minibatch import PACKED_ROWS, shuffle
+from rookery.agents.ppo import PpoConfig, PpoHyper, Rows, critic_loss, policy_loss, ppo
 from rookery.distributions import bounded_log_std
 from rookery.envs.base import EnvSpec
-from rookery.types import Observation, PyTree, Transition
-from tests.agents.common import numbers
-from tests.agents.proximal import CASES, SMALL, CompiledAgent, compiled_agent, layer, nets_of, steps_of
-from tests.learners.rollouts import ENVS, MASKED, SPEC, STEPS, rollout
+from rookery.types import Observation, PyTree
+from tests.agents.common import SMALL_PPO, layer, nets_of
+from tests.learners.rollouts import ENVS, SPEC, STEPS, rollout
 from tests.tiny import assert_equal
-
-
-@pytest.fixture(params=CASES)
-def agent_case(request: pytest.FixtureRequest) -> CompiledAgent:
-    return compiled_agent(request.param)
-
 
 # --- the losses by hand
 
@@ -58,24 +50,26 @@ ACTIONS = np.asarray([0, 1, 2, 0, 1, 2])
 def surrogate() -> Callable[..., Any]:
     nets = nets_of(CHOICE)
 
-    def prepared_rollout(hyper: PpoHyper, given: Rows) -> tuple:
+    @jax.jit
+    def differentiate(hyper: PpoHyper, given: Rows) -> tuple:
         slope, metrics = jax.grad(policy_loss, has_aux=True)(CHOOSER, nets, hyper, given)
         return metrics, slope.network["params"]["Dense_0"]["bias"]
 
-    prepared_rollout = jax.jit(prepared_rollout)
     given = rows(ACTIONS.tolist(), (LOGITS[ACTIONS] - np.log(RATIOS)).tolist(), ADVANTAGES.tolist(), COUNTS)
-    return lambda hyper=DEFAULT, **changed: prepared_rollout(
-        jax.tree.map(jnp.float32, hyper), given._replace(**changed)
-    )
+    return lambda hyper=DEFAULT, **changed: differentiate(jax.tree.map(jnp.float32, hyper), given._replace(**changed))
 
 
 def test_the_clipped_objective_by_hand(surrogate: Callable) -> None:
-    metrics, _ = surrogate(PpoHyper(clip_epsilon=0.2, entropy_coefficient=0.0))
-    a = math.sqrt(5 / 16)  # one unit of advantage
+    metrics, slope = surrogate(PpoHyper(clip_epsilon=0.2, entropy_coefficient=0.0))
+    a, chances = math.sqrt(5 / 16), np.exp(LOGITS)  # one unit of advantage
     # Better than the mean: at most 1.2 times; worse: at least 0.8 times. The last is the mean itself.
     expected = (1.2 * 2 * a + 0.5 * 2 * a - 1.5 * 2 * a - 0.8 * 2 * a + 1.1 * 0.0) / 5
     assert float(metrics["actor_loss"]) == pytest.approx(-expected, rel=1e-5)
     assert float(metrics["clipped"]) == pytest.approx(4 / 5)
+    # Clipped rows have no gradient; rows 1 (ratio 0.5, better) and 2 (ratio 1.5, worse) have:
+    # d ratio / d logits = ratio (one-hot - probabilities).
+    free = 0.5 * 2 * a * (np.eye(3)[1] - chances) + 1.5 * -2 * a * (np.eye(3)[2] - chances)
+    np.testing.assert_allclose(slope, -free / 5, rtol=1e-4, atol=1e-6)
 
 
 def test_entropy_and_divergence_are_means_over_the_unmasked_rows(surrogate: Callable) -> None:
@@ -88,29 +82,14 @@ def test_entropy_and_divergence_are_means_over_the_unmasked_rows(surrogate: Call
     assert float(metrics["kl"]) == pytest.approx(np.mean(ratio - 1 - np.log(ratio)), rel=1e-5)
 
 
-def test_clipped_rows_have_no_gradient(surrogate: Callable) -> None:
-    _, slope = surrogate(PpoHyper(clip_epsilon=0.2, entropy_coefficient=0.0))
-    a, chances = math.sqrt(5 / 16), np.exp(LOGITS)
-    # Rows 1 (ratio 0.5, better) and 2 (ratio 1.5, worse): d ratio / d logits = ratio (one-hot - probabilities).
-    free = 0.5 * 2 * a * (np.eye(3)[1] - chances) + 1.5 * -2 * a * (np.eye(3)[2] - chances)
-    np.testing.assert_allclose(slope, -free / 5, rtol=1e-4, atol=1e-6)
-
-
 def test_masked_rows_have_no_effect(surrogate: Callable) -> None:
     elsewhere = jnp.asarray([COUNTS])
     other = {
         "action": jnp.where(elsewhere, jnp.asarray([ACTIONS]), 1),
         "advantage": jnp.where(elsewhere, jnp.asarray([ADVANTAGES], jnp.float32), -1e6),
-        "log_prob": jnp.where(elsewhere, surrogate_log_prob(), -300.0),
+        "log_prob": jnp.where(elsewhere, jnp.asarray([LOGITS[ACTIONS] - np.log(RATIOS)], jnp.float32), -300.0),
     }
     assert_equal(surrogate(**other), surrogate())
-
-
-def surrogate_log_prob() -> jax.Array:
-    return jnp.asarray([LOGITS[ACTIONS] - np.log(RATIOS)], jnp.float32)
-
-
-def test_a_minibatch_without_unmasked_rows_has_no_gradient(surrogate: Callable) -> None:
     metrics, slope = surrogate(counts=jnp.zeros((1, 6), bool))
     assert all(float(value) == 0.0 for value in metrics.values())
     assert not np.asarray(slope).any()
@@ -129,14 +108,13 @@ def test_the_divergence_is_never_negative_and_a_small_one_is_not_lost_in_roundin
         assert divergence == pytest.approx(shift**2 / 2, rel=0.1)
 
 
-@pytest.mark.parametrize("beyond", [-20.5, 2.5, 4.0])
+@pytest.mark.parametrize("beyond", [-20.5, 2.5])
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_the_gradient_returns_a_deviation_from_beyond_its_bound_whatever_the_advantages(
     beyond: float, sign: float
 ) -> None:
-    spec = EnvSpec("reach", observation_size=1, action_size=1, episode_length=1)
-    nets, bound = nets_of(spec), min(max(beyond, -20.0), 2.0)
-    hyper = PpoHyper(entropy_coefficient=0.0)
+    nets = nets_of(EnvSpec("reach", observation_size=1, action_size=1, episode_length=1))
+    hyper, bound = PpoHyper(entropy_coefficient=0.0), min(max(beyond, -20.0), 2.0)
     actions = np.asarray([[0.1], [-0.2], [2.0], [-2.5]]) * math.exp(bound)  # two near the mean, two far from it
     log_prob = -0.5 * (actions[:, 0] / math.exp(bound)) ** 2 - bound - 0.5 * math.log(2 * math.pi)
     given = rows(actions.tolist(), log_prob.tolist(), (sign * np.asarray([1.0, 1, -1, -1])).tolist(), [True] * 4)
@@ -217,7 +195,7 @@ def test_every_epoch_uses_each_row_once_in_a_different_order(recurrent: bool, mo
     module = sys.modules["rookery.agents.ppo"]  # the package exports a function of this name
     monkeypatch.setattr(module, "policy_loss", partial(spy, "actor"))
     monkeypatch.setattr(module, "critic_loss", partial(spy, "critic"))
-    config = SMALL(hidden_sizes=(), recurrent=recurrent, memory_size=1)
+    config = SMALL_PPO(hidden_sizes=(), recurrent=recurrent, memory_size=1)
     agent = ppo(SPEC, config)
     batch = jax.jit(partial(rollout, spec=SPEC, memory_size=1 if recurrent else 0))(jax.random.key(1))
     features = np.array(batch.observation.features)
@@ -244,52 +222,3 @@ def test_every_epoch_uses_each_row_once_in_a_different_order(recurrent: bool, mo
     if not recurrent:  # four sequences have few orders
         different = {order.tobytes() for both in orders for order in both}
         assert len(different) == 6
-
-
-@pytest.mark.parametrize(("name", "actor", "critic"), [("continuous", 2, 3), ("discrete", 3, 1), ("recurrent", 2, 3)])
-def test_exactly_the_gradient_steps_asked_for(name: str, actor: int, critic: int) -> None:
-    agent_case = compiled_agent(name)
-    state = agent_case.state
-    for step in range(3):
-        before = state
-        state, metrics = agent_case.compiled_update(
-            state, jax.tree.map(jnp.float32, agent_case.hyper), agent_case.batch, jax.random.key(step), jnp.int32(step)
-        )
-        assert int(steps_of(state.policy)) == (step + 1) * actor * 2
-        assert int(steps_of(state.critic)) == (step + 1) * critic * 2
-        assert float(metrics["actor_epochs"]) == actor
-        assert (numbers(state.critic.params) != numbers(before.critic.params)).any()
-        assert (numbers(state.policy.params) != numbers(before.policy.params)).any()
-
-
-def test_a_policy_beyond_the_kl_threshold_stops_after_that_epoch_and_the_critic_continues(
-    agent_case: CompiledAgent,
-) -> None:
-    free, reported = agent_case.update()
-    stopped, metrics = agent_case.update(kl_threshold=0.0)
-    assert float(metrics["actor_epochs"]) == 1.0
-    assert float(reported["actor_epochs"]) == agent_case.case.config.actor_epochs
-    assert int(steps_of(stopped.policy)) == agent_case.case.config.minibatches
-    assert_equal(stopped.critic, free.critic)
-    just_below, just_above = (float(metrics["kl"]) * factor for factor in (0.999, 1.001))
-    assert_equal(agent_case.update(kl_threshold=just_below)[0], stopped)
-    assert float(agent_case.update(kl_threshold=just_above)[1]["actor_epochs"]) >= 2.0
-
-
-def test_a_stopped_policy_is_that_of_its_last_epoch() -> None:
-    agent_case, hyper = compiled_agent("discrete"), jax.tree.map(jnp.float32, compiled_agent("discrete").hyper)
-    stopped, _ = agent_case.update(kl_threshold=0.0)
-    # One epoch alone, in the order of the first of three.
-    keys = jax.random.split(jax.random.key(2), 3)
-    nets = ActorCritic(networks.core(3, (4,), 3, output_gain=0.01), networks.core(3, (4,), 1, output_gain=1.0), MASKED)
-
-    def once(state: PpoState, batch: Transition) -> Any:
-        _, given = prepare_rows(nets, agent_case.case.config, state, hyper, batch)
-        order = shuffle(STEPS * ENVS, keys[0]).reshape(2, -1)
-        loss = partial(policy_loss, nets=nets, hyper=hyper)
-        move = partial(clipped_adam, hyper.actor_lr, hyper.max_grad_norm, hyper)
-        return epoch(UpdateSpec(loss, move, partial(cut_rows, given)), state.policy, order)
-
-    learned, metrics = jax.jit(once)(agent_case.state, agent_case.batch)
-    np.testing.assert_allclose(numbers(stopped.policy), numbers(learned), rtol=1e-5, atol=1e-7)
-    assert float(metrics["kl"]) > 0.0
