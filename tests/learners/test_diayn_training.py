@@ -19,7 +19,7 @@ from rookery.envs.wrappers.skills import skills
 from rookery.learners import evaluation
 from rookery.learners.base import EvaluationConfig, Member, genotype
 from rookery.learners.off_policy import off_policy
-from rookery.types import Evaluation, Observation, PyTree, Transition
+from rookery.types import Evaluation, PyTree
 from tests import tiny
 from tests.learners.recording import (
     LENGTH,
@@ -63,7 +63,8 @@ def evaluating(prepared: Setup) -> Setup:
 
 @pytest.fixture(scope="module")
 def led() -> Setup:
-    agent = diayn(skill_following(ENVIRONMENT.spec, ROWS), ENVIRONMENT.spec, DiaynConfig(discriminator_hidden_sizes=()))
+    config = DiaynConfig(discriminator_hidden_sizes=(), smerl=True)
+    agent = diayn(skill_following(ENVIRONMENT.spec, ROWS), ENVIRONMENT.spec, config)
     return evaluating(setup(agent, ENVIRONMENT, CONFIG))
 
 
@@ -83,12 +84,6 @@ def normalised() -> Setup:
 @pytest.fixture(scope="module")
 def shown(normalised: Setup) -> Member:
     return normalised.generations(1)[0]
-
-
-def numbers(observation: Observation) -> np.ndarray:
-    """The numbers of the skills."""
-    assert observation.skill is not None
-    return np.argmax(observation.skill, axis=1)
 
 
 # --- what is stored
@@ -114,19 +109,12 @@ def test_rows_carry_the_descriptor_that_was_reached_also_where_an_episode_ended(
     assert 0.0 < same < 1.0
 
 
-# --- what is rewarded
-
-
-def test_a_fall_is_rewarded_by_the_state_that_was_reached(led: Setup, trained: Member) -> None:
-    given: Transition = trained.state.agent.batch
-    time, skill = np.asarray(given.next_observation.features[:, 1]), numbers(given.next_observation)
-    np.testing.assert_allclose(given.reward, at(time, skill), rtol=1e-5, atol=1e-6)
-    cut = (time == LENGTH) & ~given.terminated
-    start = at(np.zeros(ROWS), skill)
-    for ends in (given.terminated, cut):
-        assert ends.any()
-        assert (np.abs(given.reward - start)[ends] > 0.1).all()  # the state after the reset would say something else
-    assert given.extras == ()
+def test_training_records_the_returns_of_the_skills(trained: Member) -> None:
+    # Reward 1 per step, so returns are lengths, of which the time limit's 5 is the greatest.
+    returns = trained.state.returns
+    assert returns.known.tolist() == [True, True]
+    assert all(2.0 < mean < 5.0 for mean in returns.mean.tolist())
+    assert max(returns.mean.tolist()) <= float(returns.best) < 5.0
 
 
 # --- normalisation
@@ -139,20 +127,6 @@ def test_observation_statistics_exclude_the_skill(shown: Member) -> None:
     observed = rows.observation.features.reshape(-1, 2).astype(np.float64)
     np.testing.assert_allclose(shown.normalizer.mean, observed.mean(axis=0), rtol=1e-5)
     np.testing.assert_allclose(shown.normalizer.squares / len(observed), observed.var(axis=0), rtol=1e-4)
-
-    given: Transition = shown.state.agent.batch  # of the last update, which saw these statistics
-    for observation in (given.observation, given.next_observation):
-        assert set(map(tuple, np.asarray(observation.skill).tolist())) == {(1.0, 0.0), (0.0, 1.0)}
-        back = np.asarray(observation.features) * observed.std(axis=0) + observed.mean(axis=0)
-        np.testing.assert_allclose(back, back.round(), atol=1e-3)
-        assert set(back[:, 0].round()) == set(TERMINATIONS)
-
-
-def test_the_discriminator_reads_the_normalised_observation(shown: Member) -> None:
-    given: Transition = shown.state.agent.batch
-    logits = np.asarray(given.next_observation.features, np.float64) + BIAS
-    expected = log_ratio(logits, numbers(given.next_observation))
-    np.testing.assert_allclose(given.reward, expected, rtol=1e-4, atol=1e-5)
 
 
 # --- evaluation
@@ -211,7 +185,7 @@ def test_the_fitness_is_the_configured_one(fitness: Any, expected: float) -> Non
     }
 
 
-@pytest.mark.parametrize(("requested", "held"), [(10, 16), (16, 16), (17, 24), (1, 8)])
+@pytest.mark.parametrize(("requested", "held"), [(10, 16), (16, 16)])
 def test_every_skill_has_equally_many_episodes_and_each_a_start_state(requested: int, held: int) -> None:
     environment = skills(counting(), 8)
     config = changed(TINY, eval_episodes=requested, start_states=max(requested, 12))
