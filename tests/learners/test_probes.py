@@ -78,11 +78,12 @@ class TrainedAgents(NamedTuple):
 
     case: Case
     agent: Agent
+    values: Callable[..., jax.Array]  # that of the case, compiled
     params: PyTree
 
     def value(self, probe_env: str, observation: float, action: float) -> np.ndarray:
         params = take(self.params, ALL.index(probe_env))
-        return np.asarray(self.case.value(params, jnp.asarray([observation]), jnp.asarray([action])))
+        return np.asarray(self.values(params, jnp.asarray([observation]), jnp.asarray([action])))
 
     def action(self, probe_env: str, observation: float) -> float:
         params = take(self.params, ALL.index(probe_env))
@@ -235,7 +236,8 @@ def trained(name: str) -> TrainedAgents:
         return member.state.params
 
     numbers = jnp.arange(len(names), dtype=jnp.int32)
-    return TrainedAgents(case, agent, jax.jit(jax.vmap(train, in_axes=(0, None)))(numbers, jax.random.key(0)))
+    params = jax.jit(jax.vmap(train, in_axes=(0, None)))(numbers, jax.random.key(0))
+    return TrainedAgents(case, agent, jax.jit(case.value), params)
 
 
 @every_agent
