@@ -46,16 +46,17 @@ def test_few_kernels_give_the_same_training_also_when_it_continues_with_the_othe
     step, hyper = divisible(learner.step), jax.tree.map(jnp.float32, learner.space.defaults)
     bank = jax.jit(learner.start_states)(key)
     init = jax.jit(jax.vmap(learner.init, in_axes=(0, None, None)))
-    empty = jax.vmap(step.start, in_axes=(0, None))
+    first_members = init(jax.random.split(key, 2), hyper, bank)
+    empty = jax.vmap(step.start, in_axes=(0, None))(first_members, bank)
     advance = jax.jit(jax.vmap(step.advance, in_axes=(0, 0, None, 0, None, None, None)))
 
     def train(platforms: tuple[str, ...], cuts: tuple[int, ...] = ()) -> tuple[Member, list[PyTree]]:
         """A population of two after a generation on each platform, in parts, and the logs of the generations."""
-        members, logs = init(jax.random.split(key, 2), hyper, bank), []
+        members, logs = first_members, []
         for generation, platform in enumerate(platforms):
             keys = jax.random.split(jax.random.fold_in(key, generation), 2)
+            log = empty
             with backend.tracing_for(platform):
-                log = empty(members, bank)
                 for first, last in itertools.pairwise((0, *cuts, step.iterations)):
                     counts = (jnp.int32(count) for count in (generation, first, last))
                     members, log = advance(members, log, bank, keys, *counts)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import rookery
-from rookery import buffers
+from rookery import buffers, hyperparams
 from rookery.agents.sac import SacConfig, sac
 from rookery.envs import base
 from rookery.envs.base import Environment, EnvSpec
 from rookery.learners.base import Learner, genotype
 from rookery.learners.off_policy import OffPolicyBindings, OffPolicyConfig, iterate, off_policy
-from rookery.types import Observation, Transition
+from rookery.types import Evaluation, Observation, Transition
 from tests.learners.fixed_agents import started, trained
 from tests.learners.recording import skill_following
 
@@ -64,10 +64,15 @@ def test_skills_do_not_learn_from_a_step_in_which_the_physics_broke() -> None:
 
 
 def test_an_evaluation_in_which_the_physics_broke_measures_no_distance_and_has_no_fitness() -> None:
+    @jax.jit
+    def evaluated(breaks: float) -> Evaluation:
+        learner, key = with_skills(breaks), jax.random.key(2)
+        bank = learner.start_states(key)
+        member = learner.init(key, hyperparams.defaults(learner.space), bank)
+        return learner.evaluate(genotype(member), bank, key)
+
     for breaks, moves in ((0.0, True), (1.0, False)):
-        learner = with_skills(breaks)
-        member, bank = started(learner)
-        found = jax.jit(learner.evaluate)(genotype(member), bank, jax.random.key(2))
+        found = evaluated(breaks)
         assert (np.asarray(found.episodes["phi_step"]) > 0.0).all() == moves
         assert np.isfinite(float(found.fitness)) == moves
 
