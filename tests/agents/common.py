@@ -1,6 +1,7 @@
 """Shared parts of the tests of agents: specs, batches and small networks of PPO."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -62,8 +63,9 @@ def linear(size: int, outputs: int) -> networks.Core:
     return networks.core(size, (), outputs, output_gain=1.0)
 
 
-def layer(kernel: list[list[float]], bias: list[float]) -> PyTree:
-    return {"params": {"Dense_0": {"kernel": jnp.asarray(kernel), "bias": jnp.asarray(bias)}}}
+def layer(kernel: Any, bias: Any) -> PyTree:
+    """Parameters of a network without hidden layers: a kernel `[I, O]` and a bias `[O]`."""
+    return {"params": {"Dense_0": {"kernel": jnp.asarray(kernel, jnp.float32), "bias": jnp.asarray(bias, jnp.float32)}}}
 
 
 def nets_of(spec: EnvSpec) -> ActorCritic:

@@ -20,7 +20,7 @@ from rookery.agents.base import OffPolicyAgent
 from rookery.agents.dqn import DqnConfig, dqn
 from rookery.agents.sac import SacConfig, sac
 from rookery.agents.skills import smerl
-from rookery.agents.skills.diayn import DiaynConfig, diayn
+from rookery.agents.skills.diayn import diayn
 from rookery.agents.skills.metra import LsdConfig, MetraConfig, lsd, metra
 from rookery.agents.td3 import Td3Config, td3
 from rookery.envs.base import EnvSpec
@@ -44,11 +44,6 @@ class Case(NamedTuple):
     spec: EnvSpec = SPEC
     prepare: Callable[[Any], Any] = lambda state: state  # sets the state in which all its parts have an effect
     reads_ends: bool = False  # whether it learns from the observation that an episode terminated in
-
-
-def diayn_of(inner: Callable[[EnvSpec], OffPolicyAgent], **options: Any) -> Callable[[EnvSpec], OffPolicyAgent]:
-    config = DiaynConfig(discriminator_hidden_sizes=(4,), **options)
-    return lambda spec: diayn(inner(spec), spec, config)
 
 
 def near_the_best(state: Any) -> Any:
@@ -82,9 +77,13 @@ AGENTS = {
         chosen=TD3_CHOSEN,
         updates=3,
     ),
-    "diayn_simba": Case(diayn_of(SIMBA), WRAPPED_SAC, spec=SKILLED),
+    "diayn_simba": Case(
+        lambda spec: diayn(SIMBA(spec), spec, discriminator_hidden_sizes=(4,)), WRAPPED_SAC, spec=SKILLED
+    ),
     "smerl_td3_sphere": Case(  # all options of DIAYN that the case above does not have
-        diayn_of(SMALL_TD3, descriptor_full_state=True, smerl=True),
+        lambda spec: diayn(
+            SMALL_TD3(spec), spec, descriptor_full_state=True, discriminator_hidden_sizes=(4,), smerl=True
+        ),
         WRAPPED_TD3,
         chosen=TD3_CHOSEN,
         spec=SPHERE,

@@ -16,18 +16,13 @@ from rookery.envs.base import EnvSpec, SkillSpec, first_step
 from rookery.envs.wrappers.skills import enumerate_skills
 from rookery.hyperparams import LogUniform
 from rookery.types import Observation, PyTree, Transition
-from tests.agents.common import BATCH, PLACE, SKILLED, SPEC, SPHERE, drawn_transitions
+from tests.agents.common import BATCH, PLACE, SKILLED, SPEC, SPHERE, drawn_transitions, layer
 from tests.learners.recording import SPY, skill_following
 from tests.tiny import assert_equal
 
 LINEAR = DiaynConfig(discriminator_hidden_sizes=())
 WIDE = (16,)
 TWO = SPEC._replace(descriptor=PLACE, skill=SkillSpec("one-hot", 2))
-
-
-def linear(kernel: Any, bias: Any) -> PyTree:
-    """A discriminator without hidden layers."""
-    return {"params": {"Dense_0": {"kernel": jnp.asarray(kernel, jnp.float32), "bias": jnp.asarray(bias, jnp.float32)}}}
 
 
 def diayn_update(
@@ -63,7 +58,7 @@ def two_skills(extras: list[list[float]], chosen: list[int]) -> Transition:
 def test_the_reward_is_the_log_ratio_of_posterior_and_prior() -> None:
     # Logits (x, y + 1): of (2, 0) log q = -log(1 + e^-1) and -log(1 + e); of (0, 3) -log(1 + e^4) and -log(1 + e^-4).
     batch = two_skills([[2.0, 0.0], [2.0, 0.0], [0.0, 3.0], [0.0, 3.0]], [0, 1, 0, 1])
-    state, metrics = diayn_update(TWO, linear(np.eye(2), [0.0, 1.0]), batch)
+    state, metrics = diayn_update(TWO, layer(np.eye(2), [0.0, 1.0]), batch)
     log_q = -np.log1p(np.exp([-1.0, 1.0, 4.0, -4.0]))
     given = state.agent.batch
     np.testing.assert_allclose(given.reward, log_q + math.log(2), rtol=1e-5)
@@ -76,7 +71,7 @@ def test_the_reward_is_the_log_ratio_of_posterior_and_prior() -> None:
 def test_without_the_prior_only_the_reward_changes() -> None:
     batch = two_skills([[2.0, 0.0], [0.0, 3.0], [0.0, 0.0], [0.0, 0.0]], [1, 1, 0, 1])
     config = DiaynConfig(discriminator_hidden_sizes=(), add_log_p_z=False)
-    state, metrics = diayn_update(TWO, linear(np.eye(2), [0.0, 1.0]), batch, config)
+    state, metrics = diayn_update(TWO, layer(np.eye(2), [0.0, 1.0]), batch, config)
     log_q = -np.log1p(np.exp([1.0, -4.0, 1.0, -1.0]))
     np.testing.assert_allclose(state.agent.batch.reward, log_q, rtol=1e-5)
     assert float(metrics["diversity_reward"]) == pytest.approx(np.mean(log_q) + math.log(2), rel=1e-5)
@@ -87,7 +82,7 @@ def test_the_reward_on_a_sphere() -> None:
     batch = jax.tree.map(np.array, drawn_transitions(jax.random.key(0), SPHERE, 4))
     batch = with_skills(batch, [[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.6, 0.8], [0.6, 0.0, -0.8]])
     config = DiaynConfig(descriptor_full_state=True, discriminator_hidden_sizes=(), add_log_p_z=False)
-    state, metrics = diayn_update(SPHERE, linear(np.zeros((3, 3)), [2.0, 0.0, 0.0]), batch, config)
+    state, metrics = diayn_update(SPHERE, layer(np.zeros((3, 3)), [2.0, 0.0, 0.0]), batch, config)
     cosine = np.asarray([1.0, -1.0, 0.0, 0.6])
     ratio = 2 * cosine - math.log(math.sinh(2.0) / 2.0)
     np.testing.assert_allclose(state.agent.batch.reward, ratio - math.log(4 * math.pi), rtol=1e-4)

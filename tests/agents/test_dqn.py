@@ -17,16 +17,12 @@ from rookery.experiments import build
 from rookery.experiments.kinds import configure
 from rookery.learners.base import genotype
 from rookery.types import Observation, Transition
-from tests.agents.common import CHOOSING, SPEC, numbers, transitions
+from tests.agents.common import CHOOSING, SPEC, layer, numbers, transitions
 
 
 def network_of(outputs: int, dueling: bool = False, quantiles: int = 1) -> QuantileNetwork:
     """A linear network of one feature."""
     return QuantileNetwork(networks.mlp([1], [], outputs), dueling, quantiles)
-
-
-def weights(kernel: list[float], bias: list[float]) -> Any:
-    return {"params": {"Dense_0": {"kernel": jnp.asarray([kernel]), "bias": jnp.asarray(bias)}}}
 
 
 def state_of(online: Any, target: Any) -> DqnState:
@@ -52,7 +48,7 @@ def batch_of(mask: list[bool] | None = None) -> Transition:
     ],
 )
 def test_targets_by_hand(double: bool, mask: list[bool] | None, discount: Any, bootstrap: float) -> None:
-    online, target = weights([1.0, 3.0, 2.0], [0.0] * 3), weights([5.0, 10.0, 20.0], [0.0] * 3)
+    online, target = layer([[1.0, 3.0, 2.0]], [0.0] * 3), layer([[5.0, 10.0, 20.0]], [0.0] * 3)
     hyper, network = DqnHyper(discount=jnp.asarray(discount)), network_of(3)
     first = discount[0] if isinstance(discount, list) else discount
     errors = [3.0 + first * bootstrap - 3.0, 3.0 - 3.0]  # the value of action 1 at observation 1 is 3
@@ -81,7 +77,7 @@ def test_the_quantile_loss_by_hand() -> None:
 
 def test_quantiles_of_two_actions_with_dueling_heads_by_hand() -> None:
     network = network_of(6, dueling=True, quantiles=2)
-    params = weights([0.0] * 6, [1.0, 2.0, 10.0, 20.0, 30.0, 60.0])  # quantiles of the state, of two advantages
+    params = layer([[0.0] * 6], [1.0, 2.0, 10.0, 20.0, 30.0, 60.0])  # quantiles of the state, of two advantages
     given = Observation(jnp.ones((4, 1)))
     assert network.apply(params, given)[0].tolist() == [[-9.0, -18.0], [11.0, 22.0]]
     assert network.values(params, given)[0].tolist() == [-13.5, 16.5]

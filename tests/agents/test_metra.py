@@ -16,7 +16,7 @@ from rookery.agents.skills.smerl import Returns
 from rookery.envs.base import EnvSpec, Previous, SkillSpec, first_step
 from rookery.hyperparams import LogUniform
 from rookery.types import Observation, PyTree, Transition
-from tests.agents.common import PLACE, SPEC
+from tests.agents.common import PLACE, SPEC, layer
 from tests.learners.recording import skill_following
 from tests.tiny import assert_equal
 
@@ -33,8 +33,7 @@ SLACK, DUAL = 1e-3, 30.0
 
 def linear(kernel: Any) -> PyTree:
     """A network without hidden layers."""
-    kernel = jnp.asarray(kernel, jnp.float32)
-    return {"params": {"Dense_0": {"kernel": kernel, "bias": jnp.full((kernel.shape[1],), 0.5)}}}
+    return layer(kernel, np.full(np.shape(kernel)[1], 0.5))
 
 
 def batch_of(spec: EnvSpec, before: np.ndarray, after: np.ndarray, skills: np.ndarray) -> Transition:
@@ -127,9 +126,9 @@ def test_phi_ascends_the_reward_and_the_multiplied_constraint(after_update: tupl
     assert violated.tolist() == [False, False, True, False]
     slope = SKILLS - 2.0 * DUAL * np.where(violated[:, None], MOVED, 0.0)
     expected = -(AFTER - BEFORE).T @ slope / 4
-    layer = first_moment(state.phi)["params"]["Dense_0"]
-    np.testing.assert_allclose(layer["kernel"], expected, rtol=1e-4)
-    np.testing.assert_allclose(layer["bias"], 0.0, atol=1e-4)
+    found = first_moment(state.phi)["params"]["Dense_0"]
+    np.testing.assert_allclose(found["kernel"], expected, rtol=1e-4)
+    np.testing.assert_allclose(found["bias"], 0.0, atol=1e-4)
     rate = 3e-4 * np.sign(expected)  # the first step of Adam
     np.testing.assert_allclose(state.phi.params["params"]["Dense_0"]["kernel"], KERNEL - rate, rtol=1e-5)
 

@@ -15,7 +15,7 @@ from rookery.experiments import build
 from rookery.experiments.kinds import configure
 from rookery.experiments.parts import with_annealing
 from rookery.types import Observation, Transition
-from tests.agents.common import numbers
+from tests.agents.common import layer, numbers
 from tests.learners.rollouts import CHOOSING, ENVS, MASKED, STEPS, rollout
 from tests.tiny import assert_equal
 
@@ -36,7 +36,7 @@ def linear() -> tuple[networks.Network, Any]:
     """A linear network of three features and three actions, whose second action has the greatest value by far."""
     kernel = jnp.asarray([[0.5, 1.0, -1.0], [-1.0, 0.0, 0.5], [0.25, 2.0, 1.0]])
     network = networks.mlp([3], [], 3)
-    return network, {"params": {"Dense_0": {"kernel": kernel, "bias": jnp.asarray([0.5, 50.0, -0.25])}}}
+    return network, layer(kernel, [0.5, 50.0, -0.25])
 
 
 @pytest.mark.parametrize("spec", [MASKED, CHOOSING])

@@ -28,7 +28,7 @@ from rookery.agents.sac import (
 from rookery.agents.sac import update as sac_update
 from rookery.hyperparams import LogUniform, OneMinusLog
 from rookery.types import Observation, PyTree, Transition
-from tests.agents.common import SPEC, drawn_transitions
+from tests.agents.common import SPEC, drawn_transitions, layer
 
 ROWS = 3
 HYPER = SacHyper(*(jnp.float32(x) for x in (0.9, 0.01, 0.1, 0.02, 2.0, 0.25)))
@@ -194,11 +194,9 @@ def test_of_three_critics_two_are_in_the_target_and_all_in_the_policys_loss() ->
     # Critics of the values 1, 5 and 3 everywhere, whose targets are 10, 30 and 20; mean 0 and noise 0 give a log
     # density of -0.918939, which the temperature of 0.1 weighs.
     nets = SacNetworks(networks.mlp([1], [], 2), networks.twin(networks.mlp([1, 1], [], 1), 3))
-    policy = {"params": {"Dense_0": {"kernel": jnp.zeros((1, 2)), "bias": jnp.zeros(2)}}}
-    kernel, zero = jnp.zeros((2, 1)), jnp.zeros((2, 1))
+    policy, zero = layer(jnp.zeros((1, 2)), jnp.zeros(2)), jnp.zeros((2, 1))
     critics, targets = (
-        tuple({"params": {"Dense_0": {"kernel": kernel, "bias": jnp.asarray([value])}}} for value in values)
-        for values in ((1.0, 5.0, 3.0), (10.0, 30.0, 20.0))
+        tuple(layer(zero, [value]) for value in values) for values in ((1.0, 5.0, 3.0), (10.0, 30.0, 20.0))
     )
     state = start(SacParams(policy, critics, jnp.log(jnp.float32(0.1))))._replace(target_critic=targets)
     batch = Transition(Observation(zero), zero, jnp.ones(2), Observation(zero), jnp.zeros(2, bool))

@@ -14,7 +14,7 @@ from rookery.agents.skills.diayn import DiaynConfig, DiaynParams, diayn
 from rookery.agents.skills.smerl import Returns, ReturnThreshold
 from rookery.envs.base import SkillSpec, Step
 from rookery.types import Observation
-from tests.agents.common import BATCH, SKILLED, drawn_transitions
+from tests.agents.common import BATCH, SKILLED, drawn_transitions, layer
 from tests.learners.recording import skill_following
 
 FOUR, SPHERE = SkillSpec("one-hot", 4), SkillSpec("sphere", 3)
@@ -139,8 +139,7 @@ def test_only_skills_near_the_best_are_rewarded_for_diversity() -> None:
     config = DiaynConfig(discriminator_hidden_sizes=(), smerl=True)
     agent = diayn(skill_following(SKILLED, BATCH), SKILLED, config)
     bias = jnp.log(jnp.asarray([0.4, 0.3, 0.2, 0.1]))  # its output for every state
-    params = {"params": {"Dense_0": {"kernel": jnp.zeros((2, 4)), "bias": bias}}}
-    state = agent.start(DiaynParams(jnp.ones(()), params))
+    state = agent.start(DiaynParams(jnp.ones(()), layer(jnp.zeros((2, 4)), bias)))
     state = state._replace(returns=known([10.0, 8.0, 9.5, 10.0], 10.0, unknown=(3,)))
     hyper = hyperparams.defaults(agent.space)._replace(diversity_scale=jnp.float32(0.5))
     batch = drawn_transitions(jax.random.key(1), SKILLED)

@@ -29,7 +29,7 @@ from rookery.hyperparams import LogUniform, OneMinusLog, Uniform
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
 from rookery.populations import base
 from rookery.types import Observation, PyTree, Transition
-from tests.agents.common import SPEC
+from tests.agents.common import SPEC, layer
 
 LN2, LN3 = np.log(2.0), np.log(3.0)  # tanh(ln 2) = (4 - 1) / (4 + 1) = 0.6 and tanh(ln 3) = (9 - 1) / (9 + 1) = 0.8
 VALUE = networks.mlp([1, 1], [], 1)
@@ -39,22 +39,18 @@ HYPER = Td3Hyper(
 )
 
 
-def linear(kernel: list, bias: list) -> PyTree:
-    return {"params": {"Dense_0": {"kernel": jnp.float32(kernel), "bias": jnp.float32(bias)}}}
-
-
 def weights(params: PyTree) -> list[float]:
-    layer = params["params"]["Dense_0"]
-    return [*np.asarray(layer["kernel"]).ravel().tolist(), *np.asarray(layer["bias"]).tolist()]
+    dense = params["params"]["Dense_0"]
+    return [*np.asarray(dense["kernel"]).ravel().tolist(), *np.asarray(dense["bias"]).tolist()]
 
 
 def column(*values: float) -> jax.Array:
     return jnp.asarray(values, jnp.float32)[:, None]
 
 
-POLICY, TARGET_POLICY = linear([[0.0]], [LN3]), linear([[0.0]], [LN2])  # actions of 0.8 and 0.6 everywhere
-CRITICS = linear([[1.0], [2.0]], [0.0]), linear([[3.0], [-1.0]], [0.0])  # o + 2 a and 3 o - a
-TARGETS = linear([[2.0], [1.0]], [0.0]), linear([[1.0], [3.0]], [0.0])  # 2 o + a and o + 3 a
+POLICY, TARGET_POLICY = layer([[0.0]], [LN3]), layer([[0.0]], [LN2])  # actions of 0.8 and 0.6 everywhere
+CRITICS = layer([[1.0], [2.0]], [0.0]), layer([[3.0], [-1.0]], [0.0])  # o + 2 a and 3 o - a
+TARGETS = layer([[2.0], [1.0]], [0.0]), layer([[1.0], [3.0]], [0.0])  # 2 o + a and o + 3 a
 STATE = start(Td3Params(POLICY, CRITICS))._replace(target_policy=TARGET_POLICY, target_critic=TARGETS)
 ROWS = Transition(
     observation=Observation(column(1.0, 2.0, 0.0)),
@@ -68,7 +64,7 @@ NOISE = column(0.2, 5.0, 0.0)
 
 def test_smoothed_action_clips_the_noise_then_the_action() -> None:
     nets = NETS._replace(policy=networks.mlp([1], [], 2))
-    target_policy = linear([[0.0, 0.0]], [LN3, -LN3])  # 0.8 and -0.8
+    target_policy = layer([[0.0, 0.0]], [LN3, -LN3])  # 0.8 and -0.8
     noise = jnp.asarray([[0.2, 0.4], [1.0, 1.0], [-2.0, -2.0]])  # halved: 0.1 and 0.2, then beyond +-0.3
     action = smoothed_action(nets, target_policy, HYPER, Observation(column(1.0, 2.0, 3.0)), noise)
     np.testing.assert_allclose(action, [[0.9, -0.6], [1.0, -0.5], [0.5, -1.0]], rtol=1e-6)
@@ -90,7 +86,7 @@ def test_critic_loss_and_its_slope_by_hand() -> None:
 
 def test_targets_of_three_critics_are_the_smaller_value_of_the_chosen_two() -> None:
     # As above with a third critic of value 0 and a target of -9: whichever the numbers of the first row leave out.
-    critics, targets = (*CRITICS, linear([[0.0], [0.0]], [0.0])), (*TARGETS, linear([[0.0], [0.0]], [-9.0]))
+    critics, targets = (*CRITICS, layer([[0.0], [0.0]], [0.0])), (*TARGETS, layer([[0.0], [0.0]], [-9.0]))
     nets, state = NETS._replace(critic=networks.twin(VALUE, 3)), STATE._replace(target_critic=targets)
     rows = ROWS._replace(terminated=jnp.ones(3, bool).at[0].set(False))
     for numbers, value in (([0.5, 0.9, 0.1], 2.7), ([0.1, 0.9, 0.5], -9.0), ([0.5, 0.1, 0.9], -9.0)):
