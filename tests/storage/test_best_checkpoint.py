@@ -53,6 +53,10 @@ def test_the_best_checkpoint_is_kept_beside_the_newest_and_found(run):
         find(run, checkpoints, "best", None)
     with pytest.raises(ValueError, match="must be best, last or the number of a generation, got '-1'"):
         find(run, checkpoints, "-1", None)
+    for content in ("", "generation,other\n0,1.0\n"):
+        run.metrics_file.write_text(content)
+        with pytest.raises(ValueError, match="no complete checkpoint with a finite score"):
+            find(run, checkpoints, "best", "score")
 
 
 def recalled(run: RunFolder) -> Best:
@@ -73,13 +77,6 @@ def test_recall_reads_only_the_files_of_the_best_complete_checkpoint(run, monkey
     assert recalled(run).generation == 5
     manifest.retire(run.checkpoints, 5, keep=1)
     assert recalled(run).generation == 5
-
-
-@pytest.mark.parametrize("content", ["", "generation,other\n0,1.0\n"])
-def test_a_damaged_table_names_no_best_checkpoint(run, content):
-    run.metrics_file.write_text(content)
-    with pytest.raises(ValueError, match="no complete checkpoint with a finite score"):
-        find(run, Checkpointer(run.checkpoints, read_only=True), "best", "score")
 
 
 @pytest.mark.parametrize("lost", ["1,5.0\n", "generation,score\n0,1.0\n1,5.0\n2,2.0\n3,3.0\n4,4.0\n"])

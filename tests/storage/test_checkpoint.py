@@ -41,6 +41,11 @@ def test_a_restored_state_is_bit_equal_and_can_be_donated(two):
         assert_same(state, make_state(generation))
         step = jax.jit(lambda tree: jax.tree.map(lambda x: x + x, tree), donate_argnums=0)
         assert_same(step(state.params), jax.tree.map(lambda x: x + x, make_state(generation).params))
+    leaves, structure = jax.tree.flatten(make_state(0))
+    leaves = [jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, jax.Array) else x for x in leaves]
+    state = Checkpointer(two).restore(structure.unflatten(leaves))[0]  # a template without sharding
+    assert_same(state, make_state(2))
+    assert not any(leaf.committed for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array))
 
 
 def test_shardings_follow_the_template(tmp_path):
@@ -79,15 +84,6 @@ def test_sums_of_training_returns_begin_at_zero_in_runs_of_older_versions(tmp_pa
         assert_same(checkpointer.restore(part, partial=True)[0], {"envs": before._replace(sums=zeros)})
         with pytest.raises(CheckpointError, match=r"\['other'\] is absent in the checkpoint"):
             checkpointer.restore({**template, "other": jnp.zeros(1)})
-
-
-def test_a_template_without_sharding_gives_uncommitted_arrays(two):
-    template = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, jax.Array) else x, make_state(0)
-    )
-    state = Checkpointer(two).restore(template)[0]
-    assert_same(state, make_state(2))
-    assert not any(leaf.committed for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array))
 
 
 def test_donation_right_after_save_does_not_change_the_saved_data(tmp_path):
@@ -132,7 +128,6 @@ def test_save_returns_before_completion_and_the_next_save_waits(tmp_path, monkey
     ("change", "message"),
     [
         ({"counter": jnp.asarray(0, jnp.uint32)}, r"\.counter is int32 \[\] in the checkpoint and uint32 \[\] in the"),
-        ({"counter": jnp.zeros(2, jnp.int32)}, r"\.counter is int32 \[\] in the checkpoint and int32 \[2\]"),
         ({"nothing": jnp.zeros(1)}, r"\.nothing is absent in the checkpoint and float32 \[1\]"),
         ({"params": {"kernel": jnp.zeros((4, 3))}}, r"\.params\['half'\] is bfloat16 \[4, 3\] .* and absent in the"),
         ({"keys": jax.random.split(jax.random.key(0, impl="rbg"), 3)}, r"\.keys is key<fry> \[3\] .* key<rbg> \[3\]"),
@@ -145,8 +140,8 @@ def test_a_different_template_is_rejected(two, change, message):
         Checkpointer(two).restore(make_state(0)._replace(**change))
 
 
-@pytest.mark.parametrize("left_out", [{"params": ()}, {"keys": (), "empty": ()}, {"flags": (), "python": ()}])
-def test_a_part_of_a_state_is_restored_without_the_rest(two, left_out):
+def test_a_part_of_a_state_is_restored_without_the_rest(two):
+    left_out = {"params": (), "keys": (), "empty": (), "python": ()}
     part = make_state(0)._replace(**left_out)
     state, metadata, _ = Checkpointer(two).restore(part, partial=True)
     assert metadata == {"made": 2}
@@ -217,8 +212,15 @@ def test_a_disk_that_fills_while_writing(two, capfd):
 
 
 def test_a_disk_that_is_full_when_the_manifest_is_written(two, monkeypatch):
+    """An error in the `with` block takes precedence over that of the save."""
+
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
+
+    def fail_twice() -> None:
+        with checkpointer:
+            checkpointer.save(3, make_state(3), {})
+            raise KeyError("in the block")
 
     monkeypatch.setattr(manifest, "write_atomically", full)
     checkpointer = Checkpointer(two)
@@ -227,16 +229,6 @@ def test_a_disk_that_is_full_when_the_manifest_is_written(two, monkeypatch):
         checkpointer.wait()
     checkpointer.wait()  # raised once
     assert not list(two.glob("*3*"))
-
-
-def test_an_error_in_the_with_block_takes_precedence_over_one_of_the_save(two, monkeypatch):
-    monkeypatch.setattr(manifest, "write", lambda *_: 1 / 0)
-
-    def fail_twice() -> None:
-        with Checkpointer(two) as checkpointer:
-            checkpointer.save(3, make_state(3), {})
-            raise KeyError("in the block")
-
     with pytest.raises(KeyError) as caught:
         fail_twice()
     assert "Could not write the checkpoint of generation 3" in caught.value.__notes__[0]

@@ -100,13 +100,11 @@ def test_a_truncated_or_missing_file_is_detected(two):
     assert_falls_back(two, "is missing")
 
 
-def test_a_manifest_of_another_format_is_not_read(two, monkeypatch):
-    monkeypatch.setattr(manifest, "FORMAT", 2)
-    with pytest.warns(CheckpointWarning, match="has format 1"), pytest.raises(CheckpointError):
-        Checkpointer(two).restore(make_state(0))
-
-
-def test_the_error_without_a_complete_checkpoint_names_the_remedy(tmp_path, two):
+def test_the_error_without_a_complete_checkpoint_names_the_remedy(tmp_path, two, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "FORMAT", 2)
+        with pytest.warns(CheckpointWarning, match="has format 1"), pytest.raises(CheckpointError):
+            Checkpointer(two).restore(make_state(0))
     step_files(two, 1)[0].unlink()
     message = r"generation 1 cannot be used: .* is missing; the complete generations are \[2\]"
     with pytest.raises(CheckpointError, match=message):

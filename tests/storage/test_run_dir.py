@@ -66,7 +66,7 @@ def test_a_directory_with_a_run_is_rejected(tmp_path):
     assert caught.value.__traceback__, "it references the folder object, so the lock was released explicitly"
 
 
-@pytest.mark.parametrize("made", ["metrics.csv", "report.html", "checkpoints/generation_00000001.json"])
+@pytest.mark.parametrize("made", ["metrics.csv", "checkpoints/generation_00000001.json"])
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_files_with_the_names_of_a_run_are_kept_where_there_is_none(tmp_path, made, overwrite):
     (tmp_path / made).parent.mkdir(exist_ok=True)
@@ -96,17 +96,6 @@ def test_overwrite_deletes_only_the_files_of_a_run(tmp_path):
     (tmp_path / "checkpoints/notes.txt").unlink()
     create(tmp_path, CONFIG, overwrite=True).release()
     assert not (tmp_path / "checkpoints").exists()
-
-
-def test_a_directory_that_cannot_be_created_or_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match=r"cannot be created: .*; choose another folder"):
-        create(tmp_path / "file", CONFIG)
-    create(tmp_path / "run", CONFIG).release()
-    (tmp_path / "run" / ".lock").unlink()
-    (tmp_path / "run" / ".lock").mkdir()
-    with pytest.raises(RunFolderError, match=r"\.lock cannot be written to: .*; move this folder away"):
-        open_existing(tmp_path / "run", write=True)
 
 
 @pytest.mark.parametrize("how", ["create", "open"])
@@ -141,16 +130,13 @@ def test_the_lock_excludes_the_same_process_too(tmp_path):
     assert not first.owner_file.exists()
 
 
-def test_opening_what_is_no_run_directory(tmp_path):
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_is_no_run_directory_or_that_of_another_program(tmp_path, overwrite):
     with pytest.raises(RunFolderError, match="not a run directory: there is no such folder"):
         open_existing(tmp_path / "absent")
     with pytest.raises(RunFolderError, match=r"not a run directory: config\.json is missing"):
         open_existing(tmp_path, write=True)
     assert list(tmp_path.iterdir()) == [], "opening created a file"
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_the_directory_of_another_program(tmp_path, overwrite):
     (tmp_path / "config.json").write_text('{"theirs": 1}')
     with pytest.raises(RunFolderError, match=r"is not a run directory: the config\.json in it is of another program"):
         open_existing(tmp_path)
@@ -164,23 +150,19 @@ def test_the_directory_of_another_program(tmp_path, overwrite):
 def test_a_configuration_of_format_1_is_read_with_the_present_names(tmp_path):
     create(tmp_path, CONFIG).release()
     old = {"format": 1, "versions": {"rookery": "0.1.0"}, "config": {"kind": "sac", "world": {"env": "hopper"}}}
-    (tmp_path / "config.json").write_text(json.dumps(old))
+    (tmp_path / "config.json").write_text(json.dumps(old), encoding="utf-8-sig")  # with the mark of some editors
     assert open_existing(tmp_path).config == {"kind": "sac", "environment": {"env": "hopper"}}
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is damaged"),
         (b'{"format": 1,', "is damaged"),
         (b"\xff\xfe", "is damaged"),
         (b"[]", "is damaged"),
         (b'{"format": 1, "versions": {"rookery": "0"}}', "no `config`"),
-        (b'{"format": 1, "versions": {"rookery": "0"}, "config": {"kind": 5}}', "its `kind` is 5"),
         (b'{"format": 1, "versions": {"rookery": "0"}, "config": {"run": 3}}', "its `run` is 3"),
-        (b'{"format": 1, "versions": {"rookery": "0"}, "config": {"population": null}}', "its `population` is None"),
         (b'{"format": 1, "versions": {"rookery": "0"}, "config": {"population": true}}', "its `population` is True"),
-        (b'{"format": 1, "versions": {"rookery": "0"}, "config": {"defaults": []}}', r"its `defaults` is \[\]"),
         (b'{"format": 99, "versions": {"rookery": "7.0"}, "config": {}}', "has format 99.*use rookery 7.0"),
     ],
 )
@@ -192,13 +174,6 @@ def test_a_damaged_or_foreign_configuration(tmp_path, content, message):
             open_existing(tmp_path, write=write)
     create(tmp_path, CONFIG, overwrite=True).release()
     assert caught.value.__traceback__, "it references the folder object, so the lock was released explicitly"
-
-
-def test_a_byte_order_mark_that_an_editor_added(tmp_path):
-    create(tmp_path, CONFIG).release()
-    path = tmp_path / "config.json"
-    path.write_text(path.read_text(), encoding="utf-8-sig")
-    assert open_existing(tmp_path).config == CONFIG
 
 
 def test_writing_is_atomic(tmp_path, monkeypatch):

@@ -53,8 +53,7 @@ def test_a_run_moves_without_the_files_that_built_it(trained, tmp_path):
     shutil.rmtree(trained.parent / "project")
     out = printed("resume", moved, "--generations", "3")
     assert "continues after generation 2" in out
-    for words in (["evaluate", str(moved), "--episodes", "2"], ["report", str(moved)]):
-        assert call(*words)[0] == 0, words
+    assert call("report", str(moved))[0] == 0
     assert rookery.load(moved).policy()(np.zeros(2, np.float32)).shape == (2,)
     assert len(rookery.load(moved).metrics["generation"]) == 3
 
@@ -79,7 +78,7 @@ def test_a_run_is_built_from_the_file_that_is_named_in_place_of_the_recorded_one
     monkeypatch.setenv("HOME", str(trained.parent))
     for path in ("~/run", trained):
         assert rookery.load(path, env=function).policy()(np.zeros(2, np.float32)).shape == (2,)
-    for words in (["evaluate", "--episodes", "2"], ["report", "--rollouts", "1"], ["resume", "--generations", "3"]):
+    for words in (["evaluate", "--episodes", "2"], ["resume", "--generations", "3"]):
         code, _, err = call(words[0], str(trained), *words[1:], "--env", function)
         assert (code, err) == (0, ""), words
     assert json.loads((trained / "config.json").read_text())["config"]["environment"]["env"] == function
@@ -156,7 +155,7 @@ def test_modules_of_the_current_folder_move_with_the_run(tmp_path, monkeypatch):
     assert sources.changed(moved) == []
 
 
-@pytest.mark.parametrize("content", ["[1]", '{"/x/own.py": [5]}', "null", "{"])
+@pytest.mark.parametrize("content", ['{"/x/own.py": [5]}', "null", "{"])
 def test_a_damaged_list_of_files_is_that_of_an_older_run(tmp_path, content):
     folder = create(tmp_path / "run", {"environment": {"env": "/x/own.py:make"}})
     folder.sources.mkdir()
