@@ -50,7 +50,7 @@ class TestCells:
         value, header = bytearray(whole), bytearray(whole)
         value[40] ^= 1  # the first number changes, and stays finite
         header[20] ^= 255
-        for content in (whole[:-3], b"", header, value, b"PK\x03\x04" + whole[4:], b"{" * 99):
+        for content in (whole[:-3], b"", header, value):
             path.write_bytes(content)
             assert np.asarray(self.find()).tobytes() == first
             assert [path] == list(cache.iterdir())
@@ -73,7 +73,6 @@ class TestCells:
         ("options", "message"),
         [
             ({"cells": 9, "cvt_samples": 8}, r"cvt_samples must be at least cells \(9\), got 8"),
-            ({"grid": ()}, "grid needs the number of cells along each dimension"),
             ({"grid": (2**16, 2**16)}, "cells must be at most 2147483647"),
             ({"novelty_neighbours": 5}, r"^novelty_neighbours has an effect only with survival dominated-novelty"),
             ({"archive_learning_rate": 0.5}, r"^archive_learning_rate has an effect only on cma-mae"),

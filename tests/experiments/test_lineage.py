@@ -80,10 +80,9 @@ class TestReading:
             assert (tree.agent, list(tree.hyper)) == (agent, ["alpha_lr", "discount"])
             assert tree.fitness.tobytes() == np.array(fitness).tobytes()
 
-    @pytest.mark.parametrize("rows", [1, 2])
-    def test_an_incomplete_last_generation_is_left_out(self, table, rows):
+    def test_an_incomplete_last_generation_is_left_out(self, table):
         lines = table.read_text().splitlines()
-        table.write_text("\n".join([*lines[: 1 + 9 + rows], "3,2"]))  # the last line is not finished either
+        table.write_text("\n".join([*lines[: 1 + 9 + 2], "3,2"]))  # the last line is not finished either
         tree = lineage(table.parent)
         assert tree.parents.tolist() == PARENTS[:3]
         assert tree.ancestors().tolist() == [2, 2, 2]
@@ -107,17 +106,9 @@ class TestAncestors:
         assert {asked: tree.ancestors(*asked).tolist() for asked in expected} == expected
         assert tree.has_descendants.astype(int).tolist() == [[0, 0, 1], [0, 0, 1], [0, 1, 1], [1, 1, 1]]
 
-    @pytest.mark.parametrize(
-        ("parents", "expected"),
-        [
-            ([[0, 1, 2], [2, 1, 2], [1, 1, 2], [2, 1, 2]], {(0, 3): [2, 2, 2, 0], (0, 2): [1, 1, 0], (0, 1): [2, 0]}),
-            ([[0, 1, 2], [1, 2, 0], [1, 2, 0], [1, 2, 0]], {(0, 3): [0, 2, 1, 0]}),  # members change places
-            ([[0, 0, 0], [0, 1, 2]], {(2, 1): [2, 2]}),  # the parents of the first generation are unused
-        ],
-    )
-    def test_a_slot_that_is_overwritten_every_generation(self, tmp_path, parents, expected):
-        tree = lineage(write_run(tmp_path / "run", parents))
-        assert {asked: tree.ancestors(*asked).tolist() for asked in expected} == expected
+    def test_members_change_places_and_the_parents_of_the_first_generation_are_unused(self, tmp_path):
+        tree = lineage(write_run(tmp_path / "run", [[0, 0, 0], [1, 2, 0], [1, 2, 0], [1, 2, 0]]))
+        assert tree.ancestors(0, 3).tolist() == [0, 2, 1, 0]
 
     def test_a_population_of_one(self, tmp_path):
         tree = lineage(write_run(tmp_path / "run", [[0]] * 3, [[1.0]] * 3, {"rate": RATES[:3, :1]}, steps=70))
@@ -125,10 +116,12 @@ class TestAncestors:
         assert tree.ancestors().tolist() == [0, 0, 0]
         assert tree.has_descendants.tolist() == [[True]] * 3
 
-    @pytest.mark.parametrize(("member", "generation"), [(3, None), (-1, None), (0, 4), (0, -1), (None, 4)])
-    def test_out_of_range(self, tree, member, generation):
-        with pytest.raises(ValueError, match=r"(member (3|-1) .* 0\.\.2|generation (4|-1) .* 0\.\.3)\.$"):
-            tree.ancestors(member, generation)
+    @pytest.mark.parametrize(
+        ("asked", "message"), [((-1, None), "member -1 .* 0..2"), ((None, 4), "generation 4 .* 0..3")]
+    )
+    def test_out_of_range(self, tree, asked, message):
+        with pytest.raises(ValueError, match=message):
+            tree.ancestors(*asked)
 
 
 class TestBestMember:
@@ -219,7 +212,7 @@ class TestIslands:
             assert tree.schedule(1, 2).values["rate"].astype(np.float32).tolist() == float32(IMPORTED[:2]).tolist()
             assert tree.schedule(0).values["rate"].astype(np.float32).tolist() == ISLAND_RATES[1][:, 0].tolist()
 
-    @pytest.mark.parametrize("imports", ["", "{", '{"generation": 1}', None])
+    @pytest.mark.parametrize("imports", ["", '{"generation": 1}', None])
     def test_an_import_that_is_not_recorded_or_whose_island_has_no_generation(self, tmp_path, imports):
         run = write_islands(tmp_path / "run", imports)
         if imports is None:
@@ -265,16 +258,12 @@ class TestScheduleRecord:
     @pytest.mark.parametrize(
         ("values", "steps", "message"),
         [
-            ({}, 1, "same number of values each, at least 1"),
             ({"a": []}, 1, "at least 1"),
             ({"a": [1.0], "b": [1.0, 2.0]}, 1, r"'a': \(1,\), 'b': \(2,\)"),
-            ({"a": 1.0}, 1, "same number of values"),
             ({"a": [[1.0]]}, 1, "same number of values"),
             ({"a": [1.0], "b": [NAN]}, 1, "finite values; change those of b"),
-            ({"a": [1.0]}, 0, "steps_per_generation of at least 1, got 0"),
             ({"a": [1.0]}, 1.5, "steps_per_generation of at least 1, got 1.5"),
             ({"a": [1j]}, 1, "a list of numbers is needed"),
-            ({"a": [10**400]}, 1, "a list of numbers is needed"),
         ],
     )
     def test_an_invalid_schedule_is_rejected(self, values, steps, message):
@@ -285,9 +274,8 @@ class TestScheduleRecord:
             at_steps(schedule, 1, 1)
 
     def test_a_damaged_schedule_is_rejected(self):
-        damaged: Any = {"a": [0.5], "b": [1.0, 2.0]}, {"a": ["half"]}, {"a": [None]}, {"a": [10**400]}, 3
-        changes: Any = [{"values": values} for values in damaged]
-        changes += [{"steps_per_generation": steps} for steps in (0, 99.5, "100")]
+        damaged: Any = {"a": [0.5], "b": [1.0, 2.0]}, {"a": ["half"]}, {"a": [10**400]}, 3
+        changes: Any = [*({"values": values} for values in damaged), {"steps_per_generation": "100"}]
         for change in changes:
             record = record_of(Schedule({"a": np.array([0.5])}, 100, "sac"))
             record["schedule"] |= change
@@ -306,15 +294,12 @@ class TestAtSteps:
     @pytest.mark.parametrize(
         ("steps", "generations", "expected"),
         [
-            (100, 3, [1.0, 2.0, 4.0]),
             (100, 5, [1.0, 2.0, 4.0, 4.0, 4.0]),  # the last value holds
             (100, 2, [1.0, 2.0]),
-            (50, 6, [1.0, 1.0, 2.0, 2.0, 4.0, 4.0]),
             (200, 3, [1.0, 4.0, 4.0]),  # the second value falls between two generation starts
             (40, 8, [1.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 4.0]),  # steps 0 40 80 120 160 200 240 280
             (99, 3, [1.0, 1.0, 2.0]),  # steps 0 99 198
             (101, 3, [1.0, 2.0, 4.0]),  # steps 0 101 202
-            (1, 1, [1.0]),
         ],
     )
     def test_expected_values(self, steps, generations, expected):
@@ -328,45 +313,38 @@ class TestAtSteps:
         assert resampled["b"].astype(np.float32).tobytes() == float32([0.1, 0.1, 0.7, 0.7]).tobytes()
         schedule = Schedule({"rate": np.array([1.0, 2.0])}, 3 * 10**9, None)
         assert at_steps(schedule, 10**9, 5)["rate"].tolist() == [1.0, 1.0, 1.0, 2.0, 2.0]
-        for steps, generations in ((0, 1), (1, 0), (-1, 1)):
+        for steps, generations in ((0, 1), (1, 0)):
             with pytest.raises(ValueError, match=r"(steps_per_generation|generations) must be at least 1, got"):
                 at_steps(schedule, steps, generations)
         masked = Schedule({"rate": np.ma.array([1.0, 2.0], mask=[False, True])}, 1, None)
-        for odd, steps in ((schedule, 2**62), (schedule, 10**19), (schedule, 1.5), (masked, 1)):
+        for odd, steps in ((schedule, 2**62), (schedule, 1.5), (masked, 1)):
             with pytest.raises(ValueError, match=r"^(steps_per_generation must be|a schedule needs finite values)"):
                 at_steps(odd, cast(Any, steps), 4)
         assert at_steps(schedule._replace(steps_per_generation=10**30), 2**31 - 1, 3)["rate"].tolist() == [1.0] * 3
 
 
 class TestInvalidTables:
-    @pytest.mark.parametrize("content", [None, "", "generation,member,parent,fitness\n", "generation,member,pa"])
-    def test_a_run_without_a_finished_generation(self, table, content):
-        if content is None:
-            table.unlink()
-        else:
-            table.write_text(content)
-        with pytest.raises(ValueError, match=r"no finished generation of members; train it for at least one\.$"):
-            lineage(table.parent)
+    def test_a_run_without_a_finished_generation(self, table):
+        for content in ("", "generation,member,parent,fitness\n", "generation,member,pa", None):
+            table.unlink() if content is None else table.write_text(content)
+            with pytest.raises(ValueError, match=r"no finished generation of members; train it for at least one\.$"):
+                lineage(table.parent)
 
     def test_an_incomplete_first_generation(self, tmp_path):
-        record = {"kind": "pbt-sac", "population": 3}
-        run = write_run(tmp_path / "run", record=record)
-        path = run / "lineage.csv"
+        path = write_run(tmp_path / "run", record={"kind": "pbt-sac", "population": 3}) / "lineage.csv"
         lines = path.read_text().splitlines()
         path.write_text("\n".join([*lines[:4], ""]))
-        assert lineage(run).parents.shape == (1, 3)
+        assert lineage(path.parent).parents.shape == (1, 3)
         path.write_text("\n".join([*lines[:3], ""]))
         with pytest.raises(ValueError, match="no finished generation"):
-            lineage(run)
+            lineage(path.parent)
 
     @pytest.mark.parametrize(
         ("order", "message"),
         [
             ([0, 1, 2, 3, 5, 6, 7, 8], "line 6 should be generation 1, member 1"),  # a row is missing
             ([0, 1, 2, 3, 4, 4, 5], "line 7 should be generation 1, member 2"),  # a row twice
-            ([0, 1, 2, 6, 7, 8], "line 5 should be generation 1, member 0"),  # a generation is missing
             ([3, 4, 5], "line 2 should be generation 0, member 0"),  # the first generation is missing
-            ([0, 2, 1, 3, 4, 5], "line 3 should be generation 0, member 1"),
         ],
     )
     def test_missing_or_repeated_rows(self, table, order, message):
@@ -384,7 +362,7 @@ class TestInvalidTables:
         with pytest.raises(ValueError, match=r"lineage\.csv lacks the columns parent; put a copy"):
             lineage(table.parent)
 
-    @pytest.mark.parametrize("steps", [0, -300, 301, NAN, INF])
+    @pytest.mark.parametrize("steps", [0, 301, NAN])
     def test_steps_that_are_no_multiple_of_the_members(self, tmp_path, steps):
         with pytest.raises(ValueError, match=r"metrics\.csv gives .* no multiple of its 3 members; put a copy"):
             lineage(write_run(tmp_path / "run", steps=steps))

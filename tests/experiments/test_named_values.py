@@ -1,6 +1,7 @@
 """Hyper-parameters that are names or whole numbers, in a real run: names wherever a person reads."""
 
 import csv
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -74,10 +75,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     learner = rookery.on_policy(agent, env, num_envs=2, rollout_length=4, objective="success", eval_episodes=2)
     space = rookery.choose(learner.space, env_shape=("toward", "flat"), env_power="evolve", actor_lr=1e-3)
     program = rookery.pbt(learner, space, population_size=4, replace_count=2)
-    run, seen = tmp_path_factory.mktemp("named") / "run", []
-    train(program, run, 2, callbacks=[seen.append])
+    whole, seen = tmp_path_factory.mktemp("named") / "whole", []
+    train(program, whole, 5, checkpoint_every=2)
+    run = Path(shutil.copytree(whole, whole.with_name("run")))
+    for path in (run / "checkpoints").glob("generation_0000000[45]*"):  # as if killed before these were saved
+        path.unlink() if path.is_file() else shutil.rmtree(path)
     train(program, run, 5, callbacks=[seen.append], resume=True)
-    train(program, run.with_name("whole"), 5)
     return Trained(run, seen, program, learner)
 
 
@@ -139,11 +142,7 @@ def test_names_on_the_command_line(tmp_path: Path) -> None:
     command = f"train pbt-ppo --env {task} --objective success --plan --run-dir {tmp_path / 'run'}"
     for choice, text in {
         "env.shape towrd": "--space.env.shape: there is no choice named 'towrd'; did you mean toward?",
-        "env.shape flat flat": "--space.env.shape needs two or more different names, got",
-        "env.shape towrd flat": "--space.env.shape: there is no choice named 'towrd'; did you mean toward?",
         "env.power 1.5": "--space.env.power must be a whole number, got 1.5.",
-        "env.power 2 2": "--space.env.power has an empty interval [2.0, 2.0]",
-        "env.power flat": "--space.env.power must be two bounds, one value, a domain or",
     }.items():
         code, _, errors = call(*f"{command} --space.{choice}".split())
         assert (code, text in errors) == (2, True)
