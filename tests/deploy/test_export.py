@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from rookery.deploy import policy as policies
-from rookery.deploy.export import TOLERANCE, difference, export
+from rookery.deploy.export import TOLERANCE, Exported, difference, export
 from rookery.populations.base import ProgramState
 from tests.deploy.untrained_runs import OBSERVATIONS, SAC_RUN, best_actions, run_script, save_run, with_statistics
 
@@ -23,8 +24,12 @@ def sac_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_run(spec, tmp_path_factory.mktemp("export") / "sac_run", (1.0, 2.0), with_statistics)
 
 
-def test_the_best_member_acts_equally_without_this_library(sac_run: Path, tmp_path: Path) -> None:
-    exported = export(sac_run, tmp_path / "policy")
+@pytest.fixture(scope="module")
+def exported(sac_run: Path) -> Exported:
+    return export(sac_run, sac_run.with_name("exported"))
+
+
+def test_the_best_member_acts_equally_without_this_library(sac_run: Path, exported: Exported) -> None:
     assert (exported.member, exported.cell, exported.skill, exported.generation) == (1, None, None, 1)
     assert (exported.observations, exported.trained_in) == (6, "bfloat16")
     assert max(exported.differences.values()) <= TOLERANCE
@@ -36,7 +41,19 @@ FEATURES = {"path": [], "shape": [2], "type": "float32", "encoding": "by type", 
 FEATURES |= {"channels_first": False, "counts": [], "starts": []}
 
 
-def test_description_of_the_policy(sac_run: Path) -> None:
+def interrupt(descriptor: int) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_export_has_no_description_and_can_be_repeated(
+    sac_run: Path, exported: Exported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(exported.path, sac_run / "policy")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            export(sac_run, member=0)
+    assert not (sac_run / "policy/policy.json").exists()
     exported = export(sac_run, member=0)
     assert exported.path == sac_run / "policy"
     about = json.loads((exported.path / "policy.json").read_text())
@@ -121,21 +138,3 @@ def test_a_folder_with_other_files_is_not_changed(sac_run: Path, tmp_path: Path,
     assert (tmp_path / name).read_text() == "content"
     with pytest.raises(ValueError, match=r" is a file; choose a folder to export to\.$"):
         export(sac_run, tmp_path / name)
-
-
-def test_an_interrupted_export_has_no_policy_json_and_can_be_repeated(
-    sac_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "policy"
-    export(sac_run, path)
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            export(sac_run, path, member=0)
-    assert not (path / "policy.json").exists()
-    assert export(sac_run, path, member=0).member == 0
-    assert json.loads((path / "policy.json").read_text())["member"] == 0
-
-
-def interrupt(descriptor: int) -> None:
-    raise KeyboardInterrupt

@@ -30,20 +30,25 @@ def sac_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_run(SAC_RUN, tmp_path_factory.mktemp("render") / "sac_run", (1.0, 2.0), unchanged)
 
 
+@pytest.fixture(scope="module")
+def rendered(sac_run: Path) -> render.RenderedEpisode:
+    return render.render(sac_run)
+
+
 def same(one: render.RenderedEpisode, other: render.RenderedEpisode) -> bool:
     return bool(np.array_equal(one.states.inner, other.states.inner))
 
 
-def test_the_best_member_acts_from_the_start_state_of_the_seed(sac_run: Path) -> None:
-    rendered = render.render(sac_run)
+def test_the_best_member_acts_from_the_start_state_of_the_seed(sac_run: Path, rendered: render.RenderedEpisode) -> None:
     assert (rendered.member, rendered.generation, rendered.title, rendered.names) == (1, 1, "point_room", ("return",))
     assert same(rendered, render.render(sac_run, member=1, checkpoint="1"))
     assert not same(rendered, render.render(sac_run, member=0))
     assert not same(rendered, render.render(sac_run, seed=1))
 
 
-def test_states_and_rewards_are_those_of_the_member_in_its_environment(sac_run: Path) -> None:
-    rendered = render.render(sac_run)
+def test_states_and_rewards_are_those_of_the_member_in_its_environment(
+    sac_run: Path, rendered: render.RenderedEpisode
+) -> None:
     env = registry.make("point_room", episode_length=6)
     genotype = rookery.genotype(trees.take(warm_start.restore_run(sac_run).state.members, 1))
     agent = rookery.sac(env.spec, SAC_RUN.agent)
@@ -57,9 +62,9 @@ def test_states_and_rewards_are_those_of_the_member_in_its_environment(sac_run: 
     np.testing.assert_allclose(rendered.returns["return"], np.cumsum(rendered.rewards), atol=1e-6)
 
 
-def test_an_episode_can_be_animated(sac_run: Path, tmp_path: Path) -> None:
-    rendered = render.render(sac_run)
-    scenery, scenes = rendered.scenery, rendered.scenes
+def test_an_episode_can_be_animated(rendered: render.RenderedEpisode, tmp_path: Path) -> None:
+    with jax.debug_nans(True):  # a body has no heading
+        scenery, scenes = rendered.scenery, rendered.scenes
     assert scenery is not None
     assert scenes is not None
     np.testing.assert_array_equal(scenes.position[:, 0], rendered.states.inner)

@@ -1,5 +1,6 @@
 """Tournaments of untrained agents, compared with one evaluation after the other; and which member is the best."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from rookery.storage.lineage import lineage
 from rookery.storage.played import Tournament, write_tournament
 from rookery.storage.run_dir import OutputWarning, create, open_existing
 from rookery.types import Genotype
-from tests.deploy.untrained_runs import ROLES_RUN, SAC_RUN, TEAM_LEARNER, save_run, unchanged
+from tests.deploy.untrained_runs import ROLES_RUN, TEAM_LEARNER, save_run, unchanged
 
 ENVIRONMENT = EnvironmentConfig(
     env="pursuit_continuous", episode_length=24, option=("predator_speed=8", "prey_speed=1")
@@ -72,14 +73,20 @@ def result(run: Path) -> Tournament:
     return tournament(run, episodes=EPISODES)
 
 
+@functools.cache
+def opened(path: Path) -> tuple[Any, Any, Any]:
+    """The genotypes of a run, its start states, and a function that evaluates a team of it."""
+    read = open_with_episodes(open_existing(path), EPISODES, "last", here())
+    learner = read.built.learner
+    assert learner is not None
+    bank = learner.start_states(jax.random.split(evaluation_key(0))[0])
+    return jax.device_get(genotype(read.state.members)), bank, jax.jit(learner.evaluate)
+
+
 def in_turn(run: Path, opponents: Path) -> np.ndarray:
     """`[I, P, Q]`, by one evaluation after the other."""
-    mine, other = (open_with_episodes(open_existing(path), EPISODES, "last", here()) for path in (run, opponents))
-    learner = mine.built.learner
-    assert learner is not None
-    bank_key, key = jax.random.split(evaluation_key(0))
-    bank, evaluate = learner.start_states(bank_key), jax.jit(learner.evaluate)
-    members, opposing = (jax.device_get(genotype(read.state.members)) for read in (mine, other))
+    (members, bank, evaluate), opposing = opened(run), opened(opponents)[0]
+    key = jax.random.split(evaluation_key(0))[1]
     sizes = [len(jax.tree.leaves(each.params)[0]) for each in (members, opposing)]
     returns = np.empty((2, *sizes))
     for role, member, opponent in np.ndindex(*returns.shape):
@@ -187,12 +194,6 @@ def test_runs_that_cannot_play_are_refused(run: Path, tmp_path: Path) -> None:
         tournament(run, other, episodes=1)
     with pytest.raises(ValueError, match=r"has a single member, which has no other opponents; give another run, --ag"):
         tournament(other, episodes=1)
-
-    alone = save_run(SAC_RUN, tmp_path / "alone", (1.0, 2.0), unchanged)
-    with pytest.raises(
-        ValueError, match=r"point_\w+ is an environment for a single agent; give another run than .*alone"
-    ):
-        tournament(run, alone, episodes=1)
 
     read = warm_start.restore_run(run)
     learner = read.built.learner

@@ -96,6 +96,9 @@ ROLES_RUN = configure(
 )
 
 
+_STATES: dict[str, ProgramState] = {}  # of configs, whose initial states several files of tests change
+
+
 def save_run(
     config: Any,
     path: Path,
@@ -105,9 +108,11 @@ def save_run(
 ) -> Path:
     """Write a run directory with the changed initial state as its only checkpoint, and the fitnesses (and ratings) of
     its members."""
+    if (name := repr(config)) not in _STATES:
+        program = warm_start.start_from(config, build.build(config))
+        _STATES[name] = jax.jit(program.init)(jax.random.key(0))
+    state = change(_STATES[name])
     config = dataclasses.replace(config, run=RunConfig(generations=1, run_dir=str(path), quiet=True))
-    program = warm_start.start_from(config, build.build(config))
-    state = change(jax.jit(program.init)(jax.random.key(0)))
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(run_dir.create(path, to_record(config)))
         checkpoints = stack.enter_context(Checkpointer(opened.checkpoints, keep=1))
