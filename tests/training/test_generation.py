@@ -1,6 +1,7 @@
 """A generation in several compiled calls: their length changes no result, and a run stopped within one continues."""
 
 import csv
+import functools
 import os
 import shutil
 import signal
@@ -63,15 +64,22 @@ def plain():
 PROGRAMS = {"pbt": population, "me-pbt": repertoire, "not in stages": plain}
 
 
-@pytest.fixture(params=PROGRAMS)
-def program(request):
-    return PROGRAMS[request.param]()
+@functools.cache
+def compiled(name):
+    """A program, and its compiled stages."""
+    program = PROGRAMS[name]()
+    return program, Compiler(program, make_mesh(1)).compile()
 
 
-def generations(program, signum=lambda: None):
-    mesh = make_mesh(1)
-    stages = Compiler(program, mesh).compile()
-    return Generations(program, stages, signum, lambda *_: None)
+@functools.cache
+def whole(name):
+    """The state of a program after three generations, and their metrics, by the functions that its stages compose."""
+    program, _ = compiled(name)
+    state, step, recorded = jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step), []
+    for number in range(3):
+        state, metrics = step(state, jax.random.fold_in(jax.random.key(1), number))
+        recorded.append(metrics)
+    return state, recorded
 
 
 class FixedCalls(Generations):
@@ -84,7 +92,7 @@ class FixedCalls(Generations):
         return super()._advance(*args)
 
 
-def run_three(program, generations):
+def run_three(generations):
     state, recorded = generations.create(jax.random.key(0)), []
     for number in range(3):
         state, metrics = generations.run(state, jax.random.fold_in(jax.random.key(1), number))
@@ -92,38 +100,30 @@ def run_three(program, generations):
     return state, recorded
 
 
-def test_stages_equal_the_functions_that_they_compose(program):
-    whole_state = jax.jit(program.init)(jax.random.key(0))
-    staged = generations(program)
-    state, recorded = run_three(program, staged)
-    step = jax.jit(program.step)
-    for number in range(3):
-        whole_state, metrics = step(whole_state, jax.random.fold_in(jax.random.key(1), number))
-        assert metrics.keys() == recorded[number].keys()
-        for name, values in metrics.items():
-            np.testing.assert_allclose(values, recorded[number][name], rtol=1e-5, err_msg=name)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_stages_equal_the_functions_that_they_compose(name):
+    program, stages = compiled(name)
+    state, recorded = run_three(Generations(program, stages, lambda: None, lambda *_: None))
+    whole_state, whole_metrics = whole("pbt" if name == "not in stages" else name)
+    for metrics, found in zip(whole_metrics, recorded, strict=True):
+        assert metrics.keys() == found.keys()
+        for metric, values in metrics.items():
+            np.testing.assert_allclose(values, found[metric], rtol=1e-5, err_msg=metric)
     assert type(whole_state) is type(state) is ProgramState
-    for whole, part in zip(jax.tree.leaves(whole_state), jax.tree.leaves(state), strict=True):
-        np.testing.assert_allclose(whole, part, rtol=1e-5)
+    for leaf, part in zip(jax.tree.leaves(whole_state), jax.tree.leaves(state), strict=True):
+        np.testing.assert_allclose(leaf, part, rtol=1e-5)
     for number, metrics in enumerate(recorded):  # iterations are counted over the whole run
         if "first" in metrics:
             assert metrics["first"].tolist() == [12.0 * number] * 4
             assert metrics["last"].tolist() == [12.0 * number + 11] * 4
 
 
-@pytest.fixture(scope="module")
-def repertoire_stages():
-    """The program of a repertoire and its compiled stages."""
-    program, mesh = repertoire(), make_mesh(1)
-    return program, Compiler(program, mesh).compile()
-
-
-def test_results_do_not_depend_on_the_length_of_the_calls(repertoire_stages):
-    results, (program, stages) = [], repertoire_stages
+def test_results_do_not_depend_on_the_length_of_the_calls():
+    results, (program, stages) = [], compiled("me-pbt")
     for iterations in (1, 5, 12):
         fixed = FixedCalls(program, stages, lambda: None, lambda *_: None)
         fixed.count = iterations
-        results.append(run_three(program, fixed))
+        results.append(run_three(fixed))
     tiny.assert_equal(*results[:2])
     tiny.assert_equal(*results[1:])
 
@@ -151,18 +151,17 @@ def test_a_step_without_iterations_counts_as_one():
 
 
 def test_start_states_of_init_and_step_are_one_compiled_program():
-    program, mesh = population(), make_mesh(1)
-    stages = Compiler(program, mesh).compile()
+    program, stages = compiled("pbt")
     assert stages.first_states is stages.start_states
     assert isinstance(program.init, StagedInit)
     assert isinstance(program.step, StagedStep)
     assert staged_step(program.step) is program.step
 
 
-def test_each_generation_begins_with_a_short_call_regardless_of_the_previous_one(repertoire_stages):
+def test_each_generation_begins_with_a_short_call_regardless_of_the_previous_one():
     """Iterations during warm-up make no updates, so their duration does not predict that of later ones."""
-    shares, (program, stages) = [], repertoire_stages
-    run_three(program, Generations(program, stages, lambda: None, lambda share, _: shares.append(share)))
+    shares, (program, stages) = [], compiled("me-pbt")
+    run_three(Generations(program, stages, lambda: None, lambda share, _: shares.append(share)))
     begun = [share for before, share in zip([1.0, *shares], shares, strict=False) if before == 1.0]
     assert begun == [1 / staged_step(program.step).iterations] * 3
 
@@ -206,10 +205,11 @@ def undisturbed(tmp_path_factory):
 @pytest.mark.parametrize("calls", [7, 12 + 5])
 def test_a_run_stopped_within_a_generation_continues_bit_equal(calls, tmp_path, undisturbed, monkeypatch, one_by_one):
     stop_after(calls, monkeypatch)
-    stopped = tmp_path / "stopped"
+    stopped, damaged = tmp_path / "stopped", tmp_path / "damaged"
     with pytest.raises(Interrupted, match=f"stopped within generation {1 + calls // 12}, .* rookery resume .*stopped"):
         train(stopped)
     kept = Path(shutil.copytree(stopped / "interrupted", tmp_path / "kept"))
+    shutil.copytree(stopped, damaged)
     assert len(table(stopped, "metrics.csv")) == calls // 12 if calls > 12 else True
     resumed = train(stopped, resume=True)
     tiny.assert_equal(jax.device_get(resumed.state), undisturbed[1])
@@ -218,17 +218,13 @@ def test_a_run_stopped_within_a_generation_continues_bit_equal(calls, tmp_path, 
     assert not (stopped / "interrupted").exists(), "a later checkpoint replaces it"
     shutil.copytree(kept, stopped / "interrupted")
     assert train(stopped, resume=True).history == [], "it is older than the checkpoint, and not used"
-
-
-def test_a_damaged_interrupted_generation_is_trained_again(tmp_path, undisturbed, monkeypatch, one_by_one):
-    stop_after(12 + 5, monkeypatch)
-    with pytest.raises(Interrupted):
-        train(tmp_path / "stopped")
-    for file in (tmp_path / "stopped/interrupted").rglob("*"):
-        if file.is_file() and "manifest" not in file.name and file.suffix != ".json":
-            file.write_bytes(bytes(byte ^ 1 for byte in file.read_bytes()))
-    resumed = train(tmp_path / "stopped", resume=True)
-    tiny.assert_equal(jax.device_get(resumed.state), undisturbed[1])
+    if calls > 12:
+        for file in (damaged / "interrupted").rglob("*"):
+            if file.is_file() and "manifest" not in file.name and file.suffix != ".json":
+                file.write_bytes(bytes(byte ^ 1 for byte in file.read_bytes()))
+        again = train(damaged, resume=True)
+        tiny.assert_equal(jax.device_get(again.state), undisturbed[1])
+        assert len(again.history) == 2, "the damaged generation is trained again"
 
 
 def test_a_nearly_finished_generation_is_finished_first(tmp_path, monkeypatch):
@@ -245,8 +241,7 @@ def test_a_stop_within_a_generation_without_a_run_dir_reports_that_nothing_was_s
 
 
 def test_a_pause_records_the_finished_iterations(monkeypatch):
-    program = population()
-    paused = generations(program, signum=lambda: signal.SIGTERM)
+    paused = Generations(*compiled("pbt"), lambda: signal.SIGTERM, lambda *_: None)
     monkeypatch.setattr(paused, "_seconds_left", lambda *_: 1e9)
     state = paused.create(jax.random.key(0))
     reached = paused.run(state, jax.random.key(1))

@@ -1,5 +1,6 @@
 """Runs in environments on the host: failures end a run with its progress saved, and running episodes are resumed."""
 
+import shutil
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,28 +52,44 @@ def unnumbered(members: Any) -> Any:
     return members._replace(env_state=members.env_state._replace(state=states._replace(slot=running)))
 
 
-def test_saved_episodes_continue_bit_by_bit(tmp_path: Path) -> None:
-    whole = run(adapted(Resumable), tmp_path / "whole", 4)
-    run(adapted(Resumable), tmp_path / "parts", 2)
-    resumed = run(adapted(Resumable), tmp_path / "parts", 4, resume=True)
-    assert_equal(unnumbered(whole.members), unnumbered(resumed.members))
+def named(environment: Environment, name: str) -> Environment:
+    return environment._replace(spec=environment.spec._replace(name=name))
 
 
-def test_episodes_that_cannot_be_saved_begin_anew(tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The folder of a run that was killed after generation 2, and the members that it would have after four."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    members = run(adapted(Resumable), folder, 4, checkpoint_every=2).members
+    last = folder / "checkpoints/generation_00000004"
+    last.with_suffix(".json").unlink()
+    shutil.rmtree(last)
+    return folder, members
+
+
+def test_saved_episodes_continue_bit_by_bit(whole: tuple[Path, Any], tmp_path: Path) -> None:
+    resumed = run(adapted(Resumable), Path(shutil.copytree(whole[0], tmp_path / "run")), 4, resume=True)
+    assert_equal(unnumbered(whole[1]), unnumbered(resumed.members))
+
+
+def test_episodes_that_were_not_saved_begin_anew(whole: tuple[Path, Any], tmp_path: Path, monkeypatch: Any) -> None:
     restore, given = HostEpisodes.restore, []
-    monkeypatch.setattr(HostEpisodes, "restore", lambda *values: given.append(values[-1]) or restore(*values))
+
+    def without_them(episodes: HostEpisodes, state: Any, _: Any, key: jax.Array) -> Any:
+        given.append(key)
+        return restore(episodes, state, None, key)
 
     class Unsaved(Resumable):
         def save_state(self) -> Any:
             raise SystemExit
 
+    monkeypatch.setattr(HostEpisodes, "restore", without_them)
     unsaved = "gym:Unsaved: it cannot save its running episodes: it raised SystemExit: no message"
-    with pytest.warns(HostWarning, match=unsaved):
-        before = run(adapted(Unsaved), tmp_path, 2)
     anew = "gym:Unsaved that were running could not be saved; new ones begin"
+    folder = Path(shutil.copytree(whole[0], tmp_path / "run"))
     with pytest.warns(HostWarning, match=unsaved), pytest.warns(HostWarning, match=anew):
-        after = run(adapted(Unsaved), tmp_path, 3, resume=True)
-    stored, size = np.asarray(before.members.buffer.rows.reward), int(before.members.buffer.size[0])
+        after = run(named(adapted(Unsaved), "gym:Resumable"), folder, 3, resume=True)
+    stored, size = np.asarray(whole[1].buffer.rows.reward), 2 * CONFIG.steps_per_generation
     np.testing.assert_array_equal(np.asarray(after.members.buffer.rows.reward)[:, :size], stored[:, :size])
     assert after.members.buffer.size.tolist() == [42, 42]
     observed = np.asarray(after.members.env_state.observation.features)[..., 1]
@@ -92,9 +109,8 @@ def test_a_failure_is_saved_and_the_run_goes_on_when_it_is_mended(tmp_path: Path
         # With other seeds no episode of the call goes on, so that the member is unknown.
         run(adapted(partial(Faulty, own.raise_error)), tmp_path, 3, seed=7)
     assert (tmp_path / "interrupted").is_dir()
-    mended = adapted(Counter)
     with pytest.warns(HostWarning, match="new ones begin"):
-        state = run(mended._replace(spec=mended.spec._replace(name="gym:Faulty")), tmp_path, 3, resume=True, seed=7)
+        state = run(named(adapted(Counter), "gym:Faulty"), tmp_path, 3, resume=True, seed=7)
     assert state.members.buffer.size.tolist() == [42, 42]
 
 
@@ -112,30 +128,28 @@ def test_what_cannot_run_is_an_error_before_the_first_generation(tmp_path: Path,
     assert not [*tmp_path.iterdir()]
 
 
+def event(row: int, shape: tuple[int, ...], *slots: int, **more: bool) -> Event:
+    return Event("", row, np.asarray(slots), shape, **more)
+
+
 class TestTheirPlace:
     TABLE = np.arange(6).reshape(3, 2) + 10  # the slots of three members with two environments each
 
     @pytest.mark.parametrize(
-        ("event", "place"),
+        ("found", "place"),
         [
-            (Event("", 4, np.asarray([10, 11, 12, 13, ENDED, 15]), (3, 2)), "member 2, environment 0"),
-            (Event("", 0, np.asarray([ENDED, 13]), (1, 2)), "member 1, environment 0"),
-            (Event("", 1, np.asarray([14, ENDED]), (2,)), "member 2, environment 1"),
-            (
-                Event("", 3, np.asarray([90, 91, 92, 93, 94, 95, 96, 97, 98]), (3, 3)),
-                "an evaluation, member 1, episode 0",
-            ),
-            (Event("", 1, np.asarray([90, 91, 92]), (1, 3)), "an evaluation, episode 1"),
-            (
-                Event("", 1, np.asarray([90, 91]), (1, 2)),
-                "a member on one of several devices, environment or episode 1",
-            ),
-            (Event("", 0, np.asarray([-1]), (1,), starts=True), "a start state"),
+            (event(4, (3, 2), 10, 11, 12, 13, ENDED, 15), "member 2, environment 0"),
+            (event(0, (1, 2), ENDED, 13), "member 1, environment 0"),
+            (event(1, (2,), 14, ENDED), "member 2, environment 1"),
+            (event(3, (3, 3), *range(90, 99)), "an evaluation, member 1, episode 0"),
+            (event(1, (1, 3), 90, 91, 92), "an evaluation, episode 1"),
+            (event(1, (1, 2), 90, 91), "a member on one of several devices, environment or episode 1"),
+            (event(0, (1,), -1, starts=True), "a start state"),
         ],
         ids=["all members", "another device", "one by one", "evaluation", "evaluation on one device", "over", "start"],
     )
-    def test_is_found(self, event: Event, place: str) -> None:
-        assert located(event, [self.TABLE], population_size=3) == place
+    def test_is_found(self, found: Event, place: str) -> None:
+        assert located(found, [self.TABLE], population_size=3) == place
 
 
 def test_states_of_different_shapes_cannot_be_saved() -> None:

@@ -16,6 +16,7 @@ import pytest
 import rookery
 from rookery.distributed import mesh
 from rookery.envs.base import first_step
+from rookery.hyperparams import defaults
 from rookery.populations.base import Program, ProgramState
 from rookery.populations.stages import StagedInit
 from rookery.report.sections.summary import problems
@@ -63,19 +64,16 @@ def rows(path):
     return list(csv.DictReader(path.read_text().splitlines()))
 
 
-@pytest.mark.parametrize("name", ["fitness", "a,b"])
-def test_a_metric_of_an_agent_keeps_the_one_rule_for_names(name, tmp_path):
-    environment = rookery.make("point_room", episode_length=10)
-    agent = rookery.sac(environment.spec, hidden_sizes=(8,))
-    own = agent._replace(update=lambda *inputs: (inputs[0], {name: jnp.zeros(())}))
-    program = rookery.pbt(rookery.off_policy(own, environment, tiny.CONFIG), population_size=2)
-    with pytest.raises(ValueError, match=f"^the metric of the agent {re.escape(repr(name))} needs another name"):
-        run(program, generations=1, run_dir=tmp_path / "run", quiet=True)
-    assert not (tmp_path / "run").exists()
+@pytest.mark.parametrize("name", ["generation", "seconds", "a,b"])
+def test_a_metric_of_an_agent_and_of_a_program_keeps_the_one_rule_for_names(name, tmp_path):
+    if name == "a,b":
+        environment = rookery.make("point_room", episode_length=10)
+        agent = rookery.sac(environment.spec, hidden_sizes=(8,))
+        agent = agent._replace(update=lambda *inputs: (inputs[0], {name: jnp.zeros(())}))
+        program = rookery.pbt(rookery.off_policy(agent, environment, tiny.CONFIG), population_size=2)
+        with pytest.raises(ValueError, match=r"^the metric of the agent 'a,b' needs another name"):
+            run(program, generations=1, quiet=True)
 
-
-@pytest.mark.parametrize("name", ["generation", "member", "step", "seconds", "env_steps", "a,b"])
-def test_a_metric_of_a_program_keeps_the_rule_too(name, tmp_path):
     def own_step(state, key):
         state, metrics = step(1000, state, key)
         return state, {**metrics, name: jnp.zeros(())}
@@ -89,8 +87,6 @@ def test_a_metric_of_a_program_keeps_the_rule_too(name, tmp_path):
     ("name", "value", "problem"),
     [
         ("loss", jnp.zeros((3, 2)), "[] or [3], but it is an array [3, 2]"),
-        ("loss", {"actor": jnp.zeros(())}, "[] or [3], but it is no array"),
-        ("fitness", jnp.zeros(()), "[3], but it is an array []"),
         ("fitness", None, "[3], but it is no array"),
     ],
 )
@@ -120,14 +116,19 @@ def arm():
 
 
 def test_healthy_runs_work_under_the_debug_flag_for_nan(tmp_path):
+    """Episodes of their policies under this flag are played by `tests/deploy/test_episodes.py`."""
     learner = tiny.learner(config=dataclasses.replace(tiny.CONFIG, warmup_steps=40))
-    program = rookery.pbt(learner, population_size=2)
+
+    @jax.jit
+    def first_step_of_a_member(key):
+        bank = learner.start_states(key)
+        return learner.step(learner.init(key, defaults(learner.space), bank), bank, key, jnp.int32(0))[1]
+
     with jax.debug_nans(True):
-        first, second = run(program, generations=2, run_dir=tmp_path / "pbt", quiet=True).history
+        first, second = run(rookery.seeds(learner), generations=2, quiet=True).history
         run(arm(), generations=2, run_dir=tmp_path / "arm", quiet=True)
         rookery.load(tmp_path / "arm", arm()).evaluate()
-        rookery.load(tmp_path / "pbt", program).report(rollouts=1)
-        own = jax.jit(program.step)(jax.jit(program.init)(jax.random.key(0)), jax.random.key(1))[1]
+        own = first_step_of_a_member(jax.random.key(0))
     assert np.isnan(first["critic_loss"]).all(), "an average of nothing stays NaN in the tables"
     assert np.isfinite(second["critic_loss"]).all()
     assert (own["critic_loss"] == 0).all(), "the flag takes every NaN in a result for an error"
@@ -194,20 +195,6 @@ def test_the_keys_of_a_generation_depend_only_on_its_number(tmp_path, monkeypatc
         state, _ = step(1000, state, jax.random.fold_in(run_key, generation))
     np.testing.assert_allclose(state.members, result.state.members, rtol=1e-6)
     assert not jnp.array_equal(result.state.members, run(walks(), generations=5, quiet=True, seed=5).state.members)
-
-
-def test_the_run_directory_is_complete_and_its_numbers_are_exact(tmp_path):
-    result = run(walks(), generations=4, run_dir=str(tmp_path / "run"), checkpoint_every=2, quiet=True)
-    metrics, lineage = rows(tmp_path / "run/metrics.csv"), rows(tmp_path / "run/lineage.csv")
-    assert [int(row["generation"]) for row in metrics] == [0, 1, 2, 3]
-    assert [float(row["env_steps"]) for row in metrics] == [30, 60, 90, 120]
-    for generation, recorded in enumerate(result.history):
-        members = lineage[3 * generation : 3 * generation + 3]
-        assert [np.float32(row["fitness"]) for row in members] == recorded["fitness"].tolist()
-        assert [np.float32(row["rate"]) for row in members] == recorded["hyper/rate"].tolist()
-        assert float(metrics[generation]["best_fitness"]) == recorded["fitness"].max()
-        assert float(metrics[generation]["median_fitness"]) == np.median(recorded["fitness"])
-    assert list((tmp_path / "run/events").iterdir())
 
 
 def test_the_phases_add_up_to_the_wall_time(tmp_path, monkeypatch):
@@ -319,7 +306,7 @@ def test_a_continued_run_keeps_its_seed_and_its_settings(tmp_path):
             run(walks(), resume=True, **settings, **extra)
 
 
-def test_a_run_killed_before_its_first_checkpoint_starts_from_the_beginning(tmp_path, capsys):
+def test_a_run_killed_or_stopped_before_its_first_checkpoint_starts_from_the_beginning(tmp_path, capsys, monkeypatch):
     uninterrupted = run(walks(), generations=4, run_dir=str(tmp_path / "run"), quiet=True)
     for path in (tmp_path / "run/checkpoints").glob("*.json"):
         path.unlink()  # what a kill before the first manifest leaves
@@ -333,17 +320,15 @@ def test_a_run_killed_before_its_first_checkpoint_starts_from_the_beginning(tmp_
     )
     assert len(rows(tmp_path / "run/metrics.csv")) == 4
 
-
-def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_again(tmp_path, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt  # the second Ctrl-C
 
-    monkeypatch.setattr(Checkpointer, "save", stop)
-    with pytest.raises(KeyboardInterrupt):
-        run(walks(), generations=4, run_dir=str(tmp_path / "run"), quiet=True)
-    monkeypatch.undo()
-    resumed = run(walks(), generations=4, run_dir=str(tmp_path / "run"), resume=True, quiet=True)
-    tiny.assert_equal(resumed.state, run(walks(), generations=4, quiet=True).state)
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpointer, "save", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(walks(), generations=4, run_dir=str(tmp_path / "stopped"), quiet=True)
+    resumed = run(walks(), generations=4, run_dir=str(tmp_path / "stopped"), resume=True, quiet=True)
+    tiny.assert_equal(resumed.state, uninterrupted.state)
 
 
 def test_a_run_whose_checkpoints_are_missing_keeps_its_tables(tmp_path):
@@ -413,7 +398,7 @@ def test_a_summary_includes_only_finite_values_and_seconds_as_clock_time():
     assert [clock(seconds) for seconds in (0, 61.4, 3725, -3)] == ["0:00", "1:01", "1:02:05", "0:00"]
 
 
-@pytest.mark.parametrize(("after", "noted"), [(1000, True), (5, True), (4, False)])
+@pytest.mark.parametrize(("after", "noted"), [(5, True), (4, False)])
 def test_a_run_whose_fitnesses_are_all_equal_says_so_once(after, noted, tmp_path, capsys):
     def own_step(state, key):
         state, metrics = step(1000, state, key)

@@ -45,34 +45,23 @@ MEMBER = PARAMETERS + OPTIMISERS + BUFFER + ENVIRONMENTS + HYPER
 SHARED_4 = 4 + 4 * 4 + 4 * 4  # a counter; parents and recent fitness of four
 
 
-def pbt_on(count: int, population: int = 4) -> tuple[Program, Any]:
-    over = mesh.make_mesh(count)
-    return pbt(tiny.learner(), population_size=population, placement=layout.placement(over)), over
-
-
 def shares(planned: Plan) -> dict[str, int]:
     return {part.name: part.share for part in planned.parts}
 
 
-def test_every_part_has_the_calculated_size():
-    planned = memory_plan.plan(*pbt_on(1))
+def test_each_of_two_devices_has_half_of_the_members_and_the_state_and_its_copy_are_as_predicted():
+    over = mesh.make_mesh(2)
+    program = pbt(tiny.learner(), population_size=4, placement=layout.placement(over))
+    state, planned = programs.compile_program(program, over).init(jax.random.key(0)), memory_plan.plan(program, over)
     assert shares(planned) == {
-        "parameters": 4 * PARAMETERS,
-        "optimisers and targets": 4 * OPTIMISERS,
-        "hyper-parameters and statistics": 4 * HYPER,
-        "replay buffers": 4 * BUFFER,
-        "environment states": 4 * ENVIRONMENTS,
+        "parameters": 2 * PARAMETERS,
+        "optimisers and targets": 2 * OPTIMISERS,
+        "hyper-parameters and statistics": 2 * HYPER,
+        "replay buffers": 2 * BUFFER,
+        "environment states": 2 * ENVIRONMENTS,
         "shared by all": SHARED_4,
     }
-    assert (PARAMETERS, BUFFER, planned.held) == (636, 1864, 17_300)
-    assert planned.devices == 1
-    assert planned.working is None
-
-
-def test_each_of_two_devices_has_half_of_the_members_and_the_state_and_its_copy_are_as_predicted():
-    program, over = pbt_on(2)
-    state, planned = programs.compile_program(program, over).init(jax.random.key(0)), memory_plan.plan(program, over)
-    assert planned.held == 2 * MEMBER + SHARED_4
+    assert (planned.held, planned.devices, planned.working) == (2 * MEMBER + SHARED_4, 2, None)
     assert planned.parts[3] == Part("replay buffers", total=4 * BUFFER, share=2 * BUFFER)
     assert planned.parts[5] == Part("shared by all", total=2 * SHARED_4, share=SHARED_4)
     copied = leaf_specs.copy({str(i): leaf for i, leaf in enumerate(jax.tree.leaves(state))})
@@ -184,9 +173,12 @@ def test_the_state_does_not_count_as_working_memory(compiled: dict[str, Any], ex
 
 def test_large_buffers_do_not_enlarge_the_working_memory():
     learner = tiny.learner(config=dataclasses.replace(tiny.CONFIG, buffer_size=100_000))
-    planned = loop.plan(pbt(learner, population_size=2), RunConfig(), mesh.make_mesh(1))
-    assert planned.working is not None
-    assert planned.working < 0.1 * shares(planned)["replay buffers"]
+    program, over = pbt(learner, population_size=2), mesh.make_mesh(1)
+    compiler = Compiler(program, over)
+    planned = memory_plan.plan(program, over, compiler.template)
+    working = memory_plan.working_memory(compiler.compile(creates=False), planned.held)
+    assert working is not None
+    assert working < 0.1 * shares(planned)["replay buffers"]
 
 
 class TestCompiled:
