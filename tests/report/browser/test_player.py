@@ -91,12 +91,6 @@ def page_text() -> str:
     return f"<!doctype html><meta charset=utf-8>{style}{hosts}" + "".join(f"<script>{text}</script>" for text in texts)
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with browsing.launched() as browser:
-        yield browser
-
-
 @pytest.fixture
 def page(browser, tmp_path: Path):
     """Paused, as with the setting for reduced motion."""

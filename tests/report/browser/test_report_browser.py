@@ -49,22 +49,24 @@ HEADS = {
 }
 
 
+KEEP_CHARTS = """() => {
+  const all = Charts;
+  window.drawn = {};
+  const init = (box, ...more) => (drawn[box.closest('figure').dataset.name] = all.init(box, ...more));
+  window.Charts = { ...all, init };
+}"""
+
+
 @pytest.fixture(scope="module")
-def browser(short_runs: dict[str, Path]) -> "Iterator[Browser]":
-    """Launched after the runs, since training and the browser need the event loop of the same thread."""
-    with browsing.launched() as browser:
-        yield browser
-
-
-@pytest.fixture
 def page(browser: "Browser", short_runs: dict[str, Path], request: pytest.FixtureRequest) -> "Iterator[Page]":
-    """The page of the run whose kind is the test's parameter, with its episodes paused."""
+    """The page of the run whose kind is the parameter, with its episodes paused; the tests of a kind share it."""
     with shown(browser, short_runs[request.param] / "report.html", reduced_motion="reduce") as page:
+        page.evaluate(KEEP_CHARTS)  # those below the window are not drawn yet
         yield page
 
 
 def of(*kinds: str) -> Any:
-    return pytest.mark.parametrize("page", kinds, indirect=True)
+    return pytest.mark.parametrize("page", kinds, indirect=True, scope="module")
 
 
 def written(page: "Page", value: float) -> str:
@@ -170,12 +172,6 @@ def test_origins_ranks_ticks_and_notes_of_known_data(page: "Page") -> None:
     assert facts[4:7] == ["time without compilation", "of it evaluation and selection", "compilation"]
 
 
-KEEP_CHARTS = """() => {
-  const all = Charts;
-  window.drawn = {};
-  const init = (box, ...more) => (drawn[box.closest('figure').dataset.name] = all.init(box, ...more));
-  window.Charts = { ...all, init };
-}"""
 TICKS = """([name, axis]) => {
   const { scale } = drawn[name].getModel().getComponent(axis).axis;
   return scale.getTicks().map(({ value }) => value);
@@ -185,8 +181,6 @@ LINES = "(name) => drawn[name].getModel().getComponent('yAxis').axis.getTicksCoo
 
 @of("pbt-sac")
 def test_counts_have_whole_ticks_and_grid_lines_of_a_hyper_parameter_are_at_its_labels(page: "Page") -> None:
-    page.evaluate(KEEP_CHARTS)  # those below the window are not drawn yet
-    draw_everything(page)
     picture(page, "metrics").get_by_label("Column of metrics.csv").select_option("replaced")
     for name, axis in (("metrics", "yAxis"), ("metrics", "xAxis"), ("speed", "xAxis"), ("hyper-policy_lr", "xAxis")):
         ticks = page.evaluate(TICKS, [name, axis])
@@ -268,7 +262,9 @@ def test_a_cell_plays_its_policy_and_an_empty_one_the_nearest(page: "Page", shor
 FIND = """([index, colour]) => {
   const canvas = document.querySelectorAll('.chart canvas')[0];
   const { width, height } = canvas;
-  const data = canvas.getContext('2d').getImageData(0, 0, width, height).data;
+  const copy = new OffscreenCanvas(width, height).getContext('2d'); // of a canvas that is read twice the console warns
+  copy.drawImage(canvas, 0, 0);
+  const { data } = copy.getImageData(0, 0, width, height);
   const is = (x, y) => colour.every((part, i) => data[4 * (y * width + x) + i] === part);
   for (let y = 3; y < height - 3; y++) for (let x = 3; x < width - 3; x++) {
     if ([-2, -1, 0, 1, 2].every((i) => [-2, -1, 0, 1, 2].every((j) => is(x + i, y + j)))) return [x, y];

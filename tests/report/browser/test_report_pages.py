@@ -29,13 +29,6 @@ MARKUP = "<img src=x onerror=alert(1)>"
 SCRIPT = "</script><script>alert(2)</script>"
 
 
-@pytest.fixture(scope="module")
-def browser(short_runs: Runs) -> "Iterator[Browser]":
-    """Launched after the runs, since training and the browser need the event loop of the same thread."""
-    with browsing.launched() as browser:
-        yield browser
-
-
 def saved(page: "Page", figure: "Locator") -> dict[str, list[str]]:
     """The file that the button of a figure saves: column -> texts."""
     # Of two downloads in direct succession, Chromium sometimes loses the second.
@@ -48,20 +41,29 @@ def saved(page: "Page", figure: "Locator") -> dict[str, list[str]]:
     return {name: [row[place] for row in rows] for place, name in enumerate(header)}
 
 
+SAVED = """() => {
+  const texts = [], text = csvText;
+  window.csvText = (columns) => (texts.push(text(columns)), '');
+  HTMLAnchorElement.prototype.click = () => {};  // saves no file
+  for (const button of document.querySelectorAll('figure button.csv')) button.click();
+  return texts;
+}"""
+
+
 @pytest.mark.parametrize(
-    ("kind", "name", "table"),
-    [
-        ("ippo", "metrics", "metrics.csv"),
-        ("pbt-sac", "lineage", "lineage.csv"),
-        ("me-pbt-sac", "repertoire", "repertoire.csv"),
-    ],
+    ("kind", "name"),
+    [("ippo", "metrics"), ("pbt-sac", "lineage"), ("me-pbt-sac", "repertoire"), ("diayn", "metrics")],
 )
-def test_the_saved_numbers_of_a_figure_are_those_of_the_table(
-    browser: "Browser", short_runs: Runs, kind: str, name: str, table: str
+def test_every_figure_can_be_saved_with_the_numbers_of_its_table(
+    browser: "Browser", short_runs: Runs, kind: str, name: str
 ) -> None:
-    wanted = read_csv(short_runs[kind] / table)
+    wanted = read_csv(short_runs[kind] / f"{name}.csv")
     with shown(browser, short_runs[kind] / "report.html") as page:
-        found = saved(page, picture(page, name))
+        found, texts = saved(page, picture(page, name)), page.evaluate(SAVED)
+        assert len(texts) == page.locator("figure").count()
+        for header, *rows in (csv.reader(text.splitlines()) for text in texts):
+            assert header
+            assert rows, "columns without rows"
     constant = {column for column, values in wanted.items() if name == "lineage" and len(np.unique(values)) == 1}
     assert set(found) == set(wanted) - constant
     for column, texts in found.items():
@@ -97,25 +99,6 @@ def test_independent_members_are_drawn_by_their_interval(browser: "Browser", tmp
     assert list(found) == ["generation", "env_steps", "seconds", "iqm", "low", "high"]
     assert (len(found["iqm"]), found["generation"][-1], found["env_steps"][-1]) == (150, "300", "15000")
     assert [found[name][-1] for name in ("iqm", "low", "high")] == ["299.5", "299", "300"]
-
-
-SAVED = """() => {
-  const texts = [], text = csvText;
-  window.csvText = (columns) => (texts.push(text(columns)), '');
-  HTMLAnchorElement.prototype.click = () => {};  // saves no file
-  for (const button of document.querySelectorAll('figure button.csv')) button.click();
-  return texts;
-}"""
-
-
-def test_every_figure_can_be_saved(browser: "Browser", short_runs: Runs) -> None:
-    for kind in ("me-pbt-sac", "diayn"):  # together they have all kinds of figures
-        with shown(browser, short_runs[kind] / "report.html") as page:
-            texts = page.evaluate(SAVED)
-            assert len(texts) == page.locator("figure").count()
-            for header, *rows in (csv.reader(text.splitlines()) for text in texts):
-                assert header
-                assert rows, "columns without rows"
 
 
 def reported(page: Path, *runs: Path) -> Path:
