@@ -1,8 +1,6 @@
 """Comparison of runs: grouping, the common budget of environment steps, statistics, notes, tables and the figure."""
 
 import json
-from functools import partial
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from rookery.populations.pbt import pbt
 from rookery.report.compare import compare, group_runs, tables
 from rookery.report.figures.comparison import _draw_curves
 from rookery.report.figures.style import new_figure
-from rookery.report.formatting import steps_text
 from rookery.report.readers import open_run
 from rookery.report.runs import Fresh, curve
 from rookery.storage.csv_log import read_csv, write_table
@@ -70,9 +67,10 @@ PBT = {"population": 8, "kind": "pbt-sac"}
 
 
 class TestGroups:
-    def test_runs_that_differ_by_seed_are_one_group(self, write):
+    def test_runs_that_differ_by_seed_are_one_group_without_duplicates(self, write, monkeypatch):
         paths = [write(f"run{seed}", [1.0, 2.0], seed=seed) for seed in range(3)]
-        (group,) = group_runs(paths)
+        monkeypatch.chdir(paths[0].parent)
+        (group,) = group_runs([*paths, "run0", f"{paths[0]}/../run1/"])
         assert (group.label, group.name, group.environment) == ("sac hopper", "sac", "hopper")
         assert [run.path for run in group.runs] == paths
         assert [run.seed for run in group.runs] == [0, 1, 2]
@@ -85,7 +83,6 @@ class TestGroups:
             ([{}, {"agent": {"fix_alpha": None}}], ["sac hopper"]),  # null counts as absent
             ([{"agent": {"tau": 1}}, {"agent": {"tau": 1.0}}], ["sac hopper"]),
             ([{}, {"keys": "rbg"}], ["sac hopper"]),  # they matter only to runs with --exact
-            ([{}, {"keys": "x", "environment": {"exact": True}}], ["sac hopper"]),
             (
                 [{"pbt": {"perturb": name, "burn_in": 0}, **PBT} for name in ("perturb", "pb2")]
                 + [{"pbt": {"burn_in": 0}, **PBT}, {}],
@@ -134,15 +131,10 @@ class TestGroups:
         [
             ({"learner": {"objective": "approach"}}, "hopper, objective=approach"),
             ({"learner": {"fitness": "prey"}}, "hopper, fitness=prey"),
-            ({"metra": {"fitness": "distance"}}, "hopper, fitness=distance"),
             ({"environment": {"env": "hill.py:make", "option": [5, "env=x"]}}, "hill.py:make, 5=, option.env=x"),
             (
                 {"environment": {"env": "hill.py:make", "option": ["precision=auto", "devices=2", "exact=true"]}},
                 "hill.py:make, option.devices=2, option.exact=true, option.precision=auto",
-            ),
-            (
-                {"environment": {"env": "hill.py:make", "option": ["mass=2", "wide=true"]}},
-                "hill.py:make, mass=2, wide=true",
             ),
             ({"diayn": {"fitness": "return"}}, "hopper"),
         ],
@@ -151,12 +143,6 @@ class TestGroups:
         plain, other = group_runs([write("plain", [1.0], kind="td3"), write("other", [2.0], **settings)])
         assert (plain.environment, other.environment) == ("hopper", label)
         assert len(compare([run.path for group in (plain, other) for run in group.runs]).pairs) == (label == "hopper")
-
-    def test_duplicate_folders_are_dropped(self, write, monkeypatch):
-        path = write("a", [1.0])
-        monkeypatch.chdir(path.parent)
-        (group,) = group_runs([path, "a", f"{path}/../a/"])
-        assert len(group.runs) == 1
 
     def test_runs_from_python(self, tmp_path):
         records = {
@@ -276,32 +262,30 @@ class TestIndependentMembers:
         fixed = write_members("fixed", [[2.0, 8.0]], draw_hyper=True, independent=True)
         assert [len(group.runs) for group in group_runs([recorded, unrecorded, fixed])] == [2, 1, 2]
 
-    @pytest.mark.parametrize(
-        ("make", "runs"),
-        [
-            (partial(seeds, population_size=3), 3),
-            (partial(seeds, population_size=3, draw_hyper=True), 1),
-            (partial(seeds, population_size=3, draw_hyper=True, space=walks.SPACE._replace(domains={})), 3),
-            (partial(pbt, population_size=3, exploit="none"), 1),
-            (partial(pbt, population_size=3, space=walks.SPACE._replace(domains={}), replace_count=1), 1),
-        ],
-        ids=["seeds", "random search", "nothing to draw", "the same by pbt", "selection alone"],
-    )
-    def test_a_program_from_python_records_whether_its_members_are_independent(self, tmp_path, make, runs):
-        run(make(walks.learner()), generations=2, run_dir=str(tmp_path / "run"), quiet=True)
-        (group,) = group_runs([tmp_path / "run"])
-        assert (len(group.runs), open_existing(tmp_path / "run").config["independent"]) == (runs, runs == 3)
+    def test_a_program_from_python_records_whether_its_members_are_independent(self, tmp_path):
+        fixed = walks.SPACE._replace(domains={})
+        programs = {
+            "seeds": seeds(walks.learner(), population_size=3),
+            "nothing to draw": seeds(walks.learner(), fixed, 3, draw_hyper=True),
+            "random search": seeds(walks.learner(), population_size=3, draw_hyper=True),
+            "the same by pbt": pbt(walks.learner(), population_size=3, exploit="none"),
+            "selection alone": pbt(walks.learner(), fixed, population_size=3, replace_count=1),
+        }
+        assert [name for name, program in programs.items() if program.independent] == ["seeds", "nothing to draw"]
+        for name, runs in (("seeds", 3), ("selection alone", 1)):
+            run(programs[name], generations=2, run_dir=str(tmp_path / name), quiet=True)
+            (group,) = group_runs([tmp_path / name])
+            assert (len(group.runs), open_existing(tmp_path / name).config["independent"]) == (runs, runs == 3)
 
-    def test_a_member_that_diverged_is_the_worst_run(self, write_members):
-        comparison = compare([write_members("seeds", [[4.0, 6.0, 1.5], [5.0, NAN, 2.5]])])
+    def test_a_member_that_diverged_is_the_worst_run_and_with_a_score_column_a_folder_is_one_run(self, write_members):
+        path = write_members("seeds", [[4.0, 6.0, 1.5], [5.0, NAN, 2.5]])
+        comparison = compare([path])
         (row,) = comparison.rows
         assert (row.scores.tolist(), row.diverged) == ([5.0, 1.5, 2.5], 1)
         assert "1 of 3 runs of sac hopper diverged" in comparison.notes[0]
-
-    def test_with_a_score_column_a_folder_is_one_run_with_a_note(self, write_members):
-        comparison = compare([write_members("seeds", [[1.0, 5.0]])], score="best_fitness")
+        comparison = compare([path], score="best_fitness")
         (row,) = comparison.rows
-        assert (row.scores.tolist(), row.env_steps) == ([5.0], 200.0)
+        assert (row.scores.tolist(), row.env_steps) == ([5.0], 600.0)
         assert "best_fitness describes all members of a folder together" in " ".join(comparison.notes)
 
 
@@ -398,22 +382,15 @@ class TestPairs:
 
 
 class TestPrinting:
-    def test_numbers_are_printed_with_their_intervals(self, write):
-        paths = [write(f"a{seed}", [1000.0 + seed], seed=seed) for seed in range(4)]
-        paths += [write(f"b{seed}", [0.5], kind="td3", seed=seed) for seed in range(4)]
+    def test_numbers_are_printed_with_their_intervals_and_not_cut_off_in_a_narrow_terminal(self, write):
+        paths = [write(f"a{seed}", [21_000.0 + seed], perturb="resample", seed=seed) for seed in range(4)]
+        paths += [write(f"b{seed}", [-31_000.0 - seed], perturb="pb2", seed=seed) for seed in range(4)]
         comparison = compare(paths)
-        text = printed(comparison)
-        iqm = comparison.rows[0].interquartile_mean
+        text, iqm = printed(comparison), comparison.rows[0].interquartile_mean
         assert "hopper at 100 environment steps" in text
         assert f"{iqm.low:.0f} to {iqm.high:.0f}" in text
-        assert "0.5 to 0.5" in text
         assert "1.00 to 1.00 *" in text
-        assert text.index("1 sac") < text.index("2 td3")
-
-    def test_no_number_is_cut_off_in_a_narrow_terminal(self, write):
-        paths = [write(f"a{seed}", [21_000.5 + seed], perturb="resample", seed=seed) for seed in range(4)]
-        paths += [write(f"b{seed}", [-31_000.5 - seed], perturb="pb2", seed=seed) for seed in range(4)]
-        comparison = compare(paths)
+        assert text.index("1 sac, perturb=resample") < text.index("2 sac, perturb=pb2")
         text = printed(comparison, width=80)
         for row in comparison.rows:
             for name in ("interquartile_mean", "median", "mean", "optimality_gap"):
@@ -459,16 +436,13 @@ class TestPrinting:
 
 
 class TestPicture:
-    def test_a_curve_is_the_interquartile_mean_of_the_runs(self, write):
+    def test_a_curve_is_the_interquartile_mean_up_to_the_shortest_run_but_not_to_a_diverged_one(self, write):
         columns = [[0.0, 4.0], [1.0, 5.0], [3.0, 7.0], [90.0, -80.0]]
-        (group,) = group_runs([write(f"a{seed}", values, seed=seed) for seed, values in enumerate(columns)])
+        (group,) = group_runs([write(f"i{seed}", values, seed=seed) for seed, values in enumerate(columns)])
         steps, fitness = curve(group.runs, floor=-1.0)
         assert steps.tolist() == [100.0, 200.0]
         assert fitness.value.tolist() == [2.0, 4.5]
-        assert (fitness.low <= fitness.value).all()
-        assert (fitness.value <= fitness.high).all()
-
-    def test_a_curve_ends_with_the_shortest_run_but_not_with_a_diverged_one(self, write):
+        assert ((fitness.low <= fitness.value) & (fitness.value <= fitness.high)).all()
         goal = {"generations": 4}
         paths = [write("a", [1.0, 2.0, 3.0, 4.0]), write("b", [5.0, 6.0, 7.0], seed=1, run=goal)]
         paths.append(write("c", [9.0, NAN], seed=2, run=goal))
@@ -483,10 +457,9 @@ class TestPicture:
         steps, fitness = curve(group.runs, floor=0.0)
         assert (len(steps), steps[0], steps[-1], fitness.value[-1]) == (150, 100.0, 100_000.0, 999.0)
 
-    @pytest.mark.parametrize("sizes", [[1], range(1, 7)], ids=["one group", "a matrix of pairs"])
-    def test_it_is_drawn_for_any_number_of_groups(self, write, tmp_path, sizes):
+    def test_a_matrix_of_pairs_is_drawn(self, write, tmp_path):
         paths = []
-        for size, seed in [(size, seed) for size in sizes for seed in range(2)]:
+        for size, seed in [(size, seed) for size in range(1, 7) for seed in range(2)]:
             fitness = [float(size), float(size + seed), NAN][: 3 if (size, seed) == (1, 1) else 2]
             paths.append(write(f"a{size}-{seed}", fitness, population=size, seed=seed, run={"generations": 3}))
         paths.append(write("elsewhere", [1.0], env="reacher"))
@@ -502,15 +475,6 @@ class TestPicture:
         assert (tmp_path / "comparison.png").read_bytes().startswith(PNG)
         with pytest.raises(ValueError, match=r"^picture must end in one of \..*\.png.*, got 'x\.foo'\.$"):
             compare([tmp_path / "missing"], picture="x.foo")
-        for gamma in (np.nan, np.inf, cast(Any, "x")):
-            with pytest.raises(ValueError, match=r"^gamma must be a (finite )?number"):
-                compare([run], gamma=gamma)
-        with pytest.raises(ValueError, match=r"nowhere/a\.png cannot be written: No such file or directory"):
-            compare([run], picture=tmp_path / "nowhere" / "a.png")
-
-    def test_steps_are_short(self):
-        texts = {950: "950", 20_000: "20k", 1_536_000: "1.536M", 2_000_000_000: "2B"}
-        assert {steps: steps_text(steps) for steps in texts} == texts
 
 
 def test_what_cannot_be_compared(write):
@@ -524,9 +488,6 @@ def test_what_cannot_be_compared(write):
         table.write_text(text.replace(column, "else"))
         with pytest.raises(ValueError, match=f"0 cannot be compared: its metrics.csv has no column {column}"):
             compare([run])
-    (run / "config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"config.json is damaged"):
-        compare([run])
 
 
 def test_any_column_can_be_the_score(write):
@@ -563,8 +524,6 @@ class TestMeasures:
         path = write_members("seeds", [[1.0, 2.0]])
         add(path, "lineage.csv", measure__success=[0.5, 0.25], rate=[0.1, 0.1])
         assert compare([path], metric="success").rows[0].scores.tolist() == [0.5, 0.25]
-        with pytest.raises(ValueError, match="records no measure sucess; did you mean success"):
-            compare([path], metric="sucess")
 
     def test_the_return_of_older_runs_is_their_fitness_unless_it_is_another_measure(self, write):
         plain, other = write("plain", [1.0]), write("other", [1.0], learner={"objective": "success"})
@@ -606,29 +565,23 @@ class TestMeasures:
             add(finish(path, {"kind": "sac"}, fitness), best__measure__success=values)
         (found,) = open_run(whole).measured("success", per_member=False)
         assert found.best_fitness.tolist() == [0.6, 0.7, 0.3]
-
-    @pytest.mark.parametrize("damaged", [0, 1])
-    @pytest.mark.parametrize("lost", ["generation", "best_fitness", "env_steps"])
-    def test_a_table_of_an_island_without_a_column_is_named(self, write, damaged, lost):
-        whole = write("run", [])
-        for number in range(2):
-            path = whole / "islands" / str(number)
-            path.mkdir(parents=True)
-            finish(path, {"kind": "sac"}, [1.0, 2.0])
-        table = whole / "islands" / str(damaged) / "metrics.csv"
-        table.write_text(table.read_text().replace(lost, "x"))
-        with pytest.raises(ValueError, match=f"^{table} lacks the columns {lost}; put a copy of the file back"):
-            open_run(whole).learning_curve()
+        table = whole / "islands/1/metrics.csv"
+        text = table.read_text()
+        for lost in ("generation", "best_fitness", "env_steps"):
+            table.write_text(text.replace(lost, "x"))
+            with pytest.raises(ValueError, match=f"^{table} lacks the columns {lost}; put a copy of the file back"):
+                open_run(whole).learning_curve()
 
     def test_fresh_episodes_are_measured_by_it(self, write):
         path, asked = write("run", [-500.0]), []
 
         def evaluate(paths, metric):
             asked.append(metric)
-            return {one: (1, np.asarray([0.75])) for one in paths}
+            return {one: (4, np.asarray([0.75])) for one in paths}
 
         found = compare([path], metric="success", fresh=Fresh(3, evaluate))
         assert (found.rows[0].scores.tolist(), asked, found.settings["hopper"].floor) == ([0.75], ["success"], 0.75)
+        assert found.rows[0].env_steps == 400.0, "every generation makes equally many steps, also those that are lost"
 
     def test_the_curves_beside_fresh_episodes_are_of_it_too(self, write, write_members):
         path, seeds, bare = write("run", [-5.0, -4.0]), write_members("seeds", [[1.0, 2.0]]), write("bare", [-3.0], n=3)
@@ -645,11 +598,3 @@ class TestMeasures:
             axes = new_figure((4, 4)).subplots()
             _draw_curves(axes, rows, found.settings["hopper"], {row.group.name: "k" for row in rows})
             assert (len(axes.lines), [text.get_text() for text in axes.texts]) == (lines, texts)
-
-
-def test_fresh_scores_of_a_run_whose_table_lost_its_end(write):
-    path = write("run", [1.0, 2.0])
-    fresh = Fresh(3, lambda paths, _: {one: (4, np.asarray([5.0])) for one in paths})
-    found = compare([path], fresh=fresh, resamples=50)
-    assert found.rows[0].scores.tolist() == [5.0]
-    assert found.rows[0].env_steps == 400.0, "every generation makes equally many steps"

@@ -73,29 +73,26 @@ class TestLosses:
     """A page, and the curves, are made from the rows that are there; the page says which are not."""
 
     @pytest.mark.parametrize(
-        ("name", "start", "stop", "note"),
+        ("name", "lose", "note"),
         [
-            ("metrics.csv", -20, None, "the tables end with generation 1, though the checkpoint is of generation 3"),
-            ("metrics.csv", "1,", "2,", "metrics.csv has lost the rows of generation 1"),
-            ("lineage.csv", "1,0,", "2,", "lineage.csv has lost the rows of generation 1"),
-            ("lineage.csv", "1,0,", None, "lineage.csv has lost the rows of 2 generations between 1 and 2"),
-            ("lineage.csv", 0, None, "lineage.csv has lost all rows"),
-            ("lineage.csv", None, None, "lineage.csv has lost all rows"),
-            ("lineage.csv", "2,0,", "1\n", "lineage.csv, line"),
-            ("lineage.csv", 0, "0,0,", "lineage.csv lacks the columns generation, member"),
+            ("metrics.csv", lambda text: text[:-20], "end with generation 1, though the checkpoint is of generation 3"),
+            ("metrics.csv", lambda text: re.sub("\n1,.*", "", text), "metrics.csv has lost the rows of generation 1"),
+            (
+                "lineage.csv",
+                lambda text: text[: text.index("\n1,") + 1],
+                "lost the rows of 2 generations between 1 and 2",
+            ),
+            ("lineage.csv", lambda _: "", "lineage.csv has lost all rows"),
+            ("lineage.csv", None, "lineage.csv has lost all rows"),
+            ("lineage.csv", lambda text: text.replace("\n2,0,", "\n1,garbage\n2,0,"), "lineage.csv, line"),
+            ("lineage.csv", lambda text: text.partition("\n")[2], "lineage.csv lacks the columns generation, member"),
         ],
     )
-    def test_a_page_is_made_of_what_is_left(self, tmp_path, name, start, stop, note):
+    def test_a_page_is_made_of_what_is_left(self, tmp_path, name, lose, note):
         run = write(tmp_path / "run", metrics=METRICS | {"replaced": [0.0] * 3}, members=MEMBERS)
         save_all(run / "checkpoints", 3)
         path = run / name
-        text = path.read_text()
-        first, last = (
-            (text.index("\n" + at) + 1 if isinstance(at, str) and at != "1\n" else at) for at in (start, stop)
-        )
-        path.write_text(text[:first] + ("" if last is None else "1,garbage\n" if last == "1\n" else text[last:]))
-        if start is None:
-            path.unlink()
+        path.write_text(lose(path.read_text())) if lose else path.unlink()
         assert note in write_report([run]).read_text()
         assert draw_curves(run).exists()
         (run / "metrics.csv").unlink()
@@ -118,33 +115,20 @@ class TestErrors:
     def test_runs_that_cannot_be_reported(self, tmp_path):
         with pytest.raises(ValueError, match=r"^there is no run to report on; give the folder of at least one\.$"):
             write_report([])
-        with pytest.raises(ValueError, match="is not a run directory: there is no such folder"):
-            write_report([tmp_path / "nothing"])
         with pytest.raises(ValueError, match=r"nothing is not a run directory: there is no such folder"):
             write_report(str(tmp_path / "nothing"))  # one folder is a list of one
-        file = write(tmp_path / "walker") / "metrics.csv"
-        with pytest.raises(ValueError, match=r"is not a run directory: config\.json is missing in it"):
-            write_report([tmp_path])
+        write(tmp_path / "walker")
         with pytest.raises(ValueError, match=rf"runs near it are {re.escape(str(tmp_path / 'walker'))}\.$"):
             write_report([tmp_path / "wlaker"])
-        with pytest.raises(ValueError, match=r"metrics\.csv is a file, not a run directory"):
-            write_report([file])
         create(tmp_path / "run", {}).release()  # without a table
         with pytest.raises(ValueError, match="no finished generation to report yet; wait for its first"):
             write_report([tmp_path / "run"])
         assert check_runs([tmp_path / "run"], begun=False) == [tmp_path / "run"]
 
-    def test_an_invalid_path(self, tmp_path):
+    def test_a_page_in_the_place_of_a_file_of_the_run(self, tmp_path):
         run = write(tmp_path / "run")
-        with pytest.raises(ValueError, match=r"is a folder; name the page itself, such as .*run/report\.html\.$"):
-            write_report([run], run)
-        with pytest.raises(ValueError, match=r"nowhere is not a folder; create it, or choose another path"):
-            write_report([run], tmp_path / "nowhere" / "report.html")
-        before = (run / "config.json").read_bytes()
         with pytest.raises(ValueError, match=r"a page is an \.html file, got .*run/config\.json; choose this suffix"):
             write_report([run], run / "config.json")
-        assert (run / "config.json").read_bytes() == before
-        assert not (tmp_path / "report.html").exists()
 
 
 @pytest.fixture(scope="module")
@@ -271,22 +255,15 @@ class TestCommands:
         assert not (tmp_path / "run/report.html").exists()
         assert (tmp_path / "run/repertoire.png").exists()
 
-    @pytest.mark.parametrize(
-        ("words", "code", "message"),
-        [
-            ("--rollouts x", 2, "--rollouts must be a whole number or all, got x"),
-            ("--page run", 1, "is a folder; name the page itself"),
-        ],
-    )
-    def test_invalid_arguments(self, tmp_path, monkeypatch, words, code, message):
-        write(tmp_path / "run")
-        monkeypatch.chdir(tmp_path)
-        returned, _, err = call("report", "run", *words.split())
-        assert (returned, message in err) == (code, True)
-        assert not (tmp_path / "run/report.html").exists()
-
     def test_without_episodes_the_page_is_written_with_a_note(self, tmp_path):
         run = write(tmp_path / "run")
+        for words, code, message in (
+            ("--rollouts x", 2, "--rollouts must be a whole number or all, got x"),
+            (f"--page {run}", 1, "is a folder; name the page itself"),
+        ):
+            returned, _, err = call("report", str(run), *words.split())
+            assert (returned, message in err) == (code, True)
+        assert not (run / "report.html").exists()
         _, out, _ = call("report", str(run))
         assert re.search(r"^note +no episodes recorded: .*\nreport +.*report\.html$", out, re.M)
         (run / "report.html").unlink()

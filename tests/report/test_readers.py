@@ -21,6 +21,10 @@ def test_an_island_that_diverged_leaves_the_numbers_of_the_others():
     for name in ("median_fitness", "return", "measure/success"):
         np.testing.assert_array_equal(found[name], [2.0, 3.0, 5.0, 6.0], name)
     np.testing.assert_array_equal(found["best/return"], [3.0, 4.0, 5.0, 6.0])
+    found = _together([table([1.0, NAN]), table([3.0, NAN])])
+    first = {"best_fitness": 3.0, "median_fitness": 2.0, "worst_fitness": 1.0, "return": 2.0, "measure/success": 2.0}
+    for name, value in first.items():
+        np.testing.assert_array_equal(found[name], [value, NAN], name)
 
 
 def test_a_member_without_a_parent_came_from_what_the_run_has(tmp_path):
@@ -35,10 +39,3 @@ def test_a_member_without_a_parent_came_from_what_the_run_has(tmp_path):
     ):
         path = write(tmp_path, config, {**METRICS, **columns}, members)
         assert RunRecord(open_existing(path)).outside == expected
-
-
-def test_what_is_known_of_no_island_is_unknown():
-    found = _together([table([1.0, NAN]), table([3.0, NAN])])
-    first = {"best_fitness": 3.0, "median_fitness": 2.0, "worst_fitness": 1.0, "return": 2.0, "measure/success": 2.0}
-    for name, value in first.items():
-        np.testing.assert_array_equal(found[name], [value, NAN], name)

@@ -39,16 +39,6 @@ class TestLearning:
             "Fitness 1.5 (interquartile mean, 95 % interval 1 to 2), after 150 environment steps of each of 2 seeds"
         )
 
-    def test_a_long_run_has_its_interval_at_listed_points(self, tmp_path):
-        count = 400
-        steps = np.arange(1, count + 1) * 100.0
-        metrics = {name: steps if name == "env_steps" else np.ones(count) for name in METRICS}
-        generation, member = np.divmod(np.arange(2 * count), 2)
-        members = {"generation": generation, "member": member, "parent": member, "fitness": 1.0 * generation + member}
-        seeds = page_data(write(tmp_path, {"kind": "sac", "draw_hyper": False}, metrics, members))["learning"]["seeds"]
-        assert (len(seeds["points"]), seeds["points"][0], seeds["points"][-1]) == (150, 0, count - 1)
-        np.testing.assert_allclose(unpacked(seeds["value"]), np.asarray(seeds["points"]) + 0.5)
-
     def test_quartiles_of_the_members_by_steps_and_by_time(self, tmp_path):
         metrics = METRICS | {"seconds_tables": (0.5, 0.0, 1.0)}
         learning = page_data(write(tmp_path, metrics=metrics, members=MEMBERS))["learning"]
@@ -202,7 +192,6 @@ class TestMaps:
             (grid(4, 3), [(0, 1)]),
             (random(50, 2), [(0, 1)]),
             (grid(3, 2, 4), [(0, 1), (0, 2), (1, 2)]),
-            (random(60, 3), [(0, 1), (0, 2), (1, 2)]),
             (random(300, 6), [(a, b) for a in range(5) for b in range(a + 1, 5)]),
             ([[0.5, 0.5, 0.5]], [(0, 1), (0, 2), (1, 2)]),
         ],
@@ -267,6 +256,8 @@ class TestSkills:
             "descriptor/0": [*(long / 1000), 0.0, -1.0],
             "descriptor/1": [*(-long / 1000), 0, 1],
         }
+        missing = r"skills\.csv is missing in it; `rookery evaluate .*` writes it"
+        assert re.search(missing, page_data(tmp_path)["skills"]["missing"])
         write_table(tmp_path / "skills.csv", states | places)
         skills = page_data(tmp_path)["skills"]
         short, thinned = skills["trajectories"]
@@ -278,12 +269,6 @@ class TestSkills:
         assert np.diff(points[:, 0]).max() < 0.0041, "points are evenly spaced"
         assert skills["names"] == ["final x", "final y"]
         assert skills["limits"] == [[-1, -1], [1, 1]]
-
-    def test_missing_trajectories_have_a_reason(self, tmp_path):
-        write(tmp_path, {"skills": {"num_skills": 2}})
-        assert re.search(
-            r"skills\.csv is missing in it; `rookery evaluate .*` writes it", page_data(tmp_path)["skills"]["missing"]
-        )
         assert page_data(write(tmp_path))["skills"] is None
 
 
@@ -333,25 +318,6 @@ class TestComparison:
         (pair,) = room["pairs"]
         assert (pair["first"], pair["second"], pair["value"], pair["clear"]) == ("good", "bad", 1.0, False)
 
-    def test_members_of_one_folder_are_runs_with_separate_names(self, tmp_path):
-        config = {"kind": "sac", "draw_hyper": False, "population": 2}
-        path = write(tmp_path / "seeds", config, members=MEMBERS)
-        pbt = write(
-            tmp_path / "pbt", {"kind": "pbt-sac", "population": 2}, METRICS | {"env_steps": (50.0, 100.0, 150.0)}
-        )
-        (room,) = comparison_chapter([path, pbt], resamples=20)["environments"]
-        seeds, selected = room["groups"]
-        assert (seeds["runs"], seeds["scores"], seeds["chosen"]) == (["seeds:0", "seeds:1"], [2.0, 1.0], "")
-        assert (selected["runs"], selected["scores"], selected["chosen"]) == (["pbt"], [2.0], "best of 2")
-        assert numbers(seeds, "steps") == [[50, 100, 150]]
-
-    def test_environments_are_compared_separately_with_a_note(self, tmp_path):
-        runs = [write(tmp_path / env, {"environment": {"env": env}}) for env in ("room", "maze")]
-        found = comparison_chapter(runs, resamples=20)
-        assert [environment["name"] for environment in found["environments"]] == ["room", "maze"]
-        assert all(not environment["pairs"] for environment in found["environments"])
-        assert "several environments" in found["notes"][0]
-
 
 DAMAGE = {
     "metrics.csv": "generation,env_steps\n0,1\n",
@@ -368,18 +334,3 @@ def test_the_error_for_a_damaged_file_is_one_sentence(tmp_path, name):
     (tmp_path / name).write_text(DAMAGE[name])
     with pytest.raises(ValueError, match=rf"^{re.escape(str(tmp_path / name))}[^\n]*; [^\n]*\.$"):
         page_data(tmp_path)
-
-
-def test_incomplete_last_lines_are_left_out(tmp_path):
-    write(tmp_path, members=MEMBERS, journal=[{"event": "began", "at": "2026-01-02T03:04:05", "generation": 0}])
-    for name, half in (
-        ("metrics.csv", "3,400.0,1"),
-        ("lineage.csv", "3,0,0,1.0,0.1,0.5\n"),
-        ("journal.jsonl", '{"event": "en'),
-    ):
-        with open(tmp_path / name, "a") as file:
-            file.write(half)
-    found = page_data(tmp_path)
-    assert found["metrics"]["generation"]["shape"] == [3]
-    assert found["populations"][0]["fitness"]["shape"] == [3, 2]
-    assert [event["text"] for event in found["events"]] == ["started with generation 1"]
