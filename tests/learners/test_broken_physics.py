@@ -66,6 +66,17 @@ def test_no_agent_of_a_team_has_a_fitness_where_the_physics_broke() -> None:
     assert np.asarray(evaluation(team=True)(-1.0).roles).tolist() == [-50.0, -50.0]
 
 
+def test_a_sweep_does_not_pick_what_broke() -> None:
+    env = breaking(-1.0)
+    learner = rookery.off_policy(idle(rookery.td3(env.spec, hidden_sizes=(4,))), env, SHORT)
+    train = jax.jit(jax.vmap(lambda key: rookery.learners.train(learner, key, generations=1)[1]))
+    found = train(jax.random.split(jax.random.key(0), 8))
+    broke = np.asarray(found.broken) > 0
+    assert broke.any()
+    assert np.isnan(found.fitness).tolist() == broke.tolist()
+    assert (np.asarray(found.fitness)[~broke] == -50.0).all()
+
+
 def test_off_policy_a_broken_step_is_stored_with_the_worst_value_and_is_in_no_mean() -> None:
     reward = 1.0
     env = breaking(reward)
