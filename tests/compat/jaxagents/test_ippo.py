@@ -194,7 +194,7 @@ class Counted(Continuous):
 
 @pytest.mark.parametrize(
     ("updates", "every", "losses"),
-    [(5, 2, [0, 0.5, 0.5, 0]), (4, 2, [0, 0.5, 0.5]), (3, 7, [0, 1])],
+    [(5, 2, [0, 0.5, 0.5, 0]), (3, 7, [0, 1])],
 )
 def test_the_stages_make_the_configured_updates(updates: int, every: int, losses: list[float]):
     counted = agent(Counted, n_steps=updates, eval_frequency=every)
@@ -277,7 +277,7 @@ def trajectories() -> documented.Transition:
 
 def test_advantages_stop_at_the_end_of_an_episode_and_bootstrap_at_a_truncation():
     traj, gamma, gae_lambda = trajectories(), jnp.float32(0.9), jnp.float32(0.5)
-    found = np.asarray(shared()._advantages(traj, gamma, gae_lambda))
+    found = np.asarray(jax.jit(shared()._advantages)(traj, gamma, gae_lambda))
     reward, value, following = (np.asarray(leaf) for leaf in (traj.reward, traj.value, traj.next_value))
     residual = reward + gamma * following - value
     np.testing.assert_allclose(found[0, 1], reward[0, 1] - value[0, 1], rtol=1e-5)  # terminated
@@ -319,7 +319,10 @@ def test_rollouts_have_the_documented_axes():
     batch = Rows(
         Observation(observations[0]), number[..., None], number + 2.0, Observation(observations[1]), terminated, extras
     )
-    traj = shared()._process_trajectory(runner, shared()._transitions(runner, batch), runner.obs)
+    process = jax.jit(
+        lambda rows: shared()._process_trajectory(runner, shared()._transitions(runner, rows), runner.obs)
+    )
+    traj = process(batch)
     assert traj.obs.shape == traj.next_obs.shape == (8, 3, 1, 2)
     np.testing.assert_array_equal(traj.obs[5, 2, 0], observations[0, 2, 5, 0])
     np.testing.assert_array_equal(traj.action[5, 2], number[2, 5])
@@ -334,27 +337,6 @@ def test_rollouts_have_the_documented_axes():
     )
     at_the_end = traj.reward[2, 1] + 0.9 * traj.next_value[2, 1] - traj.value[2, 1]
     np.testing.assert_allclose(traj.advantage[2, 1], at_the_end, rtol=1e-4, atol=1e-6)
-
-
-class CustomLosses(Continuous):
-    """The actors' loss reports a large divergence, the critics' loss is 0."""
-
-    def _actor_loss(self, *given: Any) -> tuple[jax.Array, jax.Array]:
-        return IPPO._actor_loss(self, *given)[0], jnp.float32(1e9)
-
-    def _critic_loss(self, training: Any, obs: Any, targets: Any, hyperparams: Any) -> jax.Array:
-        return 0.0 * IPPO._critic_loss(self, training, obs, targets, hyperparams)
-
-
-def test_user_defined_losses_are_used():
-    custom = agent(CustomLosses, evaluated=False, n_steps=1)
-    runner, metrics = custom.train(jax.random.key(0), HYPER)
-    initial = custom._compiled_begin(jax.random.key(0), HYPER)[0]
-    assert metrics == jax.eval_shape(custom.train, jax.random.key(0), HYPER)[1] == {}
-    assert steps(runner) == (1 * 1 * 2, 1 * 3 * 2)
-    assert_equal(numbers(runner.critic_training.params), numbers(initial.critic_training.params))
-    moved = jax.tree.map(lambda a, b: bool((a != b).any()), runner.actor_training.params, initial.actor_training.params)
-    assert all(jax.tree.leaves(moved))
 
 
 def test_minibatches_are_whole_rollouts_shuffled_in_every_epoch():
@@ -385,14 +367,15 @@ def test_the_loss_normalises_the_advantages_of_each_actor():
     now = jax.scipy.stats.norm.logpdf(actions, mus, jnp.exp(-1.0))
     old, advantage = now - 0.1, jnp.arange(24.0).reshape(4, 3, 2) ** 2
     hyper = HYPER._replace(ent_coeff=0.01)
-    loss, kl = shared()._actor_loss(runner.actor_training, obs, actions, old, advantage, hyper)
+    loss_of = jax.jit(partial(shared()._actor_loss, runner.actor_training, obs, actions, old))
+    loss, kl = loss_of(advantage, hyper)
     normal = (advantage - advantage.mean((0, 1), keepdims=True)) / advantage.std((0, 1), keepdims=True)
     ratio, entropy = np.exp(0.1), -1.0 + 0.5 * np.log(2 * np.pi * np.e)
     objective = np.minimum(ratio * normal, np.clip(ratio, 0.8, 1.2) * normal).mean()
     assert float(loss) == pytest.approx(-objective - 0.01 * entropy, rel=1e-3)
     np.testing.assert_allclose(kl, [np.expm1(0.1) - 0.1] * 2, rtol=1e-3)
     scaled = advantage * jnp.asarray([[[1.0, 1000.0]]]) + jnp.asarray([[[5.0, 0.0]]])
-    again, _ = shared()._actor_loss(runner.actor_training, obs, actions, old, scaled, hyper)
+    again, _ = loss_of(scaled, hyper)
     assert float(again) == pytest.approx(float(loss), abs=1e-5)
 
 
@@ -433,6 +416,7 @@ def test_env_step_reports_ends_and_resets():
         assert int(state.step) == (0 if done else before + 1)
         np.testing.assert_array_equal(obs[0], state.envstate.goals)
     assert {(True, False), (False, True), (False, False)} == set(ends)
+    assert TruncationWrapper(Goals()).max_steps == 500
 
 
 def test_discrete_actions_are_indices():
@@ -445,29 +429,6 @@ def test_discrete_actions_are_indices():
     assert learner._environment.spec.discrete
 
 
-def test_a_step_that_terminates_at_the_time_limit_is_not_truncated():
-    wrapper = TruncationWrapper(Goals(1), 1)
-    _, state = wrapper.reset_env(jax.random.key(0), Params())
-    state = state.replace(envstate=state.envstate.replace(goals=jnp.asarray([1.9])))
-    info = wrapper.step_env(jax.random.key(1), state, jnp.zeros(1), Params())[4]
-    assert (bool(info["terminated"]), bool(info["truncated"])) == (True, False)
-    assert TruncationWrapper(Goals()).max_steps == 500
-
-
-def test_the_team_environment_returns_true_successors_and_accepts_unbounded_actions():
-    environment = shared()._environment
-    state, start = environment.reset(jax.random.key(0))
-    assert start.observation.features.shape == (2, 2)
-    state, step = environment.step(state, jnp.asarray([[7.0], [-3.0]]), jax.random.key(1))
-    np.testing.assert_allclose(
-        step.reward, -jnp.abs(jnp.asarray([7.0, -3.0]) - start.observation.features[0]), rtol=1e-6
-    )
-    np.testing.assert_array_equal(step.final_observation.features, np.stack([state.envstate.goals] * 2))
-    assert environment.spec.unbounded
-    assert not environment.spec.discrete
-    assert shared()._action.shape == (2,)
-
-
 def test_an_agent_is_pickled_with_its_training_and_without_compiled_functions():
     learner = agent(evaluated=False)
     learner.collect_training(learner._compiled_begin(jax.random.key(0), HYPER)[0], previous_training_max_step=5)
@@ -477,13 +438,6 @@ def test_an_agent_is_pickled_with_its_training_and_without_compiled_functions():
     jax.eval_shape(copied._compiled_begin, jax.random.key(0), HYPER)
 
 
-class NoPair(Continuous):
-    """Its actor loss is only the loss."""
-
-    def _actor_loss(self, *given: Any) -> Any:
-        return super()._actor_loss(*given)[0]
-
-
 class Constant(Continuous):
     """Its metrics are a number of Python."""
 
@@ -491,41 +445,27 @@ class Constant(Continuous):
         return {"constant": 1.0}
 
 
-def test_what_hooks_return():
-    with pytest.raises(
-        ValueError, match=r"^_actor_loss of NoPair returns .*; return the loss, a number, and the divergence"
-    ):
-        jax.eval_shape(agent(NoPair).train, jax.random.key(0), HYPER)
+def test_metrics_may_be_replaced_and_are_left_out_without_evaluations():
     assert jax.eval_shape(agent(Constant).train, jax.random.key(0), HYPER)[1]["constant"].shape == (4,)
+    assert jax.eval_shape(agent(evaluated=False).train, jax.random.key(0), HYPER)[1] == {}
 
 
 # --- errors
-
-
-class WithoutCount:
-    """An environment without `n_actors`."""
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"n_steps": 0}, r"^n_steps must be at least 1, got 0\.$"),
-        ({"n_steps": 1e6}, r"^n_steps must be a whole number, got 1000000\.0\.$"),
-        ({"batch_size": None}, r"^batch_size must be a whole number, got None\.$"),
         ({"max_episode_steps": 2**31}, r"^max_episode_steps must be at most 2147483647, the largest int32, got"),
-        (
-            {"optimizer": optax.adam(1e-3)},
-            r"^optimizer must be a class or a function that makes it, such as optax",
-        ),
+        ({"optimizer": optax.adam(1e-3)}, r"^optimizer must be a class or a function that makes it, such as optax"),
         ({"eval_rng": 3}, r"^a random key is needed, such as jax\.random\.key\(0\), got 3\.$"),
-        ({"eval_frequency": 0}, r"^eval_frequency must be at least 1, got 0\.$"),
-        ({"rollout_length": -1}, r"^rollout_length must be at least 1, got -1\.$"),
         ({"minibatch_size": 3}, r"^minibatch_size must divide batch_size \(8\), got 3\.$"),
         ({"minibatch_size": 1, "rollout_length": 1}, r"^advantages of a minibatch of one step cannot be normalised;"),
         ({"eval_rng": None}, r"^evaluations during training need eval_rng; set them, or eval_during_training=False\.$"),
         ({"n_evals": 0}, r"^n_evals must be at least 1, got 0\.$"),
         ({"deterministic_mode": "most"}, r"^deterministic_mode must be one of .*, got 'most'\.$"),
-        ({"env": WithoutCount()}, r"^WithoutCount has no attribute n_actors, the number of actors; define it\.$"),
+        ({"env": object()}, r"^object has no attribute n_actors, the number of actors; define it\.$"),
     ],
 )
 def test_invalid_settings_raise_at_construction(changes: dict[str, Any], message: str):
@@ -559,17 +499,14 @@ class JointDensity(Continuous):
 )
 def test_outputs_of_a_wrong_shape_raise_in_training(changes: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=message):
-        agent(evaluated=False, **changes).train(jax.random.key(0), HYPER)
+        jax.eval_shape(agent(evaluated=False, **changes).train, jax.random.key(0), HYPER)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"gamma": None}, r"^gamma must be a number, got None\.$"),
-        ({"eps_clip": "0.2"}, r"^eps_clip must be a number, got '0\.2'\.$"),
         ({"ent_coeff": [0.1]}, r"^ent_coeff must be a number, got \[0\.1\]\.$"),
         ({"gae_lambda": 1.5}, r"^gae_lambda must be in \[0, 1\], got 1\.5\.$"),
-        ({"kl_threshold": np.nan}, r"^kl_threshold must be at least 0, got nan\.$"),
         (
             {"actor_optimizer_params": OptimizerParams(learning_rate=-1.0)},
             r"^actor_optimizer_params\.learning_rate must be at least 0, got -1\.0\.$",

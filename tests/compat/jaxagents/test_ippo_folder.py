@@ -45,7 +45,6 @@ def test_a_restored_training_continues_as_if_it_had_never_stopped(tmp_path: Path
     assert_equal(numbers(second.training_runner), numbers(runner))
     assert_equal(second.training_metrics, metrics)
     assert (second.agent_trained, second.previous_training_max_step) == (True, 4)
-    assert_equal(second.eval(jax.random.key(5), 6), first.eval(jax.random.key(5), 6))
     with pytest.raises(ValueError, match=r'has checkpoints up to step 4; call restore\("last"\) to continue'):
         agent(tmp_path, restore_agent=True).train(jax.random.key(0), HYPER)
     with pytest.raises(ValueError, match=r"has checkpoints already; set restore_agent=True to continue from them"):
@@ -54,8 +53,7 @@ def test_a_restored_training_continues_as_if_it_had_never_stopped(tmp_path: Path
     further, metrics = second.train(jax.random.key(9), HYPER)
     assert steps(tmp_path) == [0, 2, 4, 6, 8]
     whole, all_metrics = agent(None, n_steps=8).train(jax.random.key(0), HYPER)
-    further, whole = numbers(further), numbers(whole)
-    assert_equal(further, whole)
+    assert_equal(numbers(further), numbers(whole))
     for name in ("returns", "terminated", "truncated", "final_rewards"):
         np.testing.assert_array_equal(metrics[name], all_metrics[name][2:])
     with pytest.raises(ValueError, match=r"has checkpoints up to step 8"):
@@ -112,31 +110,6 @@ def test_the_state_of_an_agent_is_documented_on_its_class():
     assert nothing == (None, None, None, None)
     plain = agent(None)
     assert (plain.checkpointing, plain.checkpoint_manager) == (False, None)
-
-
-class Killed(BaseException):
-    """Simulates a kill of the process."""
-
-
-def test_the_last_complete_checkpoint_before_a_kill_is_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    killed, saved = agent(tmp_path), []
-    save = checkpoint_metrics.save
-
-    def save_or_die(store: Any, step: int, runner: Any, row: Any) -> None:
-        if step == 4:
-            raise Killed
-        saved.append(runner)
-        save(store, step, runner, row)
-
-    monkeypatch.setattr(checkpoint_metrics, "save", save_or_die)
-    with pytest.raises(Killed):
-        killed.train(jax.random.key(0), HYPER)
-    second = agent(tmp_path, restore_agent=True)
-    second.restore("last")
-    assert second.previous_training_max_step == 2
-    assert_equal(numbers(second.training_runner), numbers(saved[1]))
-    assert second.training_metrics is not None
-    assert second.training_metrics["returns"].shape == (2, 6, 2)
 
 
 def test_an_agent_that_trains_nothing_deletes_nothing(tmp_path: Path):
