@@ -1,6 +1,5 @@
 """MAP-Elites as a program: on functions with known values, on policies, and in a run directory."""
 
-import dataclasses
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -39,16 +38,6 @@ def bowl(x, key):
     """The optimum is in the middle."""
     del key
     return -jnp.sum(jnp.square(x)), x[:2]
-
-
-def half_bowl(x, key):
-    """Fitness is finite in one half of the space only."""
-    fitness, descriptor = bowl(x, key)
-    return jnp.where(x[0] < 0, NAN, fitness), descriptor
-
-
-def luck(x, key):
-    return jax.random.normal(key), x[:2]
 
 
 def seldom_feasible(x, key):
@@ -112,45 +101,22 @@ class TestProgram:
         assert all(metrics["rejected"] == metrics["outside"] == 0 for metrics in history)
         assert all(metrics["evaluation_steps"] == 24 for metrics in history)
 
-    def test_non_finite_genotypes_are_counted_and_never_added(self):
-        result = run(program_of(half_bowl), 6)
-        repertoire = repertoire_of(result.state)
-        for metrics in result.history:
-            assert metrics["rejected"] == np.isnan(metrics["fitness"]).sum()
-        assert sum(metrics["rejected"] for metrics in result.history) > 0
-        assert (repertoire.genotypes[:, 0] >= 0).all()
-        assert jnp.isfinite(repertoire.fitnesses[repertoire.occupied]).all()
-
     def test_an_empty_repertoire_ends_the_run_after_the_patience(self, capsys):
-        program = program_of(nothing)
-        for patience in (1, 3):
-            message = rf"nothing was finite in {patience} generations, and .* raise patience\.$"
-            with pytest.raises(Diverged, match=message):
-                rookery.run(program, generations=5, patience=patience)
-            lines = [line for line in capsys.readouterr().out.splitlines() if "steps/s" in line]
-            assert len(lines) == patience
-            assert f"repertoire empty for {patience} of at most {patience} generations" in lines[-1]
+        with pytest.raises(Diverged, match=r"nothing was finite in 3 generations, and .* raise patience\.$"):
+            rookery.run(program_of(nothing), generations=5, patience=3)
+        lines = [line for line in capsys.readouterr().out.splitlines() if "steps/s" in line]
+        assert len(lines) == 3
+        assert "repertoire empty for 3 of at most 3 generations" in lines[-1]
         with pytest.raises(ValueError, match="patience has an effect only on a repertoire"):
             run(rookery.pbt(walks.learner(), population_size=4), 1, patience=7)
 
-    @pytest.mark.parametrize("kind", ["iso_line", "cma_mae", "dominated novelty", "mix"])
-    def test_an_empty_repertoire_proposes_initial_genotypes_until_one_is_feasible(self, kind, tmp_path):
+    def test_an_empty_repertoire_proposes_initial_genotypes_until_one_is_feasible_also_after_a_stop(self, tmp_path):
         searched = function_scoring(seldom_feasible, init_genotype, (-1.0, -1.0), (1.0, 1.0), bounds=(-1.0, 1.0))
-        emitters = {
-            "cma_mae": lambda: cma_mae(searched, 4, CmaMaeConfig(emitters=2, initial_sigma=1e-4)),
-            "mix": lambda: mix([iso_line(searched, 2), iso_line(searched, 2)]),
-        }
-        cells = dominated_novelty(GRID) if kind == "dominated novelty" else GRID
-        program = map_elites(searched, cells, emitters.get(kind, lambda: iso_line(searched, 4))())
-        whole = run(program, 40, seed=2, **({"quiet": True} if kind == "iso_line" else {}))
-        coverage = [metrics["coverage"] for metrics in whole.history]
-        assert coverage[:2] == [0.0, 0.0]
-        assert coverage[-1] > 0.0
-        if kind == "iso_line":  # a stop within the time without an elite
-            options = {"run_dir": str(tmp_path / "run"), "checkpoint_every": 1}
-            run(program, 2, seed=2, **options)
-            resumed = run(program, 40, seed=2, resume=True, **options)
-            tiny.assert_equal(repertoire_of(resumed.state), repertoire_of(whole.state))
+        program = map_elites(searched, GRID, iso_line(searched, 4))
+        begun = run(program, 2, seed=2, run_dir=str(tmp_path / "run"))
+        resumed = run(program, 40, seed=2, resume=True, run_dir=str(tmp_path / "run"))
+        assert [metrics["coverage"] for metrics in begun.history] == [0.0, 0.0]
+        assert resumed.history[-1]["coverage"] > 0.0
 
     def test_bounds_apply_to_all_numbers_and_a_non_finite_genotype_is_rejected_whatever_its_fitness(self):
         def init(key):
@@ -158,33 +124,35 @@ class TestProgram:
             return {"x": init_genotype(key), "unused": jnp.where(jax.random.bernoulli(key), NAN, 0.0), **numbers}
 
         def score(genotype, key):
-            return bowl(genotype["x"], key)
+            fitness, descriptor = bowl(genotype["x"], key)
+            return jnp.where(genotype["x"][0] < 0, NAN, fitness), descriptor
 
-        result = run(program_of(score, init=init), 3)
-        genotypes = repertoire_of(result.state).genotypes
+        result = run(program_of(score, init=init), 6)
+        repertoire = repertoire_of(result.state)
+        genotypes = repertoire.genotypes
         assert 0 < result.history[0]["rejected"] < 24
+        for metrics in result.history:
+            assert metrics["rejected"] == np.isnan(metrics["fitness"]).sum()
+        assert (genotypes["x"][:, 0] >= 0).all()
+        assert jnp.isfinite(repertoire.fitnesses[repertoire.occupied]).all()
         assert trees.all_finite(genotypes)
         assert genotypes["choice"].dtype == jnp.int32
         assert set(genotypes["choice"].tolist()) <= {-1, 0, 1}
         assert genotypes["flag"].dtype == bool
         assert float(abs(genotypes["x"]).max()) <= 1.0
 
-    @pytest.mark.parametrize("kind", ["int32", "uint8"])
-    def test_a_search_over_whole_numbers_spreads(self, kind):
+    def test_a_search_over_whole_numbers_spreads(self):
         def score(genotype, key):
             return -jnp.abs(genotype.astype(jnp.float32) - 3.0).sum(), genotype[:2].astype(jnp.float32)
 
         def init(key):
-            return jax.random.randint(key, (6,), 0, 2).astype(kind)
+            return jax.random.randint(key, (6,), 0, 2).astype("uint8")
 
         searched = function_scoring(score, init, (0.0, 0.0), (9.0, 9.0), bounds=(-0.5, 9.5))
         result = run(map_elites(searched, grid((10, 10), (0.0, 0.0), (9.0, 9.0)), iso_line(searched, 32)), 60)
-        assert repertoire_of(result.state).genotypes.dtype == kind
+        assert repertoire_of(result.state).genotypes.dtype == "uint8"
         assert result.history[-1]["coverage"] > 3 * result.history[0]["coverage"]
         assert result.history[-1]["max_fitness"] > result.history[0]["max_fitness"]
-        nothing_between = searched._replace(bounds=(0.2, 0.8))
-        with pytest.raises(ValueError, match=r"whole numbers of type \w+, but the bounds \(0\.2, 0\.8\) have none"):
-            run(map_elites(nothing_between, GRID, iso_line(nothing_between, 4)), 1)
 
     def test_centroids_that_do_not_fit(self):
         searched = function_scoring(bowl, init_genotype, (-1.0, -1.0), (1.0, 1.0))
@@ -225,12 +193,12 @@ class TestHostScoring:
         tiny.assert_equal(*map(repertoire_of, states))
         assert all(size > 1 for size, _ in calls), "a batch at once, or the share of a device"
 
-    @pytest.mark.parametrize(("fitness", "descriptor"), [(5, (6, 2)), (6, (6, 3))])
-    def test_scores_of_other_shapes(self, fitness, descriptor):
-        message = rf"fitnesses \[6\] and descriptors \[6, 2\] for 6 genotypes, got the shapes \[{fitness}\] and \[6, "
+    def test_scores_of_other_shapes(self):
+        message = r"fitnesses \[6\] and descriptors \[6, 2\] for 6 genotypes, got the shapes "
         given = np.zeros((2, 3, 4)), jnp.zeros((2, 3), jnp.uint32)
-        with pytest.raises(ValueError, match=message):
-            scoring._score_batch(lambda *_: (np.zeros(fitness), np.zeros(descriptor)), 2, *given)
+        for fitness, descriptor in ((5, (6, 2)), (6, (6, 3))):
+            with pytest.raises(ValueError, match=message):
+                scoring._score_batch(lambda *_, f=fitness, d=descriptor: (np.zeros(f), np.zeros(d)), 2, *given)
         for nothing in (None, np.zeros(6), (np.zeros(6),)):
             with pytest.raises(ValueError, match=r"must return fitnesses and descriptors, got (None|an object)"):
                 scoring._score_batch(lambda *_, nothing=nothing: nothing, 2, *given)
@@ -261,14 +229,6 @@ class TestEvaluate:
         np.testing.assert_allclose(evaluated["corrected/coverage"], 100 / 64, rtol=1e-6)
         np.testing.assert_allclose(evaluated["corrected/qd_score"], 3.0 - 0.27, rtol=1e-5)
         assert evaluated["stored/coverage"] > 50
-
-    def test_a_fitness_by_chance_is_corrected(self):
-        program = program_of(luck)
-        state = run(program, 12).state
-        evaluated = jax.jit(program.evaluate)(state, jax.random.key(5))
-        assert evaluated["corrected/qd_score"] < evaluated["stored/qd_score"] - 10.0
-        occupied = np.asarray(repertoire_of(state).occupied)
-        assert np.mean(evaluated["stored_fitness"][occupied]) > np.mean(evaluated["fitness"][occupied]) + 0.3
 
 
 class TestRunFolder:
@@ -324,12 +284,11 @@ class TestScoring:
             policy_scoring(registry.make("pursuit_discrete"))
 
     def test_a_policy_takes_only_actions_that_the_mask_allows(self):
-        for action in range(3):
-            searched = policy_scoring(three_ways(allowed=jnp.arange(3) == action), PolicyConfig((2,)), FEW)
-            bank, evaluate = searched.start_states(jax.random.key(0)), jax.jit(searched.evaluate)
-            for seed in range(3):
-                policy = searched.init_genotype(jax.random.key(seed), bank)
-                assert evaluate(policy, bank, jax.random.key(0)).fitness == 4.0 * action
+        searched = policy_scoring(three_ways(allowed=jnp.arange(3) == 1), PolicyConfig((2,)), FEW)
+        bank, evaluate = searched.start_states(jax.random.key(0)), jax.jit(searched.evaluate)
+        for seed in range(6):
+            policy = searched.init_genotype(jax.random.key(seed), bank)
+            assert evaluate(policy, bank, jax.random.key(0)).fitness == 4.0
 
     def test_a_policy_of_discrete_actions_acts_with_the_index_of_its_largest_output(self):
         searched = policy_scoring(three_ways(), PolicyConfig((2,)), FEW)
@@ -339,12 +298,6 @@ class TestScoring:
         fitnesses = {float(evaluate(policy, bank, jax.random.key(0)).fitness) for policy in policies}
         assert fitnesses <= {sum(actions) / 3 for actions in np.ndindex(9, 9, 9)}
         assert len(fitnesses) > 1
-        still, huge = (
-            policies[0]._replace(params=jax.tree.map(lambda leaf: jnp.full_like(leaf, value), policies[0].params))  # noqa: B023
-            for value in (0.0, 1e38)
-        )
-        assert evaluate(still, bank, jax.random.key(0)).fitness == 0.0  # of equal outputs the first
-        assert jnp.isnan(evaluate(huge, bank, jax.random.key(0)).fitness)  # the action -1
 
     def test_the_measures_of_every_child_are_metrics(self):
         environment = three_ways()
@@ -357,15 +310,13 @@ class TestScoring:
             reset=lambda key: measured(three_ways().reset(key)),
             step=lambda *arguments: measured(three_ways().step(*arguments)),
         )
-        one = EvaluationConfig(eval_episodes=1, start_states=1)
-        for objective in (None, "squares"):
-            searched = policy_scoring(environment, PolicyConfig((2,)), dataclasses.replace(one, objective=objective))
-            program = map_elites(searched, grid((4,), (0.0,), (9.0,)), iso_line(searched, 3))
-            result = rookery.run(program, generations=1, quiet=True)
-            metrics = result.history[0]
-            squares = metrics["return"] ** 2 / 4  # of four equal rewards
-            np.testing.assert_array_equal(metrics["measure/squares"], squares)
-            np.testing.assert_array_equal(metrics["fitness"], squares if objective else metrics["return"])
+        one = EvaluationConfig(eval_episodes=1, start_states=1, objective="squares")
+        searched = policy_scoring(environment, PolicyConfig((2,)), one)
+        program = map_elites(searched, grid((4,), (0.0,), (9.0,)), iso_line(searched, 3))
+        metrics = run(program, 1).history[0]
+        squares = metrics["return"] ** 2 / 4  # of four equal rewards
+        np.testing.assert_array_equal(metrics["measure/squares"], squares)
+        np.testing.assert_array_equal(metrics["fitness"], squares)
 
     @pytest.mark.parametrize(("summary", "expected"), [("mean", 2.0), ("median", 1.0)])
     def test_how_three_episodes_become_one_descriptor(self, summary, expected):
@@ -390,10 +341,8 @@ class TestScoring:
         assert result.lengths.tolist() == [4, 4, 4]
 
     def test_invalid_settings_are_errors(self):
-        cases: Any = (({"start_states": 3}, r"start_states must be at least eval_episodes \(10\), got 3"),)
-        for options, message in cases:
-            with pytest.raises(ValueError, match=message):
-                EvaluationConfig(**options)
+        with pytest.raises(ValueError, match=r"start_states must be at least eval_episodes \(10\), got 3"):
+            EvaluationConfig(start_states=3)
         for lower, upper in (((), ()), ((0.0,), (1.0, 2.0)), ((0.0, 1.0), (1.0, 1.0))):
             with pytest.raises(ValueError, match="descriptor 'descriptor' needs"):
                 function_scoring(bowl, init_genotype, lower, upper)
@@ -402,7 +351,12 @@ class TestScoring:
         assert scoring.worst_return(EnvSpec("mine", 1, 1, episode_length=50, qd_offset=2.0)) == -100.0
 
 
-@pytest.mark.parametrize("name", ["env_steps", "best_fitness", "generation", "step", "coverage"])
+def shapes_of(program) -> Any:
+    """Trace a generation."""
+    return jax.eval_shape(program.step, jax.eval_shape(program.init, jax.random.key(0)), jax.random.key(0))
+
+
+@pytest.mark.parametrize("name", ["env_steps", "coverage"])  # a column of every run, one of a repertoire
 def test_a_metric_of_an_emitter_cannot_replace_a_column(name):
     searched = function_scoring(bowl, lambda key: jax.random.normal(key, (2,)), (-1.0, -1.0), (1.0, 1.0))
     emitter = iso_line(searched, 4)
@@ -411,12 +365,11 @@ def test_a_metric_of_an_emitter_cannot_replace_a_column(name):
         state, genotypes, metrics = emitter.ask(*inputs)
         return state, genotypes, {**metrics, name: jnp.float32(0.5)}
 
-    program = map_elites(searched, GRID, emitter._replace(ask=ask))
     with pytest.raises(ValueError, match=f"^the metric of the emitter '{name}' needs another name"):
-        rookery.run(program, generations=1, quiet=True)
+        shapes_of(map_elites(searched, GRID, emitter._replace(ask=ask)))
 
 
-@pytest.mark.parametrize("bounds", [(5.0, -5.0), (np.nan, 1.0), (-np.inf, np.inf), (0.0, 1e39), (-3e38, 3e38), (1.0,)])
+@pytest.mark.parametrize("bounds", [(5.0, -5.0), (np.nan, 1.0), (0.0, 1e39), (-3e38, 3e38), (1.0,)])
 def test_bounds_are_two_finite_numbers(bounds):
     with pytest.raises(ValueError, match=r"^bounds must be two finite numbers, the lower one first, got "):
         function_scoring(bowl, lambda _: jnp.zeros(2), (0.0,), (1.0,), bounds=bounds)
@@ -428,10 +381,12 @@ def test_initial_genotypes_come_from_a_function():
         function_scoring(bowl, batch, (0.0,), (1.0,))
 
 
-def test_bounds_beyond_int32_clip_whole_numbers():
+def test_whole_numbers_are_clipped_to_those_inside_the_bounds():
     clipped = bounded(jnp.asarray([0, 7, 4_000_000_000], jnp.uint32), (1.0, 5e9))
     assert clipped.dtype == jnp.uint32
     assert clipped.tolist() == [1, 7, 4_000_000_000]
+    with pytest.raises(ValueError, match=r"whole numbers of type int32, but the bounds \(0\.2, 0\.8\) have none"):
+        bounded(jnp.asarray([0]), (0.2, 0.8))
 
 
 def test_an_emitter_of_another_search_or_batch_is_one_sentence():
@@ -451,4 +406,4 @@ def test_an_emitter_of_another_search_or_batch_is_one_sentence():
         (mix([iso_line(searched, 2**31 - 1)] * 2), "batch_size must be at most 2147483647"),
     ):
         with pytest.raises(ValueError, match=rf"^[^\n]*{message}"):
-            rookery.run(map_elites(searched, GRID, emitter), generations=1, quiet=True)
+            shapes_of(map_elites(searched, GRID, emitter))
