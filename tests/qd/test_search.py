@@ -22,7 +22,7 @@ from rookery.storage.csv_log import TableWarning, read_csv
 from rookery.storage.events import Diverged, read_journal
 from rookery.storage.run_dir import RunFolder, RunFolderError, create
 from rookery.training.run_writer import RunWriters
-from tests import tiny
+from tests import tiny, walks
 from tests.commandline import call
 
 LIMITS = (-1.0, -1.0), (1.0, 1.0)
@@ -48,7 +48,6 @@ SCORING = host_scoring(score, init, *LIMITS, qd_offset=-3.0, bounds=(-1.0, 1.0))
 CELLS = grid((4, 4), *LIMITS)
 MIXED = dominated_novelty(CELLS), mix([iso_line(SCORING, 4), cma_mae(SCORING, 4, CmaMaeConfig(emitters=2))])
 CASES = {
-    "map-elites": (lambda: Search(**PLAIN, qd_offset=-3.0), (CELLS, iso_line(SCORING, 6))),
     "cma-mae": (
         lambda: Search(**PLAIN, qd_offset=-3.0, method="cma-mae", archive_learning_rate=0.1),
         (rookery.qd.annealed(CELLS, 0.1), cma_mae(SCORING, 6, CmaMaeConfig(emitters=1))),
@@ -88,14 +87,8 @@ def test_a_dictionary_with_other_bounds_for_each_number():
     assert search.best().genotype["speed"] == search.best().fitness == elites.fitnesses.max()
 
 
-@pytest.fixture(scope="module")
-def open_search():
-    """A search without a run directory, whose first batch is not asked."""
-    return Search(**PLAIN)
-
-
-def test_what_tell_refuses_changes_nothing(open_search):
-    search = open_search
+def test_what_tell_refuses_changes_nothing():
+    search = Search(**PLAIN)
     with pytest.raises(ValueError, match=r"nothing is asked; call ask"):
         search.tell(np.zeros(6), np.zeros((6, 2)))
     fitness, descriptors = score(search.ask())
@@ -127,30 +120,14 @@ def test_what_tell_refuses_changes_nothing(open_search):
         ({"iso_sgma": 0.1}, TypeError, r"no setting iso_sgma; did you mean iso_sigma"),
         ({"emitters": 2}, TypeError, r"a Search by map-elites has no setting emitters"),
         ({"lower": [1] * 3}, ValueError, "lower must be finite and below upper"),
-        (
-            {"lower": [-3e38] * 3, "upper": [3e38] * 3},
-            ValueError,
-            "lower must be finite .* finite, as their difference",
-        ),
         ({"lower": np.ma.array([-1.0] * 3, mask=[True, False, False])}, ValueError, "lower must be finite"),
         ({"lower": [-1] * 4}, ValueError, "lower must be numbers of the same shapes as upper"),
-        ({"lower": ([-1, -1], [-1])}, ValueError, "lower must be an array of numbers or a dictionary of arrays"),
         ({"lower": {0: [-1]}, "upper": {0: [1]}}, ValueError, "lower has the key 0; name each part of a solution by"),
-        ({"lower": {"a": {frozenset({"}"}): [-1]}}}, ValueError, r"lower has the key frozenset\(\{'\}'\}\)"),
         ({"descriptor": [-1, 1]}, ValueError, "descriptor needs a lower and an upper limit"),
-        ({"descriptor": [("a", 1)]}, ValueError, "descriptor needs a lower and an upper limit"),
         ({"descriptor": np.ma.array([[0.0, 1.0]], mask=[[True, False]])}, ValueError, "needs finite limits"),
         ({"qd_offset": np.nan}, ValueError, "qd_offset must be a finite number, got nan"),
-        ({"qd_offset": 1e40}, ValueError, "qd_offset must be a finite number of float32"),
         ({"qd_offset": None}, TypeError, "qd_offset must be a number"),
-        (
-            {"qd_offset": 1j},
-            TypeError,
-            "a Search takes texts, numbers and arrays of them, got an object of type complex",
-        ),
-        ({"method": b"cma-mae"}, TypeError, "a Search takes texts, numbers .*, got an object of type bytes"),
         ({"descriptor": ((-1, 1) for _ in range(2))}, TypeError, "a Search takes .*, got an object of type generator"),
-        ({"batch_size": 0}, ValueError, "batch_size must be at least 1"),
         ({"patience": 0}, ValueError, "patience must be at least 1"),
     ],
 )
@@ -159,13 +136,10 @@ def test_arguments_that_are_refused(changed, error, named):
         Search(**{**PLAIN, **changed})
 
 
-def test_double_precision_is_refused():
+def test_double_precision_and_an_emitter_that_trains_agents_are_refused():
     with jax.enable_x64(True), pytest.raises(ValueError, match="jax_enable_x64 is on"):
         Search(**PLAIN, method="cma-mae")
-
-
-def test_an_emitter_that_trains_agents_is_refused():
-    learner = tiny.learner("point_trap")
+    learner = walks.learner(descriptor=True)
     scoring = rookery.qd.learner_scoring(learner)
     emitter = pbt_emitter(learner, scoring, population_size=2, ga_population=2)
     with pytest.raises(ValueError, match=r"cannot use an emitter that trains agents"):
@@ -230,9 +204,7 @@ class TestRecorded:
             Search.load(tmp_path / "other")
         assert not (tmp_path / "other" / ".owner.json").exists(), "the lock is released"
 
-    @pytest.mark.parametrize(
-        "damage", [{"fitness": [0.0]}, {"fitness": ["a"] * 6}, {"descriptors": None}, {"generation": "2"}]
-    )
+    @pytest.mark.parametrize("damage", [{"fitness": [0.0]}, {"fitness": ["a"] * 6}])
     def test_results_that_were_edited_are_missing_or_must_be_given_again(self, killed, tmp_path, damage):
         shutil.copytree(killed[1] / "killed", tmp_path / "edited")
         results = tmp_path / "edited" / "results.jsonl"
@@ -251,9 +223,7 @@ class TestRecorded:
         ("part", "changed"),
         [
             ("search", {"lower": [-2] * 3}),  # elites would be read on another scale
-            ("search", {"qd_offset": -9.0}),
             ("search", {"upper": "x"}),
-            ("search", {"lower": None}),
             ("run", {"seed": 5}),
         ],
     )
