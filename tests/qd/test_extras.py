@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 import rookery
-from rookery.learners.base import EvaluationConfig
+from rookery.learners.off_policy import OffPolicyConfig
 from rookery.qd import archives
 from rookery.qd.centroids import grid
+from rookery.qd.emitters import iso_line
 from rookery.qd.initial import begin_from, begin_with
 from rookery.qd.map_elites import map_elites, repertoire_of
 from rookery.qd.repertoire import Repertoire, elite
-from rookery.qd.scoring import PolicyConfig, function_scoring, policy_scoring, with_extras
+from rookery.qd.scoring import PolicyConfig, function_scoring, learner_scoring, policy_scoring, with_extras
 
 CELLS = grid((4, 4), (0.0, 0.0), (1.0, 1.0))
 
@@ -97,17 +98,22 @@ def test_another_program_starts_with_them(found):
     assert repertoire_of(begun).extras == {}
 
 
-def test_values_of_the_episodes_of_policies(tmp_path):
+def test_values_of_the_episodes_of_agents_with_skills(tmp_path):
     """Those of every episode do not hold an evaluation of more episodes back."""
-    env = rookery.make("point_room", episode_length=5)
-    episodes = policy_scoring(env, PolicyConfig((4,)), EvaluationConfig(eval_episodes=2, start_states=2))
-    scoring = with_extras(episodes, lambda found: {"mean": found.returns.mean(), "all": found.returns})
-    program = map_elites(scoring, grid((4, 4), scoring.descriptor.lower, scoring.descriptor.upper))
+    env = rookery.skills(rookery.make("point_room", episode_length=2), num_skills=2)
+    agent = rookery.diayn(rookery.td3(env.spec, hidden_sizes=(2,)), env.spec, discriminator_hidden_sizes=(2,))
+    config = OffPolicyConfig(2, 2, batch_size=2, buffer_size=4, warmup_steps=0, eval_episodes=2, start_states=2)
+    agents = learner_scoring(rookery.off_policy(agent, env, config))
+    scoring = with_extras(agents, lambda found: {"fitness": found.fitness, "all": found.returns})
+    program = map_elites(scoring, grid((2, 2), (-1, -1), (1, 1)), iso_line(scoring, 2))
     repertoire = repertoire_of(rookery.run(program, generations=1, quiet=True, run_dir=tmp_path).state)
     assert repertoire.occupied.any()
     expected = jnp.where(repertoire.occupied, repertoire.fitnesses, 0.0)
-    np.testing.assert_allclose(repertoire.extras["mean"], expected, rtol=1e-6)
-    assert rookery.load(tmp_path, program=program).evaluate(episodes=3)["returns"].shape == (16, 3)
+    np.testing.assert_allclose(repertoire.extras["fitness"], expected, rtol=1e-6)
+    assert repertoire.extras["all"].shape == (4, 2)
+    found = rookery.load(tmp_path, program=program).evaluate(episodes=4)
+    assert found["returns"].shape == (4, 4)
+    assert "best_member" not in found
 
 
 def test_what_is_stored_has_names():

@@ -8,10 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import rookery
 from rookery import normalize, trees
 from rookery.learners.base import genotype
-from rookery.learners.off_policy import OffPolicyConfig
 from rookery.populations import base
 from rookery.populations.sharding import ONE_DEVICE
 from rookery.qd import repertoire as repertoires
@@ -35,7 +33,6 @@ class TestCounts:
     @pytest.mark.parametrize(
         ("fractions", "size", "expected"),
         [
-            ((0.1, 0.2, 0.4), 10, (2, 1, 4)),
             ((0.1, 0.2, 0.4), 4, (1, 0, 2)),
             ((0.25, 0.0, 0.5), 10, (1, 3, 5)),
             ((0.0, 1.0, 1.0), 3, (3, 0, 3)),  # no member copies a parent, so the best may be replaced
@@ -51,9 +48,7 @@ class TestCounts:
         [
             (10, (0.3, 0.4, 0.5), 9, "sample_fraction samples 5 members, which with 4 best and 3 replaced exceed 10"),
             (1, (0.2, 0.1, 0.4), 9, "replace_fraction and sample_fraction .* replace no member of 1"),
-            (8, (0.05, 0.1, 0.0), 9, "replace no member of 8"),
             (0, (0.2, 0.1, 0.4), 9, "population_size must be at least 1, got 0"),
-            (8, (0.2, 0.1, 0.4), 0, r"ga_population must lie in \[1, 2147483639\], got 0"),
             (8, (0.2, 0.1, 0.4), 2**31 - 1, r"ga_population must lie in \[1, 2147483639\], got 2147483647"),
         ],
     )
@@ -103,11 +98,8 @@ class TestOrigins:
     @pytest.mark.parametrize(
         ("fitness", "elites", "children"),
         [
-            (list(range(10)), 4, 1),
             ([1.0, 0.0] * 5, 4, 1),
-            ([1.0] + [0.0] * 9, 4, 1),
             ([0.0] * 9 + [NAN], 0, 1),
-            ([7.0] * 10, 0, 0),
             ([7.0] * 8 + [1.0, 2.0], 1, 1),
         ],
     )
@@ -334,15 +326,3 @@ class TestAskAndTell:
         assert int(metrics["revived"]) == 2
         assert metrics["episode_length"].tolist() == [6.5, 8.5, 10.5, 12.5, 14.5]
         assert jnp.array_equal(metrics["hyper/rate"], population.members.hyper.rate)
-
-
-def test_a_repertoire_of_agents_with_skills_is_evaluated(tmp_path):
-    env = rookery.skills(rookery.make("point_room", episode_length=2), num_skills=2)
-    agent = rookery.diayn(rookery.td3(env.spec, hidden_sizes=(2,)), env.spec, discriminator_hidden_sizes=(2,))
-    config = OffPolicyConfig(2, 2, batch_size=2, buffer_size=4, warmup_steps=0, eval_episodes=2, start_states=2)
-    scoring = learner_scoring(rookery.off_policy(agent, env, config))
-    program = rookery.map_elites(scoring, grid((2, 2), (-1, -1), (1, 1)), rookery.qd.iso_line(scoring, 2))
-    rookery.run(program, generations=1, quiet=True, run_dir=tmp_path)
-    found = rookery.load(tmp_path, program=program).evaluate(episodes=2)
-    assert found["returns"].shape == (4, 2)
-    assert "best_member" not in found
