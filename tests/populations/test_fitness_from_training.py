@@ -76,17 +76,6 @@ def test_members_without_an_episode_keep_their_fitness_and_are_not_replaced() ->
     assert state.shared.parents[2] != 2
 
 
-def test_a_population_is_not_evaluated_and_its_fitness_is_the_training_return() -> None:
-    env = rookery.make("point_room", episode_length=5)
-    config = dataclasses.replace(tiny.CONFIG, fitness_from="training")
-    learner = rookery.off_policy(rookery.sac(env.spec, hidden_sizes=(4,)), env, config)
-    program = rookery.pbt(learner._replace(evaluate=None), population_size=2)
-    state, metrics = jax.jit(program.step)(jax.jit(program.init)(jax.random.key(0)), jax.random.key(1))
-    assert metrics["train_episodes"].tolist() == [8, 8]
-    np.testing.assert_array_equal(metrics["fitness"], metrics["train_return"])
-    np.testing.assert_array_equal(state.shared.recent[:, 0], metrics["fitness"][state.shared.parents])
-
-
 def test_the_roles_of_a_team() -> None:
     config = dataclasses.replace(CONFIG, fitness_from="training", evaluate_every=2)
     learner = on_policy(independent(spy(ERRAND), ERRAND), errand(), config)
@@ -116,17 +105,6 @@ def test_an_objective_and_a_broken_step() -> None:
     for log in ((*rest, broken.at[3].set(1), finished), (*rest, broken, unknown)):
         rated = rate(log)
         assert (bool(jnp.isnan(rated.fitness)), int(rated.broken)) == (True, 1)
-
-
-def test_a_constant_parameter_of_the_environment_is_accepted() -> None:
-    env = rookery.make("point_goal", episode_length=5)
-    learner = rookery.off_policy(rookery.sac(env.spec), env, dataclasses.replace(tiny.CONFIG, fitness_from="training"))
-    parameters: Any = env.spec.parameters
-    name = f"env_{parameters.defaults._fields[0]}"
-    chosen: Any = {name: 0.1}
-    space = rookery.choose(learner.space, **chosen)
-    assert name in space.defaults._fields
-    assert rookery.pbt(learner, space).space == space
 
 
 def test_islands_exchange_no_member_without_an_episode() -> None:
