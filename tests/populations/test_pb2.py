@@ -119,14 +119,6 @@ class TestKernel:
         points = points_of([0.0, 0.0], [[0.5], [0.5]], present=[True, False])
         np.testing.assert_array_equal(covariance(points, 2.0), [[2.0, 0.0], [0.0, 0.0]])
 
-    def test_forgetting_weights_recent_observations_more(self):
-        old_and_new = Data(points_of([0.0, 20.0], [[0.5], [0.5]]), row(1.0, -1.0))
-        now = points_of([20.0], [[0.5]])
-        kept, _ = predict(Process(*row(1.0, 1.0, 0.0, 0.01)), old_and_new, now)
-        forgotten, _ = predict(Process(*row(1.0, 1.0, 0.5, 0.01)), old_and_new, now)
-        np.testing.assert_allclose(kept, 0.0, atol=1e-4)  # both have the same weight
-        np.testing.assert_allclose(forgotten, -1.0 / 1.01, atol=2e-3)  # the old one has 0.5^10 of the weight
-
 
 class TestPosterior:
     def test_mean_variance_and_likelihood_agree_with_the_textbook(self):
@@ -152,19 +144,6 @@ class TestPosterior:
             np.testing.assert_allclose(one, other, rtol=1e-5)
         for one, other in zip(fit(alone), fit(padded), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-3)
-
-    def test_an_observation_of_the_mean_keeps_it_and_lowers_the_variance(self):
-        time, place, gain = small_data()
-        known = Data(points_of(time, place), row(*gain))
-        pending = points_of([5.0, 5.0], [[0.2, 0.5, 0.7], [0.9, 0.1, 0.4]])
-        believed, doubt = predict(PROCESS, known, pending)
-        joined = jax.tree.map(lambda *parts: jnp.concatenate(parts), known, Data(pending, believed))
-        elsewhere = points_of([5.0] * 20, small_data(seed=2, count=20)[1])
-        (mean, variance), (mean_after, variance_after) = (predict(PROCESS, d, elsewhere) for d in (known, joined))
-        np.testing.assert_allclose(mean_after, mean, atol=1e-4)
-        assert (variance_after <= variance + 1e-5).all()
-        # Of a variance v, the noise n leaves v n / (v + n) at the point itself; the other point lowers it further.
-        assert (predict(PROCESS, joined, pending)[1] <= doubt * 0.05 / (doubt + 0.05) + 1e-4).all()
 
     @pytest.mark.parametrize("spread", [0.0, 1e-4])
     def test_repeated_points_keep_the_factor_finite(self, spread):
