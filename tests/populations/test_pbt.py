@@ -1,7 +1,7 @@
 """Population Based Training: selection against values computed by hand, and the invariants of inheritance."""
 
 import importlib
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import jax
@@ -15,7 +15,6 @@ from rookery.agents.sac import SPACE
 from rookery.learners.base import genotype
 from rookery.learners.iterations import divisible
 from rookery.populations import base, pb2
-from rookery.populations.base import Program
 from rookery.populations.config import PbtConfig, check_population, counts
 from rookery.populations.independent import seeds
 from rookery.populations.inheritance import inherit, perturb
@@ -52,22 +51,14 @@ class TestCounts:
         [
             ({"replace_fraction": 1.5}, 8, "replace_fraction must lie in"),
             ({"best_count": 0}, 8, "best_count must be at least 1"),
-            ({"replace_count": 0}, 8, "replace_count must be at least 1"),
-            ({"burn_in": -1}, 8, "burn_in must be at least 0"),
             ({"perturb_factors": (0.0, 1.2)}, 8, "perturb_factors must each be above 0"),
-            ({"smooth": 0}, 8, r"smooth must lie in \[1, 100000\], got 0"),
             ({"smooth": 10**9}, 8, r"smooth must lie in \[1, 100000\], got 1000000000"),
             ({"frequencies": (1, 0)}, 8, "frequencies must each be at least 1"),
             ({"frequencies": (10,)}, 8, "frequencies must be two or more"),
             ({"exploit": "tournement"}, 8, "exploit must be .* got 'tournement'; did you mean tournament"),
-            ({"perturb": "shake"}, 8, "perturb must be .*, got 'shake'"),
-            ({"exploit": "tournament"}, 1, "population_size must be at least 2 with exploit tournament, got 1"),
             ({}, 1, "population_size must be at least 2 with exploit truncation, got 1; .* or give exploit none"),
-            ({"exploit": "multi-frequency"}, 1, "population_size must be at least 2 with exploit multi-frequency"),
             ({"replace_fraction": 0.05}, 8, "replace_fraction replaces no member of .* 8, got 0.05; .* replace_count"),
-            ({"replace_fraction": 0.0}, 100, "replace_fraction replaces no member of a population of 100, got 0"),
             ({"exploit": "multi-frequency"}, 12, "population_size must be a multiple of 4 from 16 on, .* got 12"),
-            ({"exploit": "multi-frequency", "frequencies": (1, 3)}, 9, "a multiple of 2 from 8 on, .* got 9"),
             ({"best_count": 3, "replace_count": 6}, 8, "replace_count replaces 6 .* with the 3 best exceed .* of 8"),
         ],
     )
@@ -81,11 +72,10 @@ class TestCounts:
 
 
 class TestPerturb:
-    @pytest.mark.parametrize("mode", ["perturb", "resample"])
-    def test_children_of_one_parent_differ_and_survivors_keep_theirs(self, mode):
+    def test_children_of_one_parent_differ_and_survivors_keep_theirs(self):
         hyper = jax.vmap(lambda _: hyperparams.sample(SPACE, jax.random.key(3)))(jnp.arange(6))  # six equal members
         is_child = jnp.asarray([False, True, True, True, True, False])
-        config = PbtConfig(perturb=mode, resample_probability=1.0)
+        config = PbtConfig(perturb="perturb", resample_probability=1.0)
         changed = perturb(config, SPACE, hyper, jax.random.key(0), is_child)
         for name, domain in SPACE.domains.items():
             values = getattr(changed, name)
@@ -95,58 +85,53 @@ class TestPerturb:
         assert jnp.array_equal(changed.tau, hyper.tau)  # does not evolve
 
 
-@pytest.fixture(scope="module")
-def program() -> Program:
-    return pbt(tiny.learner(), population_size=4, best_count=1, replace_count=2)
+def restart(member, bank, key, needed):
+    """Restart that also empties the buffer."""
+    member = walks._restart(member, bank, key, needed)
+    return member._replace(buffer=jnp.where(needed, 0.0, member.buffer))
 
 
-@pytest.fixture(scope="module")
-def step(program):
-    return jax.jit(program.step)
+LEARNER = walks.learner()._replace(restart=restart)
 
 
-@pytest.fixture(scope="module")
-def start(program):
-    return jax.jit(program.init)(jax.random.key(0))
-
-
-def poison(state: base.ProgramState, member: int) -> base.ProgramState:
-    """Set one member's policy to NaN."""
-    learned = state.members.state
-    params = jax.tree.map(lambda leaf: leaf.at[member].set(jnp.nan), learned.policy.params)
-    learned = learned._replace(policy=learned.policy._replace(params=params))
-    return state._replace(members=state.members._replace(state=learned))
-
-
-def walking(method=pbt, learner=None, **options) -> tuple[Any, Any]:
+@cache
+def walking(method=pbt, **options) -> tuple[Any, Any]:
     """The initial state of a population of random walks, and its compiled step."""
-    program = method(learner or walks.learner(), **options)
+    program = method(LEARNER, **{"population_size": 4, **options})
     return jax.jit(program.init)(jax.random.key(0)), jax.jit(program.step)
+
+
+@pytest.fixture(scope="module")
+def step():
+    return walking(best_count=1, replace_count=2)[1]
+
+
+@pytest.fixture(scope="module")
+def start():
+    return walking(best_count=1, replace_count=2)[0]
 
 
 class TestProgram:
     def test_members_start_different(self, start):
-        for name in SPACE.domains:
+        for name in walks.SPACE.domains:
             assert len(set(getattr(start.members.hyper, name).tolist())) == 4
-        kernel = jax.tree.leaves(start.members.state.policy.params)[1]
-        assert not jnp.array_equal(kernel[0], kernel[1])
+        assert len(np.unique(start.members.state.position)) == 12
 
     def test_the_metrics_have_the_hyper_parameters_trained_with_and_the_next_ones_the_parents(self, step, start):
         state, first = step(start, jax.random.key(1))
         expected = np.argsort(-first["fitness"], stable=True)
         assert state.shared.parents[expected[0]] == expected[0]
         assert (state.shared.parents[expected[2:]] == expected[0]).all()
-        for name in SPACE.domains:
+        for name in walks.SPACE.domains:
             assert jnp.array_equal(first[f"hyper/{name}"], getattr(start.members.hyper, name))
             assert not jnp.array_equal(first[f"hyper/{name}"], getattr(state.members.hyper, name))
         _, second = step(state, jax.random.key(2))
         assert first["parent"].tolist() == [0, 1, 2, 3]
         assert second["parent"].tolist() == state.shared.parents.tolist()
 
-    def test_survivors_keep_all_that_they_learned_and_children_copy_their_parent(self):
-        start, step = walking(population_size=4, best_count=1, replace_count=2)
+    def test_survivors_keep_all_that_they_learned_and_children_copy_their_parent(self, step, start):
         state, _ = step(start, jax.random.key(1))
-        trained, _ = walking(population_size=4, exploit="none")[1](start, jax.random.key(1))  # the same generation
+        trained, _ = walking(exploit="none")[1](start, jax.random.key(1))  # the same generation
         inherited = trees.take(trained.members.state, state.shared.parents)
         tiny.assert_equal(state.members.state, inherited)
         tiny.assert_equal(state.members.buffer, trained.members.buffer)  # data stays with the slot
@@ -154,20 +139,20 @@ class TestProgram:
 
     def test_clones_of_one_parent_train_with_different_keys(self, step, start):
         clones = start._replace(members=trees.take(start.members, jnp.zeros((4,), jnp.int32)))
-        state, metrics = step(clones, jax.random.key(5))
-        assert len(set(metrics["critic_loss"].tolist())) == 4
-        assert len({str(rows.tolist()) for rows in state.members.buffer.rows.action}) == 4
+        _, metrics = step(clones, jax.random.key(5))
+        assert len(set(metrics["stride"].tolist())) == 4
 
     def test_a_diverged_member_is_counted_replaced_and_recovers(self, step, start):
-        state, metrics = step(poison(start, 1), jax.random.key(1))
+        state, metrics = step(walks.poison(start, 1), jax.random.key(1))
         assert jnp.isnan(metrics["fitness"]).tolist() == metrics["diverged"].tolist() == [False, True, False, False]
         assert state.shared.parents[1] != 1
-        assert trees.all_finite(state.members)  # rows and environment states too
-        assert state.members.buffer.size.tolist() == [40, 0, 40, 40]
+        assert trees.all_finite(state.members)
+        assert state.members.buffer.any(axis=1).tolist() == [True, False, True, True]
+        kept = (state.members.env_state == start.members.env_state).all(axis=1)
+        assert kept.tolist() == [True, False, True, True]
         assert int(state.shared.parents[0]) != 1
-        state, metrics = step(state, jax.random.key(2))
+        _, metrics = step(state, jax.random.key(2))
         assert jnp.isfinite(metrics["fitness"]).all()
-        assert state.members.buffer.size[1] == 40
 
     @pytest.mark.parametrize("part", ["momentum", "squares"])
     def test_a_member_diverged_if_anything_that_it_learned_is_not_finite(self, part):
@@ -188,7 +173,7 @@ class TestProgram:
     def test_a_completely_diverged_population_replaces_no_member_and_the_callers_arrays_survive(self, step, start):
         broken = start
         for member in range(4):
-            broken = poison(broken, member)
+            broken = walks.poison(broken, member)
         before = jax.tree.map(np.array, broken)
         state, metrics = step(broken, jax.random.key(1))
         assert not jnp.isfinite(metrics["fitness"]).any()
@@ -208,7 +193,7 @@ class TestProgram:
         assert not jnp.allclose(metrics["returns"], metrics["fitness"][:, None])
 
     def test_burn_in_replaces_only_what_diverged(self):
-        start, step = walking(population_size=4, best_count=1, replace_count=2, burn_in=1)
+        start, step = walking(best_count=1, replace_count=2, burn_in=1)
         state, _ = step(start, jax.random.key(1))
         assert state.shared.parents.tolist() == [0, 1, 2, 3]
         poisoned, _ = step(walks.poison(start, 2), jax.random.key(1))
@@ -234,11 +219,7 @@ class TestInherit:
         tiny.assert_equal(members.hyper, trees.take(start.members.hyper, jnp.asarray([0, 0, 2, 0])))
 
     def test_an_inherited_buffer_of_a_diverged_member_is_its_parents(self):
-        def restart(member, bank, key, needed):  # which empties the buffer
-            return member._replace(buffer=jnp.where(needed, 0.0, member.buffer))
-
-        options: dict[str, Any] = {"population_size": 4, "best_count": 1, "burn_in": 9, "inherit_buffer": True}
-        start, step = walking(learner=walks.learner()._replace(restart=restart), **options)
+        start, step = walking(best_count=1, burn_in=9, inherit_buffer=True)
         state, _ = step(walks.poison(start, 1), jax.random.key(1))
         parent = int(state.shared.parents[1])
         assert parent != 1
@@ -262,15 +243,6 @@ class TestInherit:
 
 class TestStrategies:
     """Each strategy in a whole program; its selection alone is tested in `populations/test_selection.py`."""
-
-    @pytest.mark.parametrize("exploit", ["tournament", "threshold"])
-    def test_only_the_better_are_copied(self, exploit):
-        start, step = walking(population_size=4, exploit=exploit)
-        state, metrics = step(start, jax.random.key(1))
-        fitness, parents = metrics["fitness"], state.shared.parents
-        child = parents != jnp.arange(4)
-        assert child.any()
-        assert (fitness[parents] >= fitness)[child].all()
 
     def test_hyper_parameters_of_migrants_are_not_perturbed_but_of_copies_of_another_sub_population(self):
         state, step = walking(population_size=8, exploit="multi-frequency", frequencies=(1, 1_000))
@@ -299,7 +271,7 @@ class TestStrategies:
             assert len(set(getattr(state.members.hyper, name)[4:].tolist())) > 1, "clones"
 
     def test_the_bandit_learns_from_every_member_and_proposes_for_children(self, quick_pb2):
-        state, step = walking(population_size=4, best_count=1, replace_count=2, perturb="pb2")
+        state, step = walking(best_count=1, replace_count=2, perturb="pb2")
         assert not state.shared.history.valid.any()
         fitness = []
         for generation in range(3):
@@ -320,7 +292,7 @@ class TestStrategies:
             assert np.isclose(gains, gain, rtol=1e-4).any()
 
     def test_smoothing_averages_the_lineages_last_evaluations_and_hides_no_divergence(self):
-        state, step = walking(population_size=4, best_count=1, replace_count=1, smooth=3)
+        state, step = walking(best_count=1, replace_count=1, smooth=3)
         state, first = step(state, jax.random.key(1))
         assert jnp.array_equal(first["smoothed_fitness"], first["fitness"])
         state, second = step(state, jax.random.key(2))
