@@ -160,7 +160,6 @@ def test_what_is_refused(tmp_path):
         ({**SPACE, "fitness": 0.1}, {}, ValueError, "the hyper-parameter 'fitness' needs another name"),
         ({"rate": (1e-4, 1.0)}, {}, TypeError, "rate must be a domain, such as LogUniform"),
         ({"rate": 0.1}, {}, ValueError, "no hyper-parameter has a domain"),
-        (SPACE, {"exploit": "truncate"}, ValueError, "exploit must be .*did you mean truncation"),
         (SPACE, {"purturb": "pb2"}, TypeError, "PbtConfig has no field purturb; did you mean perturb"),
         (SPACE, {"exploit_interval": "auto"}, ValueError, "exploit_interval needs members that are trained by this"),
         (SPACE, {"population_size": 1}, ValueError, "population_size must be at least 2"),
@@ -171,7 +170,7 @@ def test_what_is_refused(tmp_path):
     tuner = Tuner(SPACE, population_size=4)
     with pytest.raises(ValueError, match=r"the fitness \[4\] of all members, got the shape \[3\]"):
         tuner.tell([0.0, 1.0, 2.0])
-    for content in ("{}", "no file", '{"format": 2}', '{"format": 1, "arguments": {"space": {}}}'):
+    for content in ("no file", '{"format": 2}', '{"format": 1, "arguments": {"space": {}}}'):
         (tmp_path / "other").write_text(content)
         with pytest.raises(ValueError, match="other is no file of a Tuner"):
             Tuner.load(tmp_path / "other")
