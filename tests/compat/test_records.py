@@ -46,11 +46,6 @@ def test_names_of_nested_values_are_read_and_replaced():
         _ = tree().shallow
 
 
-def test_a_record_is_frozen():
-    with pytest.raises(AttributeError):
-        tree().count = jnp.ones(3)  # pyright: ignore[reportAttributeAccessIssue]
-
-
 @pytest.mark.parametrize("count", [2, 4])
 def test_raw_and_typed_keys_are_stored_raw_and_used_typed(count: int):
     next_key, used = records.split_key(jax.random.key(5), count)

@@ -9,7 +9,7 @@ import numpy as np
 
 from rookery.compat import qdax
 from rookery.compat.qdax import PBTSAC, PBTTD3, SAC, TD3, PBTEmitter, PBTEmitterConfig, Transition, environments
-from rookery.envs import Environment, EnvSpec, first_step, guard_physics, limit_episode, next_step
+from rookery.envs import Environment, EnvSpec, first_step, limit_episode, next_step
 from rookery.envs.base import descriptor_spec
 
 T = 5  # steps of an episode
@@ -42,7 +42,7 @@ def breaking_env(size: int) -> environments.Batch:
         x = jnp.where(x[0] > 0.25, jnp.nan, x)
         return x, next_step(x, jnp.float32(-1.0), jnp.asarray(False), x)
 
-    return environments.Batch(limit_episode(guard_physics(Environment(reset, step, spec)), T), size, eval_metrics=True)
+    return environments.Batch(limit_episode(Environment(reset, step, spec), T), size, eval_metrics=True)
 
 
 def rows(count: int, seed: int = 0) -> Transition:

@@ -3,20 +3,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from rookery import trees
-from rookery.agents.sac import SacConfig, sac
 from rookery.agents.td3 import Td3Config, td3
-from rookery.compat.qdax import PBT, PBTTD3, MapElitesRepertoire, environments
-from rookery.compat.qdax.environments import Batch
+from rookery.compat.qdax import PBT, PBTTD3, environments
 from rookery.compat.qdax.populations import exploit
-from rookery.distributed import layout, mesh
-from rookery.envs import descriptors
 from rookery.envs.base import first_step
 from rookery.learners.base import genotype
 from rookery.learners.off_policy import OffPolicyConfig, off_policy
-from rookery.qd import centroids
 from rookery.qd.pbt_emitter import Counts
 from tests.compat.qdax.documented import agent, population, reshaped
 
@@ -26,30 +20,8 @@ CONFIG = OffPolicyConfig(
 )
 
 
-def make_env() -> Batch:
-    return environments.create("point_maze", batch_size=P * E, episode_length=5)
-
-
-def test_a_stored_episode_has_the_descriptor_of_the_streamed_one():
-    descriptors_t, alive = jnp.arange(10.0).reshape(5, 2), jnp.asarray([True, True, True, False, False])
-    assert descriptors.summarise("mean", descriptors_t, alive).tolist() == [2.0, 3.0]
-    assert descriptors.summarise("final", descriptors_t, alive).tolist() == [4.0, 5.0]
-    assert descriptors.summarise("mean", descriptors_t, jnp.zeros(5, bool)).tolist() == [0.0, 0.0]
-
-
-def test_critics_may_have_other_layer_sizes_than_the_policy():
-    spec = make_env().environment.spec
-    for built in (
-        sac(spec, SacConfig(hidden_sizes=(4,), critic_hidden_sizes=(7, 5))),
-        td3(spec, Td3Config(hidden_sizes=(4,), critic_hidden_sizes=(7, 5))),
-    ):
-        params = jax.eval_shape(built.init, jax.random.key(0))
-        assert params.policy["params"]["Dense_0"]["kernel"].shape == (2, 4)
-        assert [layer["kernel"].shape for layer in params.critic[0]["params"].values()] == [(4, 7), (7, 5), (5, 1)]
-
-
 def test_an_evaluation_of_a_population_equals_that_of_the_learner():
-    env, algorithm = make_env(), agent(PBTTD3)
+    env, algorithm = environments.create("point_maze", batch_size=P * E, episode_length=5), agent(PBTTD3)
     states, first = population(PBTTD3, P)[1], reshaped(env.reset(jax.random.key(2)), P, E)
     fitness, returns = jax.jit(algorithm.get_eval_fn(env))(states, first)
     alone, state = trees.take(states, 1), trees.take(first, 1)
@@ -59,8 +31,6 @@ def test_an_evaluation_of_a_population_equals_that_of_the_learner():
     evaluation = jax.jit(learner.evaluate)(genotype(alone.member()), bank, jax.random.key(0))
     np.testing.assert_allclose(returns[1], evaluation.returns, rtol=1e-5)
     np.testing.assert_allclose(fitness[1], evaluation.fitness, rtol=1e-5)
-    with pytest.raises(ValueError, match="one leading axis"):
-        algorithm.get_eval_fn(env)(trees.take(states, jnp.arange(3)), first)
 
 
 def test_an_evaluation_of_a_population_needs_no_measures_of_its_environment():
@@ -99,33 +69,3 @@ def test_exploit_loads_exactly_the_counted_number_of_elites():
     np.testing.assert_allclose(without.hyper.tau, [tau] * P)  # without elites only parents are copied
     assert not replaced.any()
     assert len(np.unique(np.asarray(after.key)[:, 0])) == P
-
-
-def test_shares_of_a_mapped_axis_give_access_to_the_whole_array():
-    over = mesh.make_mesh().devices
-    rows = jnp.arange(2.0 * over.size).reshape(over.size, 2)
-
-    def inside(share: jax.Array, *, plus: jax.Array) -> tuple:
-        shares = layout.shares("p")
-        whole = shares.gather(share)
-        return shares.local(whole) - share, shares.rows.take(share, jnp.asarray([whole.shape[0] - 1])), share + plus
-
-    difference, last, named = layout.map_over(inside, "p")(rows, plus=jnp.ones((over.size, 1)))
-    assert not difference.any()
-    assert last.tolist() == [[2.0 * over.size - 1]] * over.size
-    assert named.tolist() == (rows + 1).tolist()
-    with pytest.raises(ValueError, match="arguments need a row for each of"):
-        layout.map_over(inside, "p")(rows[:1], plus=jnp.ones((1, 1)))
-    with pytest.raises(ValueError, match="only inside a mapped axis 'p'"):
-        layout.shares("p").gather(rows)
-
-
-def test_an_empty_repertoire_returns_the_other_genotypes_instead_of_zeros():
-    cells = MapElitesRepertoire.init_default(jnp.zeros(()), centroids.grid((3,), [0.0], [1.0]))
-    others, draw = (
-        jnp.asarray([4.0, 5.0]),
-        jax.jit(lambda cells, others: cells.genotypes_or(others, jax.random.key(0), 3)),
-    )
-    assert draw(cells, others).tolist() == [4.0, 5.0, 4.0]
-    filled = cells.add(jnp.asarray([7.0]), jnp.asarray([[0.5]]), jnp.asarray([1.0]))
-    assert draw(filled, others).tolist() == [7.0] * 3
