@@ -240,6 +240,8 @@ def test_arguments_that_do_not_fit_a_population_are_rejected():
         train(states, first, others)
     with pytest.raises(ValueError, match=r"no optimizer states; .*init_optimizers_states"):
         train(states.empty_optimizers_states(states), first, buffers)
+    with pytest.raises(ValueError, match=r"0\.2 x 4 is less than one update"):
+        learner.get_train_fn(env, 2, 4, 0.2)
     with pytest.raises(ValueError, match="auto_reset=True and eval_metrics=False"):
         learner.get_train_fn(make_env(4 * P, auto_reset=False), 2, 4, 1.0)
     with pytest.raises(ValueError, match=r"episode_length is 5, but .* point_room have 6 steps"):

@@ -65,11 +65,8 @@ def test_the_time_limit_truncates_and_the_true_successor_is_reported():
     assert_equal(ended.info["state_descriptor"], ended.obs)
     assert_equal(ended.info["final_state_descriptor"], ended.info["final_obs"])
     np.testing.assert_allclose(next_one.obs, ended.obs + 0.05, atol=1e-6)
-
-
-def test_termination_is_not_truncation():
-    ended = play(make_env(name="probe_value"), 1)[-1]
-    assert (ended.done.tolist(), ended.info["truncation"].tolist()) == ([1.0] * 4, [0.0] * 4)
+    terminated = play(make_env(name="probe_value"), 1)[-1]
+    assert (terminated.done.tolist(), terminated.info["truncation"].tolist()) == ([1.0] * 4, [0.0] * 4)
 
 
 def test_a_single_environment_has_no_leading_axis_and_equals_a_batch_of_one():
@@ -101,12 +98,8 @@ def test_completed_episodes_are_counted():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("point_rom", {}, "no task 'point_rom'; did you mean point_room"),
-        ("pursuit_discrete", {}, "discrete actions or a team"),
         ("pursuit_continuous", {}, "discrete actions or a team"),
-        ("point_room", {"episode_length": 0}, "episode_length must be at least 1, got 0"),
         ("point_room", {"action_repeat": 2}, "action_repeat"),
-        ("point_room", {"gravity": 2}, "no override gravity"),
     ],
 )
 def test_options_that_do_not_fit_are_rejected(name: str, options: dict[str, Any], message: str):
@@ -172,49 +165,30 @@ def test_a_buffer_overwrites_the_oldest_rows_and_its_data_is_in_the_order_of_age
     assert many.data[..., reward].tolist() == [[4, 5, 6, 7, 8], [5, 6, 7, 8, 9]]
 
 
-def test_rows_are_stored_whole_and_blocks_are_flattened():
-    buffer = ReplayBuffer.init(8, rows(1))
-    block = jax.tree.map(lambda leaf: leaf.reshape(2, 3, *leaf.shape[1:]), rows(6))
-    drawn = buffer.insert(block).sample(jax.random.key(0), 50)
-    given = rows(6)
-    sources = jnp.argmax(given.rewards[None] == drawn.rewards[:, None], axis=1)
-    assert_equal(drawn, jax.tree.map(lambda leaf: leaf[sources], given))
-    assert len(set(drawn.rewards.tolist())) == 6
-
-
-def transitions(size: int | None) -> Any:
-    """Three transitions with different flags, and with descriptors of `size` unless it is None."""
-    batch = rows(3).replace(dones=jnp.array([0.0, 1.0, 1.0]), truncations=jnp.array([0.0, 0.0, 1.0]))
-    if size is None:
-        return batch
-    described = jax.random.normal(jax.random.key(7), (2, 3, size))
-    return QDTransition(**vars(batch), state_desc=described[0], next_state_desc=described[1])
-
-
-@pytest.mark.parametrize("size", [None, 3, 0])
-def test_transitions_are_flattened_and_restored(size: int | None):
-    batch = transitions(size)
+@pytest.mark.parametrize("size", [3, 0])
+def test_transitions_are_flattened_and_restored(size: int):
+    flags = {"dones": jnp.array([0.0, 1.0, 1.0]), "truncations": jnp.array([0.0, 0.0, 1.0])}
+    before, after = jax.random.normal(jax.random.key(7), (2, 3, size))
+    batch = QDTransition(**{**vars(rows(3)), **flags}, state_desc=before, next_state_desc=after)
     fields = [batch.obs, batch.next_obs, batch.rewards[:, None], batch.dones[:, None], batch.truncations[:, None]]
-    fields += [batch.actions, *([batch.state_desc, batch.next_state_desc] if isinstance(batch, QDTransition) else [])]
-    flat = batch.flatten()
+    flat, fields = batch.flatten(), [*fields, batch.actions, before, after]
     assert (flat.shape, flat.dtype) == ((3, batch.flatten_dim), jnp.float32)
     assert type(batch.flatten_dim) is int
     np.testing.assert_array_equal(flat, np.concatenate(fields, axis=1))
     like = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[:1]), batch)
-    again = type(batch).from_flatten(flat, like)
-    assert type(again) is type(batch)
+    again = QDTransition.from_flatten(flat, like)
+    assert type(again) is QDTransition
     assert_equal(again, batch)
     alone = jax.tree.map(lambda leaf: leaf[1], batch)
     np.testing.assert_array_equal(alone.flatten(), flat[1])
-    assert_equal(type(batch).from_flatten(flat[1], like), alone)
+    assert_equal(QDTransition.from_flatten(flat[1], like), alone)
     assert_equal(jax.jit(lambda one: type(one).from_flatten(one.flatten(), one))(batch), batch)
     with pytest.raises(ValueError, match=f"transitions like this one have {batch.flatten_dim} columns, got 4"):
-        type(batch).from_flatten(flat[:, :4], like)
+        QDTransition.from_flatten(flat[:, :4], like)
 
 
-@pytest.mark.parametrize("size", [None, 0])
-def test_the_data_of_a_buffer_is_flat_and_nan_in_unwritten_rows(size: int | None):
-    batch = transitions(size)
+def test_the_data_of_a_buffer_is_flat_and_nan_in_unwritten_rows():
+    batch = rows(3)
     buffer = ReplayBuffer.init(5, batch)
     assert (buffer.data.shape, buffer.data.dtype) == ((5, batch.flatten_dim), jnp.float32)
     assert bool(jnp.isnan(buffer.data).all())
@@ -226,40 +200,25 @@ def test_the_data_of_a_buffer_is_flat_and_nan_in_unwritten_rows(size: int | None
     assert bool(jnp.isfinite(buffer.insert(batch).data).all())
     many = jax.tree.map(lambda *leaves: jnp.stack(leaves), ReplayBuffer.init(5, batch), buffer)
     np.testing.assert_array_equal(jnp.isnan(many.data).all(axis=-1), [[True] * 5, [False] * 3 + [True] * 2])
-    np.testing.assert_array_equal(many.data[1], buffer.data)
-
-
-def test_a_buffer_rejects_rows_that_do_not_fit():
-    buffer = ReplayBuffer.init(4, rows(1))
-    with pytest.raises(ValueError, match="5 rows at once do not fit a buffer of 4"):
-        buffer.insert(rows(5))
-    with pytest.raises(ValueError, match="created for Transition, got QDTransition; insert the same class"):
-        buffer.insert(QDTransition.init_dummy(2, 2, 2))
 
 
 # --- single agents
 
 
-@pytest.mark.parametrize("kind", [SAC, TD3])
-def test_exploring_actions_are_distributed_around_those_of_the_policy(kind: Any):
-    learner = agent(kind)
+def test_exploring_actions_are_distributed_around_those_of_the_policy():
+    learner = agent(TD3)
     params = learner.init(jax.random.key(0), 2, 2).policy_params
-    noise = {} if kind is SAC else {"expl_noise": 0.1}
     obs = jax.random.normal(jax.random.key(1), (3, 500, 2))
-    choose = partial(jax.jit(learner.select_action, static_argnames="deterministic"), obs, params, **noise)
-    deterministic = choose(jax.random.PRNGKey(0), deterministic=True)
-    assert_equal(choose(jax.random.PRNGKey(1), deterministic=True), deterministic)
-    drawn, again = choose(jax.random.PRNGKey(0)), choose(jax.random.key(0))
-    assert_equal(drawn, again)
+    choose = jax.jit(partial(learner.select_action, obs, params), static_argnames="deterministic")
+    policy = choose(jax.random.key(0), 0.0)
+    for noise in (0.1, 9.0):
+        assert_equal(choose(jax.random.PRNGKey(1), noise, deterministic=True), policy)
+    drawn = choose(jax.random.PRNGKey(0), 0.1)
+    assert_equal(choose(jax.random.key(0), 0.1), drawn)
     assert drawn.shape == (3, 500, 2)
     assert float(jnp.abs(drawn).max()) <= 1.0
-    assert float((drawn == choose(jax.random.PRNGKey(1))).mean()) < 0.2
-    if kind is TD3:
-        assert float(jnp.std((drawn - deterministic)[jnp.abs(drawn) < 1.0])) == pytest.approx(0.1, rel=0.15)
-        assert_equal(
-            learner.select_action(obs, params, jax.random.key(0), 0.0),
-            learner.select_action(obs, params, jax.random.key(0), 9.0, True),
-        )
+    assert float((drawn == choose(jax.random.key(1), 0.1)).mean()) < 0.2
+    assert float(jnp.std((drawn - policy)[jnp.abs(drawn) < 1.0])) == pytest.approx(0.1, rel=0.15)
 
 
 def test_a_transition_contains_the_true_successor():
@@ -283,24 +242,6 @@ def test_an_evaluation_ends_with_the_first_episode():
     play = partial(learner.play_step_fn, env=env, deterministic=True)
     mean, each = jax.jit(partial(learner.eval_policy_fn, play_step_fn=play))(state, env.reset(jax.random.key(0)))
     assert (float(mean), each.tolist()) == (1.0, [1.0, 1.0, 1.0])
-
-
-def test_an_evaluation_gives_returns_and_descriptors():
-    learner, env = agent(SAC), make_env(3)
-    state, first = learner.init(jax.random.key(1), 2, 2), env.reset(jax.random.key(0))
-    step = partial(learner.play_qd_step_fn, env=env, deterministic=True)
-    extract, jitted = environments.descriptor_extractor["point_room"], jax.jit(step)
-    mean, place, each, places = jax.jit(
-        partial(learner.eval_qd_policy_fn, play_step_fn=step, descriptor_extraction_fn=extract)
-    )(state, first)
-    now, expected = first, jnp.zeros(3)
-    for _ in range(T):
-        now, _, row = jitted(now, state)
-        expected += row.rewards
-    np.testing.assert_allclose(each, expected, rtol=1e-5)
-    np.testing.assert_allclose(mean, expected.mean(), rtol=1e-5)
-    np.testing.assert_allclose(places, row.next_obs, rtol=1e-5)
-    np.testing.assert_allclose(place, row.next_obs.mean(axis=0), rtol=1e-5)
 
 
 def moving(learner: Any, state: Any, right: float) -> Any:
@@ -349,11 +290,6 @@ def test_a_step_in_which_the_physics_broke_is_neither_stored_nor_counted():
     assert later.completed_episodes_metrics["reward"].tolist() == [-5.0] * 3
 
 
-def test_another_action_size_is_rejected():
-    with pytest.raises(ValueError, match="created for action_size 2, got 3"):
-        agent(SAC).init(jax.random.key(0), action_size=3, observation_size=2)
-
-
 # --- user-defined loops
 
 
@@ -368,17 +304,12 @@ def count_update(training_state: Any, buffer: ReplayBuffer) -> tuple:
     return training_state + 1, buffer, {"size": buffer.current_size}
 
 
-@pytest.mark.parametrize(("per_step", "updates"), [(0.0, 0), (0.25, 1), (0.9, 3), (2.0, 8)])
+@pytest.mark.parametrize(("per_step", "updates"), [(0.0, 0), (0.9, 3)])
 def test_an_iteration_makes_the_configured_number_of_updates(per_step: float, updates: int):
     buffer = ReplayBuffer.init(16, rows(1))
     trained, env_state, after, metrics = do_iteration_fn(0, FIRST, buffer, 4, per_step, count_play, count_update)
     assert (int(trained), env_state, sampled_rewards(after)) == (updates, 8, {7.0})
     assert metrics["size"].tolist() == [4] * updates  # the step comes first
-
-
-def test_updates_that_round_to_zero_are_rejected():
-    with pytest.raises(ValueError, match=r"0\.2 x 4 is less than one update.*; raise one of them"):
-        do_iteration_fn(0, FIRST, ReplayBuffer.init(16, rows(1)), 4, 0.2, count_play, count_update)
 
 
 def test_a_buffer_is_filled_with_at_least_the_requested_steps():
@@ -436,7 +367,7 @@ def test_diayn_is_sac_with_a_reward_that_a_subclass_may_replace():
     assert isinstance(learner, SAC)
     state = begun()
     params = jax.tree.map(lambda leaf: leaf + 0.3, state.discriminator_params)
-    state, batch = state.replace(discriminator_params=params), described(6)
+    state, batch = state.replace(discriminator_params=params), described(8)
     diversity = learner._compute_reward(batch, state)
     assert_equal(diversity, learner._compute_diversity_reward(batch, params))
     update = jax.jit(learner._update_networks)
