@@ -6,7 +6,7 @@ normalised observation, so that a reward names the opponent. Observations are 0,
 
 import dataclasses
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -83,7 +83,8 @@ def stepped(params: np.ndarray, generation: int = 0, **league: Any) -> tuple[Pro
     members = members._replace(state=members.state._replace(params=jnp.asarray(params)))
     pool = shared.league
     if league:
-        seen = RunningStatistics(jnp.full((2, 2), 4.0), jnp.full((2, 2, 1), -SHIFT), jnp.full((2, 2, 1), 4.0))
+        full = partial(jnp.full, dtype=jnp.float32)  # of the types of the first league, for which the step is compiled
+        seen = RunningStatistics(full((2, 2), 4.0), full((2, 2, 1), -SHIFT), full((2, 2, 1), 4.0))
         pool = pool._replace(policies=pool.policies._replace(params=jnp.asarray(EARLIER), normalizer=seen))
         pool = pool._replace(**{name: jnp.asarray(value) for name, value in league.items()})
     shared = shared._replace(generation=jnp.int32(generation), league=pool)
