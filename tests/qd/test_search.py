@@ -122,6 +122,7 @@ def test_what_tell_refuses_changes_nothing():
         ({"lower": [1] * 3}, ValueError, "lower must be finite and below upper"),
         ({"lower": np.ma.array([-1.0] * 3, mask=[True, False, False])}, ValueError, "lower must be finite"),
         ({"lower": [-1] * 4}, ValueError, "lower must be numbers of the same shapes as upper"),
+        ({"lower": ([-1, -1], [-1])}, ValueError, "lower must be an array of numbers or a dictionary of arrays"),
         ({"lower": {0: [-1]}, "upper": {0: [1]}}, ValueError, "lower has the key 0; name each part of a solution by"),
         ({"descriptor": [-1, 1]}, ValueError, "descriptor needs a lower and an upper limit"),
         ({"descriptor": np.ma.array([[0.0, 1.0]], mask=[[True, False]])}, ValueError, "needs finite limits"),
