@@ -17,7 +17,6 @@ from rookery.agents import multi_agent
 from rookery.learners.on_policy import OnPolicyConfig, on_policy
 from rookery.populations import role_pbt
 from rookery.populations.base import Program, ProgramState
-from rookery.populations.config import PbtConfig
 from rookery.training.generation_loop import lost, lost_kind
 from tests.learners.fixed_agents import CONFIG, SPACE, spy
 from tests.learners.recording import SPY_SPEC, counting
@@ -200,8 +199,4 @@ def test_invalid_arguments_are_errors() -> None:
         ):
             role_pbt.pbt_roles(learner)
     learner = on_policy(team, errand(), CONFIG)
-    with pytest.raises(TypeError, match=r"^give either config or the keywords \['smooth'\], not both\.$"):
-        role_pbt.pbt_roles(learner, config=PbtConfig(), smooth=2)
-    with pytest.raises(ValueError, match=r"^population_size must be at least 1, got 0\.$"):
-        role_pbt.pbt_roles(learner, population_size=0)
     assert role_pbt.pbt_roles(learner, SPACE, 4).steps_per_generation == 4 * learner.steps_per_generation

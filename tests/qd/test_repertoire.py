@@ -97,7 +97,7 @@ class Reference:
 
 
 class TestAdd:
-    @pytest.mark.parametrize("seed", range(8))
+    @pytest.mark.parametrize("seed", range(4))
     def test_random_batches_give_what_the_reference_gives(self, seed):
         rng, repertoire, reference = np.random.default_rng(seed), empty(), Reference()
         for number in range(6):
@@ -110,7 +110,7 @@ class TestAdd:
             assert not added.outside.any(), "without limits nothing lies outside"
         assert len(reference.cells) > 8, "an almost empty repertoire shows nothing"
 
-    @pytest.mark.parametrize("seed", range(5))
+    @pytest.mark.parametrize("seed", range(3))
     def test_without_ties_neither_order_nor_batches_matter(self, seed):
         rng = np.random.default_rng(seed)
         whole = Batch(rng, 1, ties=False)
@@ -164,12 +164,6 @@ class TestAdd:
         _, added = add(empty(), genotypes([1]), jnp.ones(1), jnp.asarray([[2.0, 0.3]]), (jnp.zeros(2), jnp.ones(2)))
         assert added.cell.tolist() == [3 * 4 + 1]  # clipped to (1, 0.3): row 3, column 1
         assert added.outside.tolist() == [True]
-
-    def test_the_callers_arrays_survive(self):
-        repertoire = filled([1.0, 2.0], [0, 2])
-        before = jax.tree.map(np.array, repertoire)
-        add(repertoire, genotypes([7, 8]), jnp.asarray([9.0, 9.0]), jnp.asarray([[0.5], [1.5]]))
-        tiny.assert_equal(repertoire, before)
 
     def test_donated_genotypes_are_written_in_place(self):
         cells, numbers, batch = 10_000, 1_000, 16

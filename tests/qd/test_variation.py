@@ -75,7 +75,7 @@ def test_the_two_noises_add():
         np.testing.assert_allclose(both[name], iso[name] + line[name] - FIRST[name], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "int32", "uint32", "bool"])
+@pytest.mark.parametrize("kind", ["int8", "uint32", "bool"])
 def test_whole_numbers_vary_and_stay_whole_and_are_right_in_the_mean(kind):
     first, second = jnp.asarray([1, 0, 1], kind), jnp.asarray([1, 1, 0], kind)
     many = jax.vmap(lambda key: iso_line(first, second, key, VariationConfig(0.3, 0.3)))(member_keys(KEY, 20_000))
