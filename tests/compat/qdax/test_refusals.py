@@ -41,9 +41,11 @@ def test_an_emitter_runs_on_the_configured_number_of_devices():
     ):
         with pytest.raises(ValueError, match=message):
             jax.eval_shape(searching.init, given, *arguments)
-    begin = search(DistributedMAPElites).get_distributed_init_fn(arguments[0], None)
+    distributed: Any = search(DistributedMAPElites)
     with pytest.raises(ValueError, match="arguments need a row for each of"):
-        begin(genotypes=genotypes, key=jax.random.split(arguments[1], 5))
+        distributed.get_distributed_init_fn(arguments[0], None)(
+            genotypes=genotypes, key=jax.random.split(arguments[1], 5)
+        )
 
 
 def test_another_number_of_environments_is_rejected():
