@@ -139,7 +139,7 @@ qd/repertoire.py | qd/test_repertoire.py
 qd/centroids.py | qd/test_centroids.py
     next-centroid | 0.5 * (side[1:] + side[:-1]) | side[1:]
 qd/variation.py | qd/test_variation.py
-    sigmas-swapped | line_key, iso_key = | config = Sigmas(config.line_sigma, config.iso_sigma); line_key, iso_key =
+    sigmas-swapped | config.line_sigma * line[0], config.iso_sigma | config.iso_sigma * line[0], config.line_sigma
 qd/thresholds.py | qd/test_archives.py
     threshold-rate | kept * thresholds + (1.0 - kept) * mean | (1.0 - kept) * thresholds + kept * mean
 qd/cma/emitter.py | qd/test_cma_mae.py
