@@ -125,7 +125,7 @@ class TestProgram:
 
         def score(genotype, key):
             fitness, descriptor = bowl(genotype["x"], key)
-            return jnp.where(genotype["x"][0] < 0, NAN, fitness), descriptor
+            return jnp.where(genotype["x"][1] < 0, NAN, fitness), descriptor
 
         result = run(program_of(score, init=init), 6)
         repertoire = repertoire_of(result.state)
@@ -133,7 +133,7 @@ class TestProgram:
         assert 0 < result.history[0]["rejected"] < 24
         for metrics in result.history:
             assert metrics["rejected"] == np.isnan(metrics["fitness"]).sum()
-        assert (genotypes["x"][:, 0] >= 0).all()
+        assert (genotypes["x"][:, 1] >= 0).all()
         assert jnp.isfinite(repertoire.fitnesses[repertoire.occupied]).all()
         assert trees.all_finite(genotypes)
         assert genotypes["choice"].dtype == jnp.int32
