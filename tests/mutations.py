@@ -133,7 +133,8 @@ experiments/tuner.py | populations/test_tuner.py
 hyperparams.py | test_hyperparams.py
     whole-number-stays | jnp.ceil(jnp.abs(step)) | jnp.floor(jnp.abs(step))
     same-name-again | 1.0 + jnp.minimum(jnp.floor(others | jnp.minimum(jnp.floor(others
-    fields-one-key | split(jax.random.fold_in(key, index), 3) | split(key, 3)
+    fields-one-draw | domain.another(fractions[i], value) | domain.another(fractions[0], value)
+    chance-of-the-value | chances < resample_probability | fractions < resample_probability
 qd/repertoire.py | qd/test_repertoire.py
     worse-replaces | fitnesses > incumbent | fitnesses != incumbent
 qd/centroids.py | qd/test_centroids.py

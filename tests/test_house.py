@@ -10,6 +10,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import rookery
+from tests.mutations import faults
 
 ROOT = Path(rookery.__file__).parent
 TREES = {path: ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
@@ -275,3 +276,7 @@ def test_the_language_of_the_documents():
         prose = re.sub(r"(?s)```.*?```|`[^`]*`|\([^)]*\)|(?m:^    .*$)", "", path.read_text()).lower()
         found += [f"{path.name}: {word}" for word in re.findall(r"[a-z]+", prose) if UNUSED_WORDS.fullmatch(word)]
     assert found == []
+
+
+def test_the_small_faults_can_be_put_into_the_package():
+    assert [fault.name for fault in faults() if (ROOT / fault.file).read_text().count(fault.old) != 1] == []
