@@ -13,25 +13,15 @@ FILE = Path(__file__).parents[2] / "examples" / "own_environment.py"
 TINY = "--grid 3 --batch-size 2 --hidden-sizes 4 --eval-episodes 1 --start-states 1 --devices 1 --quiet"
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("elsewhere")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        words = f"--env {os.path.relpath(FILE)}:make --option mass=2 --episode-length 12 --generations 2 {TINY}"
-        printed("train", "map-elites", *words.split())
-    return folder / "runs" / "map-elites-own_environment-0"
-
-
-def test_the_factory_and_its_options_are_recorded(run: Path) -> None:
+def test_commands_find_the_factory_of_a_run_and_its_options_from_another_folder(monkeypatch, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    words = f"--env {os.path.relpath(FILE)}:make --option mass=2 --episode-length 12 --generations 2 {TINY}"
+    printed("train", "map-elites", *words.split())
+    run = tmp_path / "elsewhere/runs/map-elites-own_environment-0"
     environment = json.loads((run / "config.json").read_text())["config"]["environment"]
-    assert environment["env"] == f"{FILE}:make"
-    assert environment["option"] == ["mass=2"]
-    assert "<title>" in (page := (run / "report.html").read_text())
-    assert '"env": "own_environment"' in page or '"env":"own_environment"' in page
-
-
-def test_commands_find_the_factory_from_another_folder(run: Path, monkeypatch, tmp_path) -> None:
+    assert (environment["env"], environment["option"]) == (f"{FILE}:make", ["mass=2"])
+    assert re.search('"env": ?"own_environment"', (run / "report.html").read_text())
     monkeypatch.chdir(tmp_path)
     for command in ("export", "render"):  # those of `tests/storage/test_sources.py` evaluate, resume and report
         printed(command, run)
@@ -44,15 +34,11 @@ ROOM = "import argparse, sys, rookery\ndef make():\n    return rookery.make('poi
     ("text", "message"),
     [
         (ROOM + "sys.exit(0)", "the file {file} raised SystemExit: 0 ({file}, line 4); keep what ends the program"),
-        (ROOM + "exit('no licence')", "the file {file} raised SystemExit: no licence ({file}, line 4); keep what"),
         (ROOM + "import json\njson.loads('{{')", "the file {file} raised JSONDecodeError: {any} ({file}, line 5)"),
-        (ROOM + "import none_such", "the file {file} raised ModuleNotFoundError: {any} ({file}, line 4)"),
         (ROOM + "raise BaseException('lost')", "since BaseException: lost was raised ({file}, line 4)."),
         (ROOM + "def make(:", "the file {file} raised SyntaxError: {any} (own.py, line 4)"),
         (ROOM.replace("return", "sys.exit(0);"), "the factory {file}:make raised SystemExit: 0 ({file}, line 3)"),
-        (ROOM.replace("return", "assert 0;"), "the factory {file}:make raised AssertionError: no message ({file},"),
         (ROOM.replace("return", "raise GeneratorExit;"), "since GeneratorExit:  was raised ({file}, line 3)."),
-        (ROOM.replace("return", "import json; json.loads('{{');"), "make raised JSONDecodeError: {any} ({file},"),
         (
             ROOM.replace("return", "env =") + "    return env._replace(step=lambda *_: sys.exit(0))",
             "step(state, action, key) raised SystemExit for an action of shape (2,) {any}: 0 ({file}, line 4)",
@@ -84,19 +70,3 @@ def test_a_file_that_parses_arguments_sees_none_of_ours(tmp_path: Path) -> None:
     assert code == 1
     assert error.startswith("usage: strict.py [-h] --steps STEPS\nstrict.py: error: ")
     assert error.splitlines()[-1].startswith(f"error: the file {tmp_path}/strict.py raised SystemExit: 2 ({tmp_path}/")
-
-
-@pytest.mark.parametrize(
-    ("env", "message"),
-    [
-        ("./absent.py:make", "error: there is no file "),
-        ("./absent.py", "error: --env: there is no task './absent.py'; give the factory in the file too, as in"),
-        ("./a.py:", "error: --env: there is no task './a.py:'; give the factory in the file too, as in ./a.py:make."),
-        ("../a.PY:make", "error: there is no module '../a.PY'; run the command in its folder, install its package,"),
-    ],
-)
-def test_a_wrong_factory_is_one_sentence(env: str, message: str) -> None:
-    code, _, error = call("train", "sac", "--env", env)
-    assert code == (2 if "--env: " in message else 1)
-    assert error.startswith(message)
-    assert error.count("\n") == 1

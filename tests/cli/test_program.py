@@ -31,9 +31,16 @@ def build(width: int = 8, population: int = 4) -> rookery.Program:
     return rookery.pbt(rookery.off_policy(agent, environment, tiny.CONFIG), population_size=population)
 
 
+def evolving() -> rookery.Program:
+    environment = rookery.make("point_room", episode_length=10)
+    policy = rookery.qd.policy(environment.spec, rookery.qd.PolicyConfig(hidden_sizes=(4,)))
+    options = dict(directions=2, eval_episodes=2, start_states=4)
+    return rookery.pbt(rookery.evolution_strategy(policy, environment, **options), population_size=4)
+
+
 def scratch() -> rookery.Program:
     os.chdir("/")
-    made = build()
+    made = evolving()
     return rookery.Program(made.init, made.step, made.evaluate, 4, made.steps_per_generation)
 
 
@@ -106,10 +113,7 @@ def test_the_factory_and_all_settings_are_recorded(run: Path, file: Path) -> Non
     assert "program pbt-sac" in (run / "report.html").read_text()
 
 
-@pytest.mark.parametrize(
-    "command",
-    [["evaluate", "--episodes", "3"], ["export"], ["report"], ["compare", "--fresh", "3"]],
-)
+@pytest.mark.parametrize("command", [["evaluate", "--episodes", "3"], ["export"], ["report"]])
 def test_commands_find_the_factory_from_another_folder(run: Path, command: list[str], monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
     out = printed(command[0], run, *command[1:])
@@ -154,17 +158,15 @@ def test_a_program_from_scratch_is_evaluated_and_reported(scratch: Path, tmp_pat
         evaluate._episodes({"best_member": np.asarray(0), "fitness": np.zeros(4)}, 1)
 
 
-@pytest.mark.parametrize("command", ["render", "export"])
-def test_a_program_without_a_learner_has_no_policies(scratch: Path, command: str) -> None:
-    code, _, error = call(command, str(scratch))
-    assert code == 1
+def test_a_program_without_a_learner_has_no_policies(scratch: Path) -> None:
+    code, _, error = call("export", str(scratch))
+    assert (code, error.count("\n")) == (1, 1)
     assert "has no learner, from which its policies could be read; build it by rookery.pbt or rookery.seeds" in error
-    assert error.count("\n") == 1
 
 
 def test_a_learner_that_is_set_gives_a_program_from_scratch_its_policies(scratch: Path, file: Path) -> None:
     made = programs.make(f"{file}:scratch", {})
-    learner = programs.make(f"{file}:build", {}).learner
+    learner = programs.make(f"{file}:evolving", {}).learner
     loaded = rookery.load(scratch, made._replace(learner=learner))
     assert loaded.policy()(jnp.zeros(2)).shape == (2,)
 
@@ -172,7 +174,7 @@ def test_a_learner_that_is_set_gives_a_program_from_scratch_its_policies(scratch
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("FILE:raises", r"mine.py:raises raised ZeroDivisionError: division by zero ("),
+        ("FILE:raises", "mine.py:raises raised ZeroDivisionError: division by zero ("),
         ("FILE:swapped", "takes the agent first, then the environment; got an environment as the agent (FILE,"),
         ("FILE:environment", "returned an Environment, not a rookery.Program; train in it by `rookery train pbt-sac"),
         ("FILE:agent", "returned an agent, not a rookery.Program; wrap it: rookery.pbt(rookery.off_policy(agent, env"),
@@ -180,12 +182,10 @@ def test_a_learner_that_is_set_gives_a_program_from_scratch_its_policies(scratch
         ("FILE:scoring", "returned a Scoring, not a rookery.Program; wrap it: rookery.map_elites(scoring, centroids)."),
         ("FILE:nothing", "returned None, not a rookery.Program; build one by rookery.pbt(learner) or rookery.Program("),
         ("FILE:build --option widht=3", "has no option widht; it has width, population."),
-        ("FILE:build --option width", "--option must be name=value"),
         ("FILE:build --devices 2 --option population=3", "a population of 3 cannot be divided evenly over 2 devices"),
         ("mine.py", "'mine.py' names no function; give the file or the module and the function, as in mine.py:build."),
-        ("mine", "'mine' names no function; give the file or the module and the function, as in ./mine.py:build."),
         ("", "rookery train program needs FACTORY; `rookery train program --help`"),
-        ("FILE:build --populatoin 3", "rookery train program has no flag --populatoin"),
+        ("absent_package:build", "the program absent_package:build cannot be imported: No module named 'absent_"),
     ],
 )
 def test_mistakes_are_sentences(words: str, message: str, file: Path, tmp_path: Path, monkeypatch) -> None:
@@ -198,17 +198,6 @@ def test_mistakes_are_sentences(words: str, message: str, file: Path, tmp_path: 
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_module_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "lacking.py").write_text("import a_package_that_is_absent\n")
-    monkeypatch.chdir(tmp_path)
-    code, _, error = call("train", "program", "lacking:build")
-    assert (code, error) == (
-        1,
-        "error: the program lacking:build cannot be imported: No module named 'a_package_that_is_absent' "
-        f"({tmp_path}/lacking.py, line 1)\n",
-    )
-
-
 def test_a_file_that_has_moved(run: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(run, tmp_path / "copy")
     content = json.loads((copy / "config.json").read_text())
@@ -218,7 +207,7 @@ def test_a_file_that_has_moved(run: Path, tmp_path: Path) -> None:
     message = (
         f"error: there is no file {tmp_path}/moved.py; give the path of a Python file, such as ./mine.py:build, or "
     )
-    for command in ("resume", "evaluate", "render", "export"):
+    for command in ("resume", "evaluate"):
         code, _, error = call(command, str(copy))
         assert (code, error) == (1, f"{message}put the file back if a run recorded it.\n")
 
