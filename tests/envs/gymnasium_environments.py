@@ -16,9 +16,10 @@ from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
 from rookery.envs.base import Environment, Step, descriptor_spec, first_step
-from rookery.envs.host.base import FRESH, Event, HostState
+from rookery.envs.host.base import BROKEN, FRESH, TERMINATED, TRUNCATED, Event, HostState
 from rookery.envs.host.pool import HostPool
 from rookery.envs.suites.gymnasium.adapter import from_gymnasium
+from rookery.types import Observation
 
 LIMIT = 6
 END = 4
@@ -216,6 +217,22 @@ def starts(environment: Environment, seeds: Sequence[int]) -> tuple[HostState, S
     step = first_step(jnp.asarray(features), jnp.asarray(descriptors))
     flags = {name: jnp.zeros(len(rows), bool) for name in ("terminated", "truncated", "broken")}
     return state, step._replace(reward=jnp.zeros(len(rows)), **flags)
+
+
+def stepper(environment: Environment) -> Callable[..., tuple[HostState, Step]]:
+    """Steps of rows by the pool itself, for which nothing is compiled."""
+    pool = pool_of(environment)
+
+    def step(state: HostState, action: Any, *_: Any) -> tuple[HostState, Step]:
+        rows = pool.step(np.shape(state.slot), *map(np.asarray, (state.slot, state.seed, action)))
+        slots, features, rewards, flags, descriptors, *measures = rows
+        observation, named = Observation(features), pool.sizes.measures
+        terminated, truncated, broken = ((flags & flag) > 0 for flag in (TERMINATED, TRUNCATED, BROKEN))
+        numbers = {name: measures[0][:, place] for place, name in enumerate(named)} or None
+        taken = Step(observation, rewards, terminated, truncated, observation, descriptors, broken, measures=numbers)
+        return HostState(slots, state.seed, action), taken
+
+    return step
 
 
 class Plain(NamedTuple):

@@ -1,7 +1,7 @@
 """Environments of Gymnasium in compiled programs equal the environment objects, step by step."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -59,22 +59,21 @@ def compiled(function: Callable, **axes: Any) -> Callable:
     return jax.jit(jax.vmap(function, **axes))
 
 
-@pytest.fixture(scope="module")
-def stepped(counter: Environment) -> Callable:
-    return compiled(counter.step)
-
-
 def acts(features: Any) -> np.ndarray:
     return np.stack([act(row) for row in np.asarray(features)])
 
 
 def follow(
-    step: Callable, state: Any, features: Any, count: int, announce: Callable | None = None
+    environment: Environment, count: int, seeds: Sequence[int] = SEEDS, step: Callable | None = None
 ) -> list[tuple[Any, Step]]:
-    """The states and steps of a policy, `[E, ...]` each."""
+    """The states and steps `[E, ...]` of a policy in episodes with these seeds; by default nothing is compiled."""
+    state, first = starts(environment, seeds)
+    return go_on(step or own.stepper(environment), state, first.observation.features, count)
+
+
+def go_on(step: Callable, state: Any, features: Any, count: int) -> list[tuple[Any, Step]]:
     found = []
     for _ in range(count):
-        state = announce(state, acts(features)) if announce else state
         state, result = step(state, acts(features), KEYS[: len(features)])
         features = result.observation.features
         found.append((state, jax.tree.map(np.asarray, result)))
@@ -97,15 +96,15 @@ def assert_steps(steps: list[Step], row: int, expected: list[Plain]) -> None:
 
 class TestSteps:
     @pytest.mark.parametrize("announced", [False, True])
-    def test_steps_equal_those_of_the_object(self, counter: Environment, stepped: Callable, announced: bool) -> None:
-        assert counter.announce is not None
-        state, first = starts(counter, SEEDS)
-        announce = compiled(counter.announce) if announced else None
-        found = follow(stepped, state, first.observation.features, LIMIT + 2, announce)
+    def test_steps_equal_those_of_the_object(self, counter: Environment, announced: bool) -> None:
+        def step(state: Any, action: jax.Array, key: jax.Array) -> tuple:
+            state = counter.announce(state, action) if announced and counter.announce else state
+            return counter.step(state, action, key)
+
+        found = follow(counter, LIMIT + 2, step=compiled(step))
         ends = set()
         for row, seed in enumerate(SEEDS):
             expected = play(limited(Counter), seed)
-            np.testing.assert_array_equal(first.observation.features[row], np.float32(expected[0].observation))
             assert_steps([step for _, step in found], row, expected)
             ends.add((len(expected), expected[-1].terminated, expected[-1].truncated))
             np.testing.assert_array_equal(found[-1][0].slot[row], ENDED)
@@ -120,9 +119,7 @@ class TestSteps:
             np.testing.assert_array_equal(first.observation.features[row], np.float32(observation))
 
     def test_a_step_that_terminates_at_the_limit_is_terminated(self) -> None:
-        environment = adapted(Counter, limit=END)
-        state, first = starts(environment, SEEDS)
-        last = follow(compiled(environment.step), state, first.observation.features, END)[-1][1]
+        last = follow(adapted(Counter, limit=END), END)[-1][1]
         even = np.asarray([Counter().reset(seed=seed)[0][0] % 2 == 0 for seed in SEEDS])
         assert set(even.tolist()) == {True, False}
         np.testing.assert_array_equal(last.terminated, even)
@@ -131,23 +128,20 @@ class TestSteps:
     def test_a_shorter_episode_length_truncates(self) -> None:
         environment = adapted(Counter, episode_length=2)
         assert environment.spec.episode_length == 2
-        state, first = starts(environment, SEEDS)
-        found = follow(compiled(environment.step), state, first.observation.features, 3)
-        assert [step.truncated.all() for _, step in found] == [False, True, True]
-        assert not any(step.terminated.any() for _, step in found)
+        steps = [step for _, step in follow(environment, 3)]
         for row, seed in enumerate(SEEDS):
-            successor = play(limited(Counter), seed)[1].next_observation
-            np.testing.assert_array_equal(found[1][1].final_observation.features[row], np.float32(successor))
+            expected = play(limited(Counter), seed, limit=2)
+            assert_steps(steps, row, [expected[0], expected[1]._replace(truncated=True)])
 
     @pytest.mark.parametrize(
         ("space", "action", "taken"),
         [
-            (Discrete(3, start=2), jnp.asarray([1], jnp.int32), 3),
-            (Box(-2.0, 4.0, ()), jnp.asarray([[0.5]]), np.float32(2.5)),  # an array without an axis
+            (Discrete(3, start=2), np.asarray([1], np.int32), 3),
+            (Box(-2.0, 4.0, ()), np.asarray([[0.5]], np.float32), np.float32(2.5)),  # an array without an axis
         ],
     )
     def test_actions_are_those_of_the_space_and_images_keep_their_type(
-        self, space: Any, action: jax.Array, taken: Any
+        self, space: Any, action: np.ndarray, taken: Any
     ) -> None:
         actions: list[Any] = []
         pixels = Box(0, 255, (10, 10, 3), np.uint8)
@@ -155,10 +149,10 @@ class TestSteps:
         spec = environment.spec
         assert (spec.observation_shape, spec.discrete) == ((10, 10, 3), isinstance(space, Discrete))
         state, first = starts(environment, [1])
-        _, step = jax.block_until_ready(compiled(environment.step)(state, action, KEYS[:1]))
+        _, step = own.stepper(environment)(state, action)
         pixels.seed(1)
         for found in (first, step):
-            assert found.observation.features.dtype == jnp.uint8
+            assert found.observation.features.dtype == np.uint8
             np.testing.assert_array_equal(found.observation.features[0], pixels.sample().reshape(-1))
         assert actions == [taken]
         assert space.contains(actions[0])
@@ -188,13 +182,8 @@ class TestCalls:
         )
         return state, actions, [play(limited(Counter), seed, limit=1) for seed in seeds]
 
-    def check(self, result: Step, expected: list[list[Plain]]) -> None:
-        flat = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(6, *leaf.shape[2:]), result)
-        for row, steps in enumerate(expected):
-            assert_steps([flat], row, steps)
-
-    @pytest.mark.parametrize(("devices", "exact", "calls"), [(1, True, 2), (2, False, 2), (2, True, 2)])
-    def test_of_devices(self, counted: Any, devices: int, exact: bool, calls: int) -> None:
+    @pytest.mark.parametrize(("devices", "exact"), [(1, True), (2, False)])
+    def test_of_devices(self, counted: Any, devices: int, exact: bool) -> None:
         environment, shapes = counted
         state, actions, expected = self.nested(environment)
         mapped = layout.population_map(make_mesh(devices), exact)
@@ -204,9 +193,10 @@ class TestCalls:
             return mapped(lambda inputs: batch(*inputs, KEYS[0]), ((state, actions),), ())
 
         _, result = jax.jit(steps)(state, actions)
-        self.check(result, expected)
-        assert len(shapes) == calls
-        assert {int(np.prod(shape)) for shape in shapes} == {3}
+        flat = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(6, *leaf.shape[2:]), result)
+        for row, steps_of_object in enumerate(expected):
+            assert_steps([flat], row, steps_of_object)
+        assert [int(np.prod(shape)) for shape in shapes] == [3, 3]
 
     def test_an_argument_that_is_not_mapped_is_repeated(self, counted: Any) -> None:
         environment, shapes = counted
@@ -223,9 +213,7 @@ class TestCalls:
 class TestSlots:
     def test_ended_episodes_are_not_stepped(self) -> None:
         log = Log()
-        environment = adapted(partial(Counter, log), workers=1)
-        state, first = starts(environment, SEEDS)
-        follow(compiled(environment.step), state, first.observation.features, LIMIT + 3)
+        follow(adapted(partial(Counter, log), workers=1), LIMIT + 3)
         lengths = {seed: len(play(limited(Counter), seed)) for seed in SEEDS}
         assert {seed: log.steps.count(seed) for seed in SEEDS} == lengths
 
@@ -256,15 +244,14 @@ class TestSlots:
     def test_abandoned_slots_are_freed_and_their_episodes_broken(self) -> None:
         log = Log()
         environment = adapted(partial(Counter, log), workers=1)
-        host, step = own.pool_of(environment), compiled(environment.step)
+        host, step = own.pool_of(environment), own.stepper(environment)
         expected = play(limited(Counter), SEEDS[0])[2]
         for _ in range(5):
-            state, first = starts(environment, SEEDS)
-            found = follow(step, state, first.observation.features, 2)
+            found = follow(environment, 2)
             slots = np.asarray(found[-1][0].slot)
             host.keep(slots[:1].tolist())
             assert set(host._of_slot) == {slots[0]}
-            [(state, kept)] = follow(step, found[-1][0], found[-1][1].observation.features, 1)
+            [(state, kept)] = go_on(step, found[-1][0], found[-1][1].observation.features, 1)
             assert float(kept.reward[0]) == np.float32(expected.reward)
             assert (kept.broken & kept.terminated).tolist() == [False, True, True, True]
             assert not kept.reward[1:].any()
@@ -274,11 +261,9 @@ class TestSlots:
 
     def test_a_state_that_is_stepped_twice_is_a_failure(self) -> None:
         environment = adapted(Counter)
-        step = compiled(environment.step)
-        state, first = starts(environment, SEEDS[:2])
-        [(state, result)] = follow(step, state, first.observation.features, 1)
-        state = jax.tree.map(lambda leaf: leaf[jnp.asarray([0, 1, 0])], state)
-        compiled(environment.step)(state, jnp.zeros((3, 2)), KEYS[:3])
+        [(state, _)] = follow(environment, 1, SEEDS[:2])
+        state = jax.tree.map(lambda leaf: np.asarray(leaf)[[0, 1, 0]], state)
+        own.stepper(environment)(state, np.zeros((3, 2), np.float32))
         failure = own.failure_of(environment)
         assert failure.row == 2
         assert "was stepped twice from one state of a running episode" in failure.text
@@ -348,19 +333,13 @@ class TestThreads:
         return names
 
     @staticmethod
-    def results(env: Environment, rows: int, count: int = 3) -> list[np.ndarray]:
-        keys = jax.random.split(jax.random.key(1), rows)
-        step = compiled(env.step)
-        state, found = compiled(env.reset)(keys)[0], []
-        for action in np.random.default_rng(0).uniform(-1.0, 1.0, (count, rows, 1)).astype(np.float32):
-            state, result = step(state, action, keys)
-            found += [np.asarray(leaf) for leaf in jax.tree.leaves(result)]
-        return found
+    def walk(env: Environment, rows: int) -> None:
+        own.stepper(env)(starts(env, range(rows))[0], np.zeros((rows, 1), np.float32))
 
     @pytest.mark.parametrize(("rows", "here"), [(8, True), (9, False)])
     def test_few_environments_need_no_other_thread(self, threads: list[str], rows: int, here: bool) -> None:
-        self.results(registry.make("gym:Pendulum-v1", workers=2), rows)
-        assert len(threads) == 3 * rows
+        self.walk(registry.make("gym:Pendulum-v1", workers=2), rows)
+        assert len(threads) == rows
         assert {name.startswith("gym:Pendulum-v1-") for name in threads} == {not here}
 
     @pytest.mark.parametrize(
@@ -373,8 +352,12 @@ class TestThreads:
     )
     def test_functions_of_a_user_are_called_by_workers(self, threads: list[str], options: dict[str, Any]) -> None:
         env = from_gymnasium(**{"make_env": lambda: gymnasium.make("Pendulum-v1"), **options})
-        self.results(env, 1, 1)
+        self.walk(env, 1)
         assert [name.startswith("gym:Pendulum-v1-") for name in threads] == [True]
+
+
+class Unchanged(gymnasium.Wrapper):
+    """A wrapper of a user."""
 
 
 class OneInstance:
@@ -413,10 +396,9 @@ class TestMeasures:
         meanings = dict(environment.spec.measures or {})
         assert meanings["share"] == "info['share'], at the end of an episode"
         assert meanings["times"] == "a function of the info and the observation, summed over an episode"
-        state, first = starts(environment, SEEDS)
         reset = environment.reset(KEYS[0])[1].measures or {}
         assert {name: float(value) for name, value in reset.items()} == dict.fromkeys(measures, 0.0)
-        steps = [step for _, step in follow(compiled(environment.step), state, first.observation.features, LIMIT + 2)]
+        steps = [step for _, step in follow(environment, LIMIT + 2, step=compiled(environment.step))]
         sums = {name: np.sum([(step.measures or {})[name] for step in steps], axis=0) for name in measures}
         for row, seed in enumerate(SEEDS):
             length = len(play(limited(Counter), seed))
@@ -427,8 +409,7 @@ class TestMeasures:
     def test_the_statistics_of_a_wrapper_are_known_by_name_and_unknown_where_an_episode_is_cut(self, length) -> None:
         record = gymnasium.wrappers.RecordEpisodeStatistics
         environment = from_gymnasium(lambda: record(limited(Counter)), length, measures={"episode": "episode"})
-        state, first = starts(environment, SEEDS[:1])
-        steps = [step for _, step in follow(compiled(environment.step), state, first.observation.features, length)]
+        steps = [step for _, step in follow(environment, length, SEEDS[:1])]
         assert own.pool_of(environment).failure is None
         found = [float((step.measures or {})["episode"][0]) for step in steps]
         end = len(play(limited(Counter), SEEDS[0], limit=length)) - 1
@@ -443,9 +424,9 @@ class TestMeasures:
         added = [sums.step({"x": value}, None, place == last) for place, value in enumerate(numbers)]
         np.testing.assert_array_equal(np.sum(np.asarray(added, np.float32), axis=0), np.float32(expected))
 
-    @pytest.mark.parametrize("info", [None, ["x"]])
-    def test_an_info_that_is_no_dictionary_is_named(self, info: Any) -> None:
-        with pytest.raises(ValueError, match=r"its info is .* instead of a dictionary"):
+    def test_an_info_that_is_no_dictionary_is_named(self) -> None:
+        info: Any = ["x"]
+        with pytest.raises(ValueError, match=r"its info is \['x'\] instead of a dictionary"):
             Sums(keys_of("x", "sum")).step(info, None, False)
 
     @pytest.mark.parametrize(
@@ -453,7 +434,6 @@ class TestMeasures:
         [
             ({"a": ("shar", "sum")}, "its info has no 'shar' for the measure (did you mean share?)"),
             ({"a": (lambda *given: given[1], "sum")}, "its measure a is array([.*of shape (3,) instead of one"),
-            ({"a": (lambda *_: "x", "sum")}, "its measure a is 'x' instead of numbers"),
         ],
     )
     def test_what_is_no_number_is_found_by_a_step(self, measures: Any, message: str) -> None:
@@ -474,12 +454,6 @@ class TestMeasures:
         with pytest.raises(ValueError, match="the measure 'a b!' needs another name"):
             from_gymnasium(lambda: limited(Counter), measures={"a b!": "share"})
 
-    def test_an_objective_without_them_says_how_they_are_declared(self) -> None:
-        environment = adapted(Counter)
-        message = r"^objective has no effect on gym:Counter, which has no measures, got .*; name a key of .* option "
-        with pytest.raises(ValueError, match=message):
-            off_policy(sac(environment.spec), environment, objective="share")
-
     def test_of_envpool(self) -> None:
         observed, acted = spaces.observations(Box(0, 1, (1,)), "one"), spaces.actions(Discrete(2), "one")
         measured = keys_of("gone", "last")
@@ -492,17 +466,14 @@ class TestMeasures:
         assert rows[-1].flags.tolist() == [TRUNCATED]
 
 
-class Unchanged(gymnasium.Wrapper):
-    """A wrapper of a user."""
-
-
 class TestNumbersThatAreNotFinite:
     def test_actions_end_the_episode_without_a_step(self) -> None:
         log = Log()
         environment = adapted(partial(Counter, log))
         state, _ = starts(environment, SEEDS)
-        actions = jnp.zeros((4, 2)).at[1, 0].set(jnp.nan).at[2, 1].set(jnp.inf)
-        state, result = compiled(environment.step)(state, actions, KEYS)
+        actions = np.zeros((4, 2), np.float32)
+        actions[1, 0], actions[2, 1] = np.nan, np.inf
+        _, result = own.stepper(environment)(state, actions)
         np.testing.assert_array_equal(result.broken, [False, True, True, False])
         np.testing.assert_array_equal(result.terminated, [False, True, True, False])
         assert not result.reward[1:3].any()
@@ -512,8 +483,7 @@ class TestNumbersThatAreNotFinite:
 
     def test_a_negative_index_is_such_an_action(self) -> None:
         environment = registry.make("gym:CartPole-v1", workers=1)
-        state, _ = starts(environment, [1, 2])
-        _, result = compiled(environment.step)(state, jnp.asarray([-1, 1], jnp.int32), KEYS[:2])
+        _, result = own.stepper(environment)(starts(environment, [1, 2])[0], np.asarray([-1, 1], np.int32))
         np.testing.assert_array_equal(result.broken, [True, False])
         assert own.pool_of(environment).failure is None
 
@@ -522,8 +492,9 @@ class TestNumbersThatAreNotFinite:
     )
     def test_of_the_environment_end_its_episode(self, fault: Callable, features: list[float] | None) -> None:
         environment = adapted(partial(own.Faulty, fault))
-        state, _ = starts(environment, SEEDS)
-        _, result = compiled(environment.step)(state, jnp.zeros((4, 2)).at[2, 0].set(1.0), KEYS)
+        actions = np.zeros((4, 2), np.float32)
+        actions[2, 0] = 1.0
+        _, result = own.stepper(environment)(starts(environment, SEEDS)[0], actions)
         np.testing.assert_array_equal(result.broken, [False, False, True, False])
         assert (float(result.reward[2]), bool(result.terminated[2]), bool(result.truncated[2])) == (0.0, True, False)
         if features:

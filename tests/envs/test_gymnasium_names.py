@@ -39,9 +39,8 @@ def test_options_are_those_of_the_task() -> None:
         ("ale_py", "gym:ALE/Pong-v5"),  # Atari needs no module in its name
     ],
 )
-@pytest.mark.parametrize("folder", ["on the path", "current"])
-def test_a_module_that_registers_a_task_is_imported(
-    module: str, name: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_module_that_registers_a_task_is_imported_from_the_current_folder(
+    module: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     if name.startswith("gym:ALE"):
@@ -49,10 +48,7 @@ def test_a_module_that_registers_a_task_is_imported(
             ImportError, match="gym:ale_py:ALE/Pong-v5 needs the package ale_py, which is not installed"
         ):
             registry.make(name)
-    if folder == "current":
-        monkeypatch.chdir(tmp_path)
-    else:
-        monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
     registered = name.rpartition(":")[2]
     made = "tests.envs.gymnasium_environments:Counter"
     (tmp_path / f"{module}.py").write_text(
@@ -72,12 +68,9 @@ def test_a_module_that_registers_a_task_is_imported(
     [
         ("gym:Hoper-v5", ValueError, r"no environment 'Hoper-v5'; did you mean gym:Hopper-v5"),
         ("gym:Hopper-v99", ValueError, r"no environment 'Hopper-v99' \(.*v99.*doesn't exist.*did you mean gym:Hopper"),
-        ("gym:Hopper-v1", ValueError, r"no environment 'Hopper-v1' \(Environment version v1.*deprecated"),
         ("gym:Qqqqqqqqqq", ValueError, r"named with the module that registers it, as in gym:my_package:MyEnv-v0"),
-        ("gym:", ValueError, "no environment ''"),
         ("gym:no_module:X-v0", ImportError, "gym:no_module:X-v0 needs the package no_module, which is not installed"),
         ("gym:./folder/mine.py:X-v0", ValueError, "names a file; give the module that .*: gym:mine:X-v0"),
-        ("gym:no_package.sub:X-v0", ImportError, "needs the package no_package, which is not installed"),
     ],
 )
 def test_names_that_are_unknown(name: str, error: type[Exception], message: str) -> None:
@@ -110,7 +103,6 @@ def test_a_dependency_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) 
     [
         ({"episode_length": 0}, "episode_length must be at least 1, got 0"),
         ({"episode_length": 201}, "truncates episodes after 200 steps; give an episode_length up to 200"),
-        ({"workers": 0}, "workers must be at least 1, got 0"),
         ({"worker_kind": "fibres"}, "worker_kind must be threads or processes, got 'fibres'"),
         ({"timeout": 0.0}, "timeout must be above 0 seconds, got 0"),
         ({"gravitation": 9.0}, r"gym:Pendulum-v1 raised TypeError when it was created: .*gravitation"),
@@ -131,7 +123,6 @@ def raises() -> Any:
         (Counter, "gym:Counter has no time limit of its own; give episode_length, as in from_gymnasium"),
         (raises, "the environment of make_env raised KeyError when it was created: 'robot.xml'"),
         (lambda: gymnasium.make_vec("CartPole-v1", 2), "make_env returned a vector environment instead of a gymnasium"),
-        (lambda: 3, "make_env returned an object of type int instead of a gymnasium.Env"),
         (limited(Counter), "takes a function that creates environments, got TimeLimit; pass lambda"),
     ],
 )
@@ -140,13 +131,9 @@ def test_functions_that_are_wrong(make_env: Any, message: str) -> None:
         from_gymnasium(make_env)
 
 
-def test_a_descriptor_and_its_function_belong_together() -> None:
-    for descriptor, describe in ((own.SHARE, None), (None, own.describe)):
-        with pytest.raises(ValueError, match="takes descriptor and describe together"):
-            from_gymnasium(partial(limited, Counter), descriptor=descriptor, describe=describe)
-
-
-def test_the_smallest_time_limit_counts() -> None:
+def test_the_smallest_time_limit_counts_and_a_descriptor_needs_its_function() -> None:
+    with pytest.raises(ValueError, match="takes descriptor and describe together"):
+        from_gymnasium(partial(limited, Counter), descriptor=own.SHARE)
     twice = partial(limited, partial(limited, Counter, 4), 9)
     assert from_gymnasium(twice).spec.episode_length == 4
     with pytest.raises(ValueError, match="truncates episodes after 4 steps"):

@@ -30,7 +30,6 @@ def box(shape: tuple[int, ...], dtype: Any = np.float32) -> Box:
         (box((2, 2)), np.asarray([[1, 2], [3, 4]], np.float32), [1, 2, 3, 4], (2, 2)),
         (box((2,), np.uint8), np.asarray([7, 255], np.uint8), [7, 255], None),  # not pixels: numbers as they are
         (Box(-5, 5, (2,), np.int64), np.asarray([-5, 3]), [-5, 3], None),
-        (Discrete(3), 2, [0, 0, 1], None),
         (Discrete(3, start=2), np.int64(2), [1, 0, 0], None),
         (MultiDiscrete([2, 2], start=[5, -1]), np.asarray([5, 0]), [1, 0, 0, 1], None),
         (MultiBinary(3), np.asarray([1, 0, 1], np.int8), [1, 0, 1], None),
@@ -73,9 +72,16 @@ def test_images_have_their_channels_last():
     np.testing.assert_array_equal(stacked.encode(frames).reshape(*SIDES, 2)[..., 1], 100 + pixels)
     with pytest.raises(ValueError, match=r"the shape \(2, 12, 10\), but its space \(2, 10, 12\)"):
         stacked.encode(np.zeros((2, 12, 10), np.uint8))
+    # Planes of 0 and 1, or kinds of cells, are no pixels: a division by 255 would make them nearly equal.
+    planes = observations(Box(0, 1, (4, *SIDES), np.uint8), "env")
+    assert (planes.shape, planes.dtype, planes.encode(np.ones((4, *SIDES), np.uint8)).max()) == (
+        (*SIDES, 4),
+        FLOATS,
+        1.0,
+    )
 
 
-NO_IMAGES = (2, 128), (128, 2), (1, 1), (9, 9), (10, 41), (3, 8, 4), (8, 8, 12), (1, 1, 1), (7, 7, 3), (10, 10, 10)
+NO_IMAGES = (2, 128), (9, 9), (10, 41), (8, 8, 12), (7, 7, 3), (10, 10, 10)
 
 
 @pytest.mark.parametrize("shape", [*NO_IMAGES, (2, 10, 41)])
@@ -88,13 +94,6 @@ def test_an_array_that_may_be_no_image_is_a_vector(shape: tuple[int, ...]) -> No
     encoded = read.encode({"a": values})
     np.testing.assert_array_equal(encoded, values.reshape(-1))  # numbers as they are
     assert (encoded.dtype, read.dtype, read.shape) == (FLOATS, FLOATS, None)
-
-
-def test_numbers_within_other_limits_are_no_pixels() -> None:
-    """Planes of 0 and 1, or kinds of cells, which a division by 255 would make nearly equal."""
-    planes = observations(Box(0, 1, (4, *SIDES), np.uint8), "env")
-    ones = np.ones((4, *SIDES), np.uint8)
-    assert (planes.shape, planes.dtype, planes.encode(ones).max()) == ((*SIDES, 4), FLOATS, 1.0)
 
 
 def test_pixels_beside_numbers_are_divided_by_255() -> None:
@@ -124,32 +123,15 @@ def test_entries_follow_in_the_order_of_jax() -> None:
     [
         (box((3,)), np.zeros(4), r"the shape \(4,\), but its space \(3,\)"),
         (Discrete(3, start=2), 5, "is 5, but its space has the values 2 to 4"),
-        (Discrete(3), -1, "is -1, but its space has the values 0 to 2"),
         (MultiDiscrete([2, 3]), np.asarray([2, 0]), "is 2, but its space has the values 0 to 1"),
-        (MultiDiscrete([2, 3]), np.asarray([0.0, 1.5]), r"is 1\.5, but its space has the values 0 to 2"),
         (Discrete(3), 1.5, r"its observation is 1\.5, but its space has the values 0 to 2"),
-        (Discrete(3), np.float32(np.nan), "is nan, but its space has the values 0 to 2"),
-        (Discrete(3), "1", "is '1', but its space has the values 0 to 2"),
-        (Discrete(3), None, "is None, but its space has the values 0 to 2"),
-        (Discrete(3), np.ones(1, int), r"is array\(\[1\]\), but its space has the values 0 to 2"),
-        (Dict({"a": Discrete(3)}), {"a": 0.5}, r"entry 'a' of its observation is 0\.5, but its space has the values 0"),
         (Dict({"a": Discrete(3)}), {"b": 1}, r"its observation is \{'b': 1\}, without the entry 'a'"),
         (Tuple([Discrete(3), box(())]), (1,), r"its observation is \(1,\), without the entry 1"),
         (Dict({"a": Discrete(3)}), {"a": 1, "b": 1}, "its observation has the entry 'b', which its space lacks"),
-        (Tuple([Discrete(3)]), (1, 2), "its observation has the entry 1, which its space lacks"),
-        (Dict({"a": Discrete(3)}), None, "its observation is None, without the entry 'a'"),
         (box((2,), np.uint8), [0.5, 1.0], r"has the value 0\.5, which its space of type uint8 cannot hold"),
-        (box((2,), np.uint8), [0, 300], "has the value 300, which its space of type uint8 cannot hold"),
-        (box(SIDES, np.uint8), np.full(SIDES, np.nan), "has the value nan, which its space of type uint8 cannot hold"),
         (Tuple([box((3, *SIDES), np.uint8)]), [np.full((3, *SIDES), 0.25)], r"^entry 0 .* has the value 0\.25, which"),
-        (Box(-5, 5, (2,), np.int64), [1.0, 2.5], r"has the value 2\.5, which its space of type int64 cannot hold"),
         (MultiBinary(2), [0, 2], "has the value 2, which its space of type bool cannot hold"),
         (box((2,)), ["1", "2"], r"its observation is \['1', '2'\] instead of numbers"),
-        (
-            box((2,)),
-            np.ma.masked_array([0.5, 9.0], [False, True]),
-            r"its observation is masked_array.* instead of numbers",
-        ),
         (box((1,)), np.ones(1, complex), r"its observation is array\(\[1\.\+0\.j\]\) instead of numbers"),
     ],
 )
@@ -162,10 +144,8 @@ def test_observations_outside_of_their_space(space: Any, observation: Any, messa
     ("space", "observation", "features"),
     [
         (box((2,), np.uint8), [3.0, 255.0], [3, 255]),
-        (Box(-5, 5, (2,), np.int64), np.asarray([1.0, -2.0]), [1, -2]),
         (MultiBinary(2), [True, False], [1, 0]),
         (Discrete(3), 2.0, [0, 0, 1]),
-        (Discrete(2), np.bool_(True), [0, 1]),
         (box((2,)), jnp.asarray([0.5, 1.0], jnp.bfloat16), [0.5, 1.0]),
     ],
 )
@@ -177,17 +157,10 @@ def test_other_types_that_hold_the_same_numbers(space: Any, observation: Any, fe
     ("space", "message"),
     [
         (Dict({"a": Dict({"b": Discrete(2)})}), r"of env, entry 'a' are nested Dict spaces; .*FlattenObservation"),
-        (Tuple([Tuple([Discrete(2)])]), "of env, entry 0 are nested Tuple spaces; .*FlattenObservation"),
         (spaces.Text(5), "of env are of the space Text.*which no agent reads; use a gymnasium.ObservationWrapper"),
-        (spaces.Sequence(Discrete(2)), "of env are of the space Sequence"),
         (MultiDiscrete(np.asarray([[2, 3], [2, 2]])), "of env are of the space MultiDiscrete"),
-        (Dict({"note": spaces.Text(5)}), "of env, entry 'note' are of the space Text"),
         (Dict({f"note {i}": box((0,)) for i in range(99)}), "of env, entry 'note 0' are of the space Box"),
-        (spaces.Text(5, charset="".join(map(chr, range(999, 9999)))), "of env are of the space Text"),
         (box((0,)), "of env are of the space Box.*, which holds no number"),
-        (Dict({}), r"of env are of the space Dict\(\), which holds no number"),
-        (Tuple([]), "of env are of the space Tuple.*, which holds no number"),
-        (Dict({"a": box((2,)), "b": box((0,))}), "of env, entry 'b' are of the space Box.*, which holds no number"),
     ],
 )
 def test_observations_that_no_agent_reads(space: Any, message: str) -> None:
@@ -263,10 +236,8 @@ def test_the_parts_of_an_action_are_categories(
     ("space", "message"),
     [
         (Box(-np.inf, np.inf, (2,)), r"an action of env has no bounds .*RescaleAction or ClipAction"),
-        (Box(np.asarray([0.0, -1.0], np.float32), np.asarray([np.inf, 1.0], np.float32)), "has no bounds"),
         (Box(0, 5, (2,), np.int32), "the actions of env are of the space Box.*gymnasium.ActionWrapper"),
         (MultiDiscrete(np.zeros(0, int)), "the actions of env are of the space MultiDiscrete.*, which holds no number"),
-        (Dict({"a": Discrete(2)}), "the actions of env are of the space Dict"),
         (box((0,)), "the actions of env are of the space Box.*, which holds no number"),
     ],
 )

@@ -17,10 +17,7 @@ from tests.envs import gymnasium_environments as own
 from tests.envs.gymnasium_environments import Counter, adapted, limited, pool_of
 
 SEEDS = np.asarray([5, 6], np.int32)
-MUJOCO = (
-    *("Hopper-v5", "HalfCheetah-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5", "InvertedPendulum-v5", "Reacher-v5"),
-    "Pusher-v5",
-)
+MUJOCO = ("Hopper-v5", "HalfCheetah-v5", "Ant-v5", "Humanoid-v5", "InvertedPendulum-v5", "Reacher-v5", "Pusher-v5")
 BEFORE, AFTER, LIMIT = 5, 30, 25
 
 
@@ -124,15 +121,14 @@ class Unknown(gymnasium.Wrapper):
     """Has a state that nothing else knows of."""
 
 
-def cartpole() -> gymnasium.Env:
-    return gymnasium.make("CartPole-v1")
+OTHERS = {
+    "CartPole": lambda: gymnasium.make("CartPole-v1"),
+    "wrapper": lambda: Unknown(gymnasium.make("Hopper-v5")),
+    "own": partial(limited, Counter),
+}
 
 
-def wrapped() -> gymnasium.Env:
-    return Unknown(gymnasium.make("Hopper-v5"))
-
-
-@pytest.mark.parametrize("create", [cartpole, wrapped, partial(limited, Counter)], ids=["CartPole", "wrapper", "own"])
+@pytest.mark.parametrize("create", OTHERS.values(), ids=OTHERS)
 def test_others_cannot_be_saved(create: Any) -> None:
     pool = pool_of(from_gymnasium(create, workers=1))
     actions = np.zeros((1, *pool.sizes.action), np.int32 if pool.sizes.discrete else np.float32)
