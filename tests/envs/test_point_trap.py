@@ -7,6 +7,7 @@ import pytest
 
 from rookery.envs import registry
 from rookery.envs.tasks import point_maze
+from tests.envs.test_point_maze import follow
 
 TOP, LEFT, RIGHT = point_maze.TRAP_END[0]
 FOOT = point_maze.TRAP_SIDES[0][1]
@@ -41,18 +42,17 @@ def test_no_point_leaves_through_a_corner() -> None:
 
 
 def test_no_walk_ever_leaves_or_enters_but_through_the_open_side() -> None:
-    step = registry.make("point_trap").step
-    reset = registry.make("point_trap").reset
+    env = registry.make("point_trap")
 
     def walk(key: jax.Array) -> jax.Array:
         start_key, action_key = jax.random.split(key)
         actions = jnp.clip(2.0 * jax.random.normal(action_key, (150, 2)) + jnp.asarray([[0.0, 0.4]]), -1.0, 1.0)
 
         def advance(state: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
-            state, result = step(state, action, action_key)
+            state, result = env.step(state, action, action_key)
             return state, result.final_observation.features
 
-        state = reset(start_key)[0]._replace(inner=jax.random.uniform(start_key, (2,), minval=-0.8, maxval=0.3))
+        state = env.reset(start_key)[0]._replace(inner=jax.random.uniform(start_key, (2,), minval=-0.8, maxval=0.3))
         return jax.lax.scan(advance, state, actions)[1]
 
     paths = np.asarray(jax.jit(jax.vmap(walk))(jax.random.split(jax.random.key(0), 256)), np.float64)
@@ -63,23 +63,9 @@ def test_no_walk_ever_leaves_or_enters_but_through_the_open_side() -> None:
     assert (least < FOOT).all(), "one of the two places lies below the feet of the side walls"
 
 
-def follow(way: tuple[tuple[float, float], ...]) -> tuple[bool, float, np.ndarray]:
-    """Walk along waypoints: whether the episode terminated, its return and last observation."""
-    env = registry.make("point_trap")
-    step = jax.jit(env.step)
-    state, result = env.reset(jax.random.key(3))
-    total, remaining = 0.0, list(way)
-    while not bool(result.ended):
-        if len(remaining) > 1 and np.abs(np.asarray(result.observation.features) - remaining[0]).max() < 0.02:
-            remaining.pop(0)
-        gap = jnp.asarray(remaining[0]) - result.observation.features
-        state, result = step(state, jnp.clip(gap / point_maze.TRAP_STRIDE, -1.0, 1.0), jax.random.key(0))
-        total += float(result.reward)
-    return bool(result.terminated), total, np.asarray(result.final_observation.features)
-
-
 def test_the_greedy_way_ends_under_the_end_wall() -> None:
-    terminated, total, last = follow((point_maze.TRAP_GOAL,))
+    way = (point_maze.TRAP_GOAL,)
+    terminated, _, total, last = follow(registry.make("point_trap"), way, point_maze.TRAP_STRIDE)
     assert not terminated
     assert -160 < total < -150
     assert inside(last)
@@ -87,7 +73,7 @@ def test_the_greedy_way_ends_under_the_end_wall() -> None:
 
 
 def test_the_way_around_reaches_the_goal() -> None:
-    terminated, total, last = follow(AROUND)
+    terminated, _, total, last = follow(registry.make("point_trap"), AROUND, point_maze.TRAP_STRIDE)
     assert terminated
     assert total > -60
     assert np.linalg.norm(last - np.asarray(point_maze.TRAP_GOAL)) <= point_maze.GOAL_RADIUS + 1e-6

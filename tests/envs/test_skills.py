@@ -9,14 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rookery import trees
-from rookery.agents.sac import SacConfig, sac
 from rookery.envs import base as envs
-from rookery.envs import registry
-from rookery.envs.base import Assignment, Environment, EnvSpec, SkillSpec, Step
+from rookery.envs.base import Environment, EnvSpec, SkillSpec, Step
 from rookery.envs.wrappers import auto_reset, time_limit
 from rookery.envs.wrappers.skills import SkillsConfig, enumerate_skills, skills, whole_rounds
-from rookery.learners import evaluation, rollout
+from rookery.learners import evaluation
 from rookery.types import Observation, PyTree
 from tests.tiny import assert_equal
 
@@ -228,84 +225,15 @@ def test_other_fields_of_a_step_are_those_of_the_environment_and_returns_add_up(
     assert (line().spec.input_size, line().spec.skill) == (1, None)
 
 
-# --- keys
-
-
-def telling() -> Environment:
-    """Episodes of one step that begin with the key, as two words, by which what they are for is drawn."""
-    spec = EnvSpec("telling", observation_size=2, action_size=1, episode_length=1)
-    return Environment(_silent, _over, spec, Assignment(_tell_first, _tell_next))
-
-
-def _silent(key: jax.Array) -> tuple[jax.Array, Step]:
-    return jnp.zeros((), jnp.int32), envs.first_step(jnp.zeros((2,), jnp.uint32), jnp.zeros((0,)))
-
-
-def _over(state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
-    return state, envs.next_step(jnp.zeros((2,), jnp.uint32), jnp.zeros(()), jnp.asarray(True), jnp.zeros((0,)))
-
-
-def _tell_first(start: tuple, slot: jax.Array, key: jax.Array | None) -> tuple:
-    assert key is not None
-    return start[0], start[1]._replace(observation=Observation(jax.random.key_data(key)))
-
-
-def _tell_next(start: tuple, last: PyTree, key: jax.Array) -> tuple:
-    return _tell_first(start, last, key)
-
-
-def words(keys: jax.Array) -> set[tuple]:
-    return {tuple(pair) for pair in np.asarray(keys).reshape(-1, 2).tolist()}
-
-
-def test_no_key_draws_both_a_start_state_and_what_it_is_for() -> None:
-    # A draw spends its key; one of integers by JAX spends the two halves of it, too.
-    plain_env, key = telling(), jax.random.key(1)
-    bank = jnp.arange(4), jax.jit(partial(auto_reset.start_bank, plain_env, size=4))(key)[1]
-    starts, first = jax.jit(partial(auto_reset.start_environments, plain_env, num_envs=16))(bank, key)
-    assert words(first.observation.features) == words(
-        jax.random.key_data(jax.random.split(jax.random.split(key)[1], 16))
-    )
-    assert (starts != trees.indices(key, (16,), 4)).any()
-
-    _, step = jax.jit(auto_reset.auto_reset(plain_env, bank).step)(bank[0][0], jnp.zeros(1), key)
-    spent = jax.random.split(key)[1]
-    assert not words(step.observation.features) & words(jax.random.key_data(jax.random.split(key)))
-    assert not words(step.observation.features) & words(jax.random.key_data(jax.random.split(spent)))
-
-
-def test_slots_explore_and_live_by_keys_of_their_own() -> None:
-    environment = skills(line(), 4)
-    agent = sac(environment.spec, SacConfig(hidden_sizes=(4,)))
-    params = jax.jit(agent.init)(jax.random.key(0))
-    layer = params.policy["params"]["Dense_0"]
-    layer["kernel"] = layer["kernel"].at[1:].set(0.0)  # a policy that does not depend on the skill
-    observation = Observation(jnp.full((8, 1), 0.5), skill=jnp.tile(jnp.eye(4), (2, 1)))
-
-    def both(params: PyTree, key: jax.Array) -> tuple:
-        drawn = rollout.explore(agent, agent.start(params), agent.space.defaults, observation, key)
-        return drawn, jax.vmap(agent.act, in_axes=(None, 0))(params, observation)
-
-    drawn, actions_taken = jax.jit(both)(params, jax.random.key(1))
-    assert len(np.unique(np.asarray(actions_taken))) == 1  # otherwise it depends on the skill
-    assert len(np.unique(np.asarray(drawn))) == 8
-
-
 # --- mistakes
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_skills": 2_000_000_000}, r"^num_skills x num_skills must be at most 2147483647, the largest int32, got"),
-        ({"skill_kind": "sphere", "balanced": True}, "^balanced needs a finite number of skills;"),
-    ],
-)
-def test_mistakes_are_answered(options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        SkillsConfig(**options)
-    with pytest.raises(ValueError, match=message):
-        skills(line(), **options)
+def test_mistakes_are_answered() -> None:
+    for make in (SkillsConfig, partial(skills, line())):
+        with pytest.raises(ValueError, match=r"^num_skills x num_skills must be at most 2147483647, the largest int32"):
+            make(num_skills=2_000_000_000)
+        with pytest.raises(ValueError, match=r"^balanced needs a finite number of skills;"):
+            make(skill_kind="sphere", balanced=True)
 
 
 def test_skills_are_given_once_and_last() -> None:
@@ -316,32 +244,15 @@ def test_skills_are_given_once_and_last() -> None:
 
 
 def test_a_step_has_the_state_before_it_if_it_is_asked_for() -> None:
-    environment = skills(registry.make("point_room", episode_length=3), 2, with_previous=True)
-    plain = skills(registry.make("point_room", episode_length=3), 2)
+    environment, plain = (skills(line(3), 2, with_previous=asked) for asked in (True, False))
     assert (environment.spec.has_previous, plain.spec.has_previous) == (True, False)
-
-    def walk_on(environment: Environment, key: jax.Array) -> tuple:
-        bank = auto_reset.start_bank(environment, key, 4)
-        env_states, first = auto_reset.start_environments(environment, bank, key, 3)
-
-        def advance(carry: tuple, key: jax.Array) -> tuple:
-            env_states, observation, place = carry
-            keys, resetting = jax.random.split(key, 3), auto_reset.auto_reset(environment, bank)
-            env_states, step = jax.vmap(resetting.step)(env_states, jnp.ones((3, 2)), keys)
-            return (env_states, step.observation, step.observation.features), (step, observation, place)
-
-        start = env_states, first.observation, first.observation.features
-        return first, jax.lax.scan(advance, start, jax.random.split(key, 7))[1]
-
-    first, (steps, seen, place) = jax.jit(partial(walk_on, environment))(jax.random.key(0))
-    np.testing.assert_array_equal(first.previous.observation.skill, first.observation.skill)
-    np.testing.assert_array_equal(first.previous.descriptor, first.descriptor)
-    np.testing.assert_array_equal(steps.previous.observation.features, seen.features)
-    np.testing.assert_array_equal(steps.previous.observation.skill, seen.skill)
-    np.testing.assert_array_equal(steps.previous.descriptor, place)  # in this room the observation is the descriptor
-    assert (np.asarray(steps.previous.descriptor) != np.asarray(steps.descriptor)).any(axis=-1).all()
-    state, step = environment.reset(jax.random.key(0))
-    plain_state, plain_step = plain.reset(jax.random.key(0))
-    assert plain_step.previous is None
-    assert jax.tree.structure(plain_state._replace(previous=())) == jax.tree.structure(plain_state)
-    np.testing.assert_array_equal(step.observation.features, plain_step.observation.features)
+    found = walk(environment, times=7)
+    steps, first = found.steps, found.first
+    assert steps.previous is not None
+    before = jax.tree.map(lambda one, more: np.concatenate([one[None], more[:-1]]), first, steps.observation)
+    assert_equal(steps.previous.observation, before)
+    # A start's descriptor is its place, which is its observation.
+    ended = np.asarray(steps.truncated)[:-1, :, None]
+    later = np.where(ended, steps.observation.features[:-1], steps.descriptor[:-1])
+    np.testing.assert_array_equal(steps.previous.descriptor, np.concatenate([first.features[None], later]))
+    assert plain.reset(jax.random.key(0))[1].previous is None
