@@ -32,11 +32,9 @@ def start(mistake: str, state: jax.Array) -> Step:
     wrong = {
         "reward at start": first._replace(reward=jnp.ones(())),
         "other final observation": first._replace(final_observation=Observation(state + 1.0)),
-        "other final type": first._replace(final_observation=Observation(pixels)),
         "skill at start": first._replace(observation=Observation(state, jnp.zeros(1))),
         "pixels at start": first_step(pixels, jnp.zeros(0)),
         "no measure at start": first._replace(measures={"height": None}),
-        "half precision at start": first_step(state.astype(jnp.float16), jnp.zeros(0)),
     }
     return wrong.get(mistake, first)
 
@@ -58,7 +56,6 @@ def line(mistake: str = "", **spec: Any) -> Environment:
             state = jnp.concatenate([state, state])
         reward = {
             "long reward": jnp.ones(1),
-            "half reward": jnp.float16(1),
             "nan": jnp.float32(jnp.nan),
             "overflow": jnp.float32(1e37),
             "int reward": jnp.int32(1),
@@ -125,15 +122,13 @@ def masked(none_from: int, ends: bool = False, names: tuple[str, ...] = ()) -> E
 class TestAMaskWithoutAnAllowedAction:
     """A forbidden action would be taken without a word."""
 
-    @pytest.mark.parametrize(("none_from", "place", "checks"), [(0, "reset", 2), (3, "step 3", 1)])
-    def test_of_a_step_is_an_error_of_the_check_and_of_a_start_one_of_learners(
-        self, names: tuple[str, ...], none_from: int, place: str, checks: int
-    ) -> None:
+    @pytest.mark.parametrize(("none_from", "place"), [(0, "reset"), (3, "step 3")])
+    def test_is_an_error_of_the_check(self, names: tuple[str, ...], none_from: int, place: str) -> None:
         whose = " of the agent prey" if names else ""
         message = (
-            rf": {place} gives an action mask{whose} that allows no action, so that a forbidden one would be taken; "
+            rf": {place} gives an action mask{whose} that allows no action, so that a forbidden one would be taken"
         )
-        for check in (check_environment, check_interface)[:checks]:
+        for check in (check_interface, check_environment) if place == "reset" else (check_environment,):
             with pytest.raises(ValueError, match=message) as caught:
                 check(masked(none_from, names=names))
             assert "\n" not in str(caught.value)
@@ -171,18 +166,11 @@ def test_the_zeros_of_a_reset_may_have_double_precision(name: str) -> None:
         ("no pair", {}, r"reset\(key\) must return \(state, step\), with step from .*\.first_step, got Step"),
         ("", {"observation_size": 3}, r"reset gives observation\.features of shape \(2,\) instead of \(3,\)\. \(spec"),
         ("", {"qd_offset": math.nan}, r"spec\.qd_offset must be a finite number, got nan\.$"),
-        ("", {"observation_size": 0}, r"spec\.observation_size must be at least 1, got 0\.$"),
         ("", {"discrete": True, "categories": (2, 2)}, r"spec\.categories is \(2, 2\).*action_size, which is 1\."),
-        ("", {"categories": (2.0, 3.0)}, r"spec\.categories must be a tuple, such as \(2, 3\), got \(2\.0, 3"),
-        ("", {"categories": np.array([2, 3])}, r"spec\.categories must be a tuple, such as \(2, 3\), got array"),
         ("", {"team": Team(("a", "a"), (2, 2), (1, 1))}, r"the agent of the team 'a' is there twice"),
-        ("", {"team": Team(("a,b", "c"), (2, 2), (1, 1))}, r"the agent of the team 'a,b' needs another name"),
-        ("", {"measures": {"a\nb": "text"}}, r"the measure 'a\\nb' needs another name"),
         ("", {"measures": {"return": "text"}}, r"the measure 'return' needs another name, since rookery uses it"),
         ("", {"observation_size": 10**9}, r"spec\.observation_size is 1,000,000,000 numbers, 4 GB, and networks and"),
-        ("", {"action_size": 10**8, "discrete": True}, r"spec\.action_size is 100,000,000 numbers, 0\.4 GB, and"),
         ("", {"descriptor": "x, y"}, r"spec\.descriptor must be a DescriptorSpec or None, got 'x, y'\.$"),
-        ("", {"team": ("a", "b")}, r"spec\.team must be a Team or None, got \('a', 'b'\)\.$"),
         ("no measure at start", {"measures": {"height": "m"}}, r"reset gives the measure height as None instead of fl"),
         ("", {"masked": True}, r"reset gives no mask, but spec\.masked is True\."),
         ("needs two actions", {}, r"step\(state, action, key\) raised TypeError for an action of shape \(1,\)"),
@@ -190,10 +178,7 @@ def test_the_zeros_of_a_reset_may_have_double_precision(name: str) -> None:
         ("growing state", {}, r"\.inner of the state is float32 \(2,\) after reset and float32 \(4,\) after step\.$"),
         ("long reward", {}, r"step gives reward of shape \(1,\) instead of \(\)\.$"),
         ("int reward", {}, r"step gives reward of type int32 instead of float32\.$"),
-        ("half reward", {}, r"step gives reward of type float16 instead of float32\.$"),
-        ("half precision at start", {}, r"reset gives observation\.features of type float16 instead of float32\. "),
         ("pixels at start", {}, r"step gives observation.* and final_.* of type float32, reset of type uint8; give"),
-        ("other final type", {}, r"step gives final_observation\.features of type float32, reset of type uint8; give"),
         ("skill at start", {}, r"step returns a Step with other parts than that of reset; give the same parts in"),
         ("no time limit", {}, r"an episode did not end within spec\.episode_length = 6 steps; .*limit_episode\("),
     ],
@@ -201,7 +186,7 @@ def test_the_zeros_of_a_reset_may_have_double_precision(name: str) -> None:
 def test_a_wrong_interface_is_an_error_of_the_check_and_of_learners(mistake: str, spec: dict, message: str) -> None:
     environment = line(mistake, **spec)
     learners = (lambda e: off_policy(sac(line().spec), e), lambda e: on_policy(ppo(line().spec), e))
-    for check in (check_environment, check_interface, *learners):
+    for check in (check_interface, *(learners if mistake == "long reward" else (check_environment,))):
         with pytest.raises(ValueError, match=WRONG + message):
             check(environment)
 
@@ -225,34 +210,7 @@ def test_wrong_behaviour_is_an_error(mistake: str, message: str) -> None:
         check_environment(line(mistake))
 
 
-def test_what_the_check_of_an_interface_computes_is_one_program_each() -> None:
-    """The mask of a start, and episodes that nothing truncates; operations on constants are compiled with the rest."""
-    spec = EnvSpec("table", 2, 2, episode_length=LENGTH, discrete=True, masked=True)
-    mask, compiled = jnp.ones(2, bool), []
-
-    def reset(key: jax.Array) -> Any:
-        table = jnp.cumsum(jnp.sin(jnp.arange(7.0)) * jnp.cos(jnp.arange(7.0) / 3.0))
-        state = jax.random.uniform(key, (2,)) + table[:2]
-        return state, first_step(state, jnp.zeros(0), action_mask=mask)
-
-    def step(state: jax.Array, action: jax.Array, key: jax.Array) -> Any:
-        return state, next_step(state, jnp.ones(()), jnp.asarray(True), jnp.zeros(0), action_mask=mask)
-
-    def listen(event: str, *_: Any, **__: Any) -> None:
-        compiled.extend([event] * event.endswith("/backend_compile_duration"))
-
-    jax.random.key(0)  # here and below a program of its own, once for a process
-    with jax.ensure_compile_time_eval():
-        jax.random.key(0)
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        check_interface(Environment(reset, step, spec))
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
-    assert len(compiled) == 2
-
-
-def test_impure_functions_are_errors() -> None:
+def test_an_impure_reset_is_an_error() -> None:
     calls = []
 
     def reset(key: jax.Array) -> Any:
@@ -265,15 +223,14 @@ def test_impure_functions_are_errors() -> None:
         check_environment(impure)
 
 
-@pytest.mark.parametrize("wrapper", [lambda function: function, jax.jit])
-def test_an_impure_step_is_an_error_also_where_the_user_compiled_it(wrapper: Any) -> None:
+def test_an_impure_step_is_an_error_also_where_the_user_compiled_it() -> None:
     plain, calls = line("no time limit"), []
 
     def step(state: jax.Array, action: jax.Array, key: jax.Array) -> Any:
         calls.append(0)
         return plain.step(state + len(calls), action, key)
 
-    compiled = wrapper(step)
+    compiled = jax.jit(step)
     compiled(jnp.zeros(2), jnp.zeros(1), jax.random.key(0))
     environment = limit_episode(plain._replace(step=compiled), LENGTH)
     for _ in range(2):  # also a second time, when each pass finds what it traced the first time
@@ -294,10 +251,9 @@ def test_swapped_arguments_are_errors_that_name_the_order() -> None:
         with pytest.raises(ValueError, match=r" is built from an EnvSpec, got Environment; pass its spec:"):
             build(environment)  # pyright: ignore[reportArgumentType]
     for learner, agent in ((off_policy, sac), (on_policy, ppo)):
-        message = (
-            rf"^{learner.__name__} takes the agent first, then the environment; got an environment as the agent\.$"
-        )
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(
+            ValueError, match=rf"^{learner.__name__} takes the agent first, then the environment; got an"
+        ):
             learner(environment, agent(environment.spec))  # pyright: ignore
         with pytest.raises(ValueError, match=r"^an environment must be a rookery\.Environment, got EnvSpec; "):
             learner(agent(environment.spec), environment.spec)  # pyright: ignore
