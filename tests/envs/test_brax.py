@@ -1,8 +1,6 @@
 """What is Brax's own trouble: feet, contacts, backends, errors and noise."""
 
 import re
-import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +48,10 @@ def test_foot_height_is_the_simulators_contact_distance(robot: str) -> None:
 
 def test_a_model_is_on_the_device_of_its_process() -> None:
     """And not on the first device that there is, which another process may own."""
-    here = jax.devices()[1]
-    with jax.default_device(here):
+    with jax.default_device(jax.devices()[1]):
         environment = brax.load("hopper", "spring")
     arrays = [leaf for leaf in jax.tree.leaves(environment.sys) if isinstance(leaf, jax.Array)]
-    assert arrays
-    assert {device for array in arrays for device in array.devices()} == {here}
+    assert {device for array in arrays for device in array.devices()} == {jax.devices()[1]}
 
 
 OWN = {  # what is left of the reward without the forward term, of an action [A]: living minus control
@@ -99,10 +95,8 @@ def test_a_weight_changes_its_part_of_the_reward() -> None:
     reward, distance = plain.reward, (plain.measures or {})["distance"]
     weighted = np.asarray(jax.jit(jax.vmap(lambda row: bind(row).step(state, action, key)[1].reward))(weights))
     assert weighted[0] == reward  # in every bit
-    forward, control = (
-        float(distance) / 0.008,
-        -1e-3 * (0.25 + 1.0 + 0.0625),
-    )  # Brax's time step, and its factors 1 and 0.001
+    # Brax's time step, and its factors 1 and 0.001.
+    forward, control = float(distance) / 0.008, -1e-3 * (0.25 + 1.0 + 0.0625)
     np.testing.assert_allclose(weighted[1:] - reward, [2.0 * forward, 4.0 * control, -1.0, 0.5], rtol=2e-3, atol=1e-6)
 
 
@@ -118,34 +112,19 @@ def test_the_tasks_declare_the_parts_that_their_reward_has() -> None:
     assert (list(registry.find("ant_maze").measures), dict(registry.find("reacher").measures)) == (["distance"], {})
 
 
-REFUSED = [
-    (lambda: brax.make("hopper", variant=brax.OMNI), "this undirected task needs ant or humanoid; got hopper"),
-    (lambda: brax.make("inverted_pendulum", variant=brax_feet.ground_contact(1)), "one level floor, the model has 0"),
-    (lambda: brax.make("hoper"), "no environment 'hoper'"),
-    (
-        lambda: registry.make("hopper", backend="bullet"),
-        "backend is no engine of Brax's hopper, got 'bullet'; use spring or",
-    ),
-    (
-        lambda: registry.make("swimmer", backend="spring"),
-        "backend is no engine of Brax's swimmer, got 'spring'; use generalized",
-    ),
-    (lambda: brax.make("hopper", legs=3), "does not take the options"),
-]
-
-
-@pytest.mark.parametrize(("make", "message"), REFUSED)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: brax.make("hopper", variant=brax.OMNI), "this undirected task needs ant or humanoid; got hopper"),
+        (lambda: brax.make("inverted_pendulum", variant=brax_feet.ground_contact(1)), "one level floor, .* has 0"),
+        (lambda: brax.make("hoper"), "no environment 'hoper'"),
+        (lambda: registry.make("swimmer", backend="spring"), "backend is .* swimmer, got 'spring'; use generalized"),
+        (lambda: brax.make("hopper", legs=3), "does not take the options"),
+    ],
+)
 def test_what_brax_cannot_do_is_an_error(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_missing_brax_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in [name for name in sys.modules if name == "brax" or name.startswith("brax.")]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, "brax", None)
-    with pytest.raises(ImportError, match=r'pip install "rookery\[brax\]"'):
-        registry.make("hopper")
 
 
 def test_loading_is_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
@@ -156,13 +135,11 @@ def test_loading_is_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
     assert info.out == info.err == ""
 
 
-@pytest.mark.parametrize("shape", [(), (3,)])
-def test_sums_over_bodies_in_order_are_those_of_jax(shape: tuple[int, ...]) -> None:
-    data, bodies = jax.random.normal(jax.random.key(0), (7, *shape)), jnp.asarray([2, 0, -1, 2, 5, 2, 4])
+def test_sums_over_bodies_in_order_are_those_of_jax() -> None:
+    data, bodies = jax.random.normal(jax.random.key(0), (7, 3)), jnp.asarray([2, 0, -1, 2, 5, 2, 4])
     ordered, scattered = (sums(data, bodies, 5) for sums in (patches._in_order, jax.ops.segment_sum))
     np.testing.assert_allclose(ordered, scattered, atol=1e-6)
-    assert ordered.dtype == scattered.dtype
-    assert ordered.shape == scattered.shape == (5, *shape)
+    assert (ordered.dtype, ordered.shape) == (scattered.dtype, (5, 3))
 
 
 @pytest.mark.parametrize("backend", ["spring", "positional"])
@@ -170,11 +147,6 @@ def test_a_gpu_adds_no_forces_in_any_order(backend: str) -> None:
     """What is still scattered is the torque of each actuator, to the one joint that it has."""
     environment = registry.make("ant", backend=backend)
     state, _ = jax.eval_shape(environment.reset, jax.random.key(0))
-    action, key = jnp.zeros(environment.spec.action_size), jax.random.key(0)
-    traced = jax.jit(environment.step).trace(state, action, key)
-    scattered = [re.findall(r"stablehlo\.scatter.*", text) for text in map(partial(lowered, traced), ("cuda", "cpu"))]
-    assert (len(scattered[0]), len(scattered[1]) > 4) == (1, True)
-
-
-def lowered(traced: Any, platform: str) -> str:
-    return traced.lower(lowering_platforms=(platform,)).as_text()
+    traced = jax.jit(environment.step).trace(state, jnp.zeros(environment.spec.action_size), jax.random.key(0))
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert len(re.findall(r"stablehlo\.scatter.*", text)) == 1
