@@ -103,6 +103,7 @@ def test_members_act_with_their_activations() -> None:
     params, key = evolving.init(jax.random.key(0)), jax.random.key(2)
     observation = Observation(jax.random.normal(jax.random.key(1), (PARTIAL.observation_size,)))
     act, state, different = jax.jit(partial(rookery.act, evolving)), evolving.start(params), set()
+    name: Any
     for place, name in enumerate(networks.ACTIVATIONS):
         fixed = rookery.ppo(PARTIAL, SMALL_PPO(hidden_activation=name))
         expected = rookery.act(fixed, Genotype(params, (), None), observation)

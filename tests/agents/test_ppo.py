@@ -184,7 +184,7 @@ def test_a_masked_step_has_no_effect(agent_case: CompiledAgent) -> None:
 def test_a_policy_beyond_the_kl_threshold_stops_after_that_epoch_and_the_critic_continues(
     agent_case: CompiledAgent,
 ) -> None:
-    config = agent_case.case.config
+    config: Any = agent_case.case.config
     free, reported = agent_case.update()
     assert int(steps_of(free.policy)) == config.actor_epochs * config.minibatches
     assert int(steps_of(free.critic)) == config.critic_epochs * config.minibatches

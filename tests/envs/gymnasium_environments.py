@@ -224,7 +224,7 @@ def stepper(environment: Environment) -> Callable[..., tuple[HostState, Step]]:
     pool = pool_of(environment)
 
     def step(state: HostState, action: Any, *_: Any) -> tuple[HostState, Step]:
-        rows = pool.step(np.shape(state.slot), *map(np.asarray, (state.slot, state.seed, action)))
+        rows: Any = pool.step(np.shape(state.slot), *map(np.asarray, (state.slot, state.seed, action)))
         slots, features, rewards, flags, descriptors, *measures = rows
         observation, named = Observation(features), pool.sizes.measures
         terminated, truncated, broken = ((flags & flag) > 0 for flag in (TERMINATED, TRUNCATED, BROKEN))

@@ -203,6 +203,7 @@ def test_a_film_has_a_frame_for_every_state_and_leaves_nothing_behind(
     states, steps = rolled(made, lambda time: np.full(env.spec.action_shape, time, np.int32), 2)
     capfd.readouterr()
     assert env.picture is not None
+    assert env.picture.film is not None
     env.picture.film(states, steps.reward, str(tmp_path / "film.gif"))
     with Image.open(tmp_path / "film.gif") as images:
         first, *_, last = (np.asarray(image.convert("L")) for image in ImageSequence.Iterator(images))
