@@ -57,24 +57,27 @@ LONGEST = (
 
 
 # What `.ci/run` adds, by `-m "not release"`: several processes, islands, kills, simulators, browsers and trackers of
-# other packages, long trainings, what is done with finished runs, the documented classes of other libraries, and the
-# code of the guides and docstrings. They run, too, where their file or folder is named.
+# other packages, whole trainings, programs and values of a user's own, plans of memory and precision, what is done with
+# finished runs, the documented classes of other libraries, and the code of the guides and docstrings. They run, too,
+# where their file or folder is named.
 SLOW = {
-    "": "docstrings loading",
-    "cli": "gymnasium_runs tracking",
+    "": "docstrings fused_mlp loading precision",
+    "cli": "gymnasium_runs program tracking",
     "compat/jaxagents": "custom_agents ippo ippo_folder",
     "compat/qdax": "custom_loops documented_map_elites documented_populations mapped qdax refusals sizes",
     "deploy": "episodes export policies render tournament",
     "distributed": "distributed layouts",
     "docs": "guides",
     "envs": "adapters brax brax_bodies brax_walls gymnasium_failures gymnax jaxmarl mjx_tasks playground registry",
-    "experiments": "own_method warm_start",
+    "experiments": "named_values own_method repertoire_io warm_start",
     "islands": "failures island_kinds islands ray",
-    "learners": "broken_physics few_kernels gymnasium_training learning",
+    "learners": "broken_physics few_kernels gymnasium_training learning train",
+    "qd": "extras",
     "report": "fresh_scores",
     "report/browser": "player report_browser report_pages",
+    "storage": "sources",
     "tracking": "trackers",
-    "training": "host_episodes resume",
+    "training": "host_episodes memory_plan resume",
 }
 
 # The files of `pytest -m quick`: no whole training is compiled for them.

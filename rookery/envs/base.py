@@ -199,7 +199,7 @@ class Step(NamedTuple):
     reward: Array
     """Reward of the step, `[]`."""
     terminated: Array
-    """Whether the task ended, `[]` bool."""
+    """Whether the task ended, `[]` bool; of a team `[I]`, from then on True until the episode is over."""
     truncated: Array
     """Whether the time limit was reached, `[]` bool."""
     final_observation: Observation
