@@ -56,28 +56,36 @@ LONGEST = (
 )
 
 
-# What `.ci/run` adds, by `-m "not release"`: several processes, islands, kills, simulators, browsers and trackers of
-# other packages, whole trainings, programs and values of a user's own, plans of memory and precision, what is done with
-# finished runs, the documented classes of other libraries, and the code of the guides and docstrings. They run, too,
-# where their file or folder is named.
+# What `.ci/run` adds, by `-m "not nightly"`: several devices and processes, islands, kills, Brax, and broken physics.
+# They run, too, where their file or folder is named.
 SLOW = {
+    "distributed": "distributed layouts",
+    "envs": "brax",
+    "islands": "failures islands ray",
+    "learners": "broken_physics",
+    "training": "resume",
+}
+
+# What runs each night, by `-m ""`: other simulators, browsers and trackers of other packages, whole trainings, programs
+# and values of a user's own, plans of memory and precision, what is done with finished runs, the documented classes of
+# other libraries, and the code of the guides and docstrings. They run, too, where their file or folder is named.
+NIGHTLY = {
     "": "docstrings fused_mlp loading precision",
     "cli": "gymnasium_runs program tracking",
     "compat/jaxagents": "custom_agents ippo ippo_folder",
     "compat/qdax": "custom_loops documented_map_elites documented_populations mapped qdax refusals sizes",
     "deploy": "episodes export policies render tournament",
-    "distributed": "distributed layouts",
     "docs": "guides",
-    "envs": "adapters brax brax_bodies brax_walls gymnasium_failures gymnax jaxmarl mjx_tasks playground registry",
+    "envs": "adapters brax_bodies brax_walls gymnasium_failures gymnax jaxmarl mjx_tasks playground registry",
     "experiments": "named_values own_method repertoire_io warm_start",
-    "islands": "failures island_kinds islands ray",
-    "learners": "broken_physics few_kernels gymnasium_training learning train",
+    "islands": "island_kinds",
+    "learners": "few_kernels gymnasium_training learning train",
     "qd": "extras",
     "report": "fresh_scores",
     "report/browser": "player report_browser report_pages",
     "storage": "sources",
     "tracking": "trackers",
-    "training": "host_episodes memory_plan resume",
+    "training": "host_episodes memory_plan",
 }
 
 # The files of `pytest -m quick`: no whole training is compiled for them.
@@ -100,7 +108,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tests = Path(__file__).parent
     given = (Path(config.invocation_params.dir, argument.partition("::")[0]).resolve() for argument in config.args)
     given = {path for path in given if tests in path.parents}  # files and folders
-    for mark, listed in {"quick": QUICK, "slow": SLOW}.items():
+    for mark, listed in {"quick": QUICK, "slow": SLOW, "nightly": NIGHTLY}.items():
         files = {tests / folder / f"test_{name}.py" for folder, names in listed.items() for name in names.split()}
         assert not [path for path in files if not path.exists()], f"tests/conftest.py lists {mark} files that are gone"
         for item in items:

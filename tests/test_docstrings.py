@@ -1,4 +1,4 @@
-"""Every public function has an example; they run, those that train or export before a release (`pytest -m release`)."""
+"""Every public function has an example; they run, each night (`pytest -m nightly`)."""
 
 import doctest
 import importlib
@@ -68,7 +68,7 @@ def test_every_public_function_has_an_example_that_compiles():
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.release] if name in FLOWS else []) for name in FUNCTIONS]
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] if name in FLOWS else []) for name in FUNCTIONS]
 )
 def test_example_of_a_public_function(name: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch):
     """In a folder that it may write to, with copies of the finished runs that it names."""

@@ -1,4 +1,4 @@
-"""The examples run, at their small size, before a release (`pytest -m release`)."""
+"""The examples run, at their small size, each night (`pytest -m nightly`)."""
 
 import runpy
 from pathlib import Path
@@ -26,7 +26,7 @@ EXAMPLES_SAY = {
 NEEDED = {"tune_anything.py": "sklearn"}
 
 
-@pytest.mark.release
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "says"), EXAMPLES_SAY.items())
 def test_an_example_runs(name, says, tmp_path, monkeypatch, capsys):
     if name in NEEDED:

@@ -1,4 +1,4 @@
-"""The notebooks are those of their scripts, and the scripts run before a release (`pytest -m release`)."""
+"""The notebooks are those of their scripts, and the scripts run each night (`pytest -m nightly`)."""
 
 import json
 import re
@@ -47,7 +47,7 @@ def test_a_notebook_has_its_outputs(script):
             assert cell["outputs"], f"run python notebooks/build.py {script.stem}: no output of\n{source}"
 
 
-@pytest.mark.release
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "runs", "says"),
     [

@@ -97,6 +97,24 @@ class Page:
                 for words in commands_of(self.with_replacements(block.code)):
                     check_command(words, marks.get("run"))
 
+    def check(self) -> None:
+        """Compile the Python blocks, and parse the commands but for those that need a file or a run of the page.
+
+        Raises:
+          SyntaxError: Python code cannot be compiled.
+          CommandLineError, SettingError: a flag or a value is not accepted.
+        """
+        for block in blocks_of(self.path):
+            for word, argument in block.marks:
+                if word == "replace":
+                    self.prepare(word, argument, block)
+            if block.language == "python":
+                self.execute(block.code, block.line, run=False)
+            elif block.language == "bash":
+                for words in commands_of(self.with_replacements(block.code)):
+                    if not {"--help", "--config", "--init-from", "--replay-schedule"} & set(words):
+                        app.parse(words)
+
     def prepare(self, word: str, argument: str, block: Block) -> None:
         """Do what a comment says, before its block."""
         if word == "folder":

@@ -1,4 +1,4 @@
-"""The documents: links lead somewhere, and the reference has every public name."""
+"""The documents: links lead somewhere, commands are accepted, and the reference has every public name."""
 
 import importlib
 import inspect
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import rookery
+from tests.docs.guide_code import Page
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -31,6 +32,11 @@ def links_of(page: Path) -> Iterator[str]:
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_to_files(page: Path):
     assert not [link for link in links_of(page) if not (page.parent / link).exists()]
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_commands_are_accepted_and_python_compiles(page: Path):
+    Page(page, {}).check()
 
 
 def test_documents_that_code_and_documents_name_exist():

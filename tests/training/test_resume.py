@@ -27,6 +27,7 @@ from tests.commandline import POINT, call
 
 COMMAND = "import rookery.cli.app; rookery.cli.app.main()"
 FLAGS = [*POINT, *"--generations 16 --checkpoint-every 1 --keep 2".split()]
+ARMS = "--env arm --grid 4 4 --batch-size 16 --checkpoint-every 1 --keep 2".split()
 ME_PBT = (
     "--env point_trap --episode-length 20 --population 4 --ga-population 4 --grid 4 4 "
     "--best-fraction .25 --replace-fraction .25 --sample-fraction .25 --generations 12 --steps-per-generation 400 "
@@ -143,16 +144,10 @@ def train(folder: Path, kind: str, *flags: str) -> Path:
     return run
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> Path:
-    run = train(tmp_path_factory.mktemp("pbt-sac"), "pbt-sac", *FLAGS)
-    lineage = read_csv(run / "lineage.csv")
-    assert (lineage["parent"] != lineage["member"]).any(), "the tests need replaced members"
-    return run
-
-
-def test_a_run_that_is_killed_repeatedly_also_while_saving(undisturbed, tmp_path):
-    run = tmp_path / "run"
+def test_a_run_that_is_killed_repeatedly_also_while_saving(tmp_path):
+    uninterrupted, run = train(tmp_path, "pbt-sac", *FLAGS), tmp_path / "run"
+    lineage = read_csv(uninterrupted / "lineage.csv")
+    assert (lineage["parent"] != lineage["member"]).any(), "the test needs replaced members"
     process = start("train", "pbt-sac", *FLAGS, "--run-dir", str(run))
     await_saving(process, run)
     kill(process)
@@ -160,9 +155,9 @@ def test_a_run_that_is_killed_repeatedly_also_while_saving(undisturbed, tmp_path
     await_generation(process, run, reached + 2)
     time.sleep(np.random.default_rng().uniform(0, 0.1))
     kill(process)
-    code, out, err = call("resume", str(run))
+    code, _, err = call("resume", str(run))
     assert code == 0, err
-    assert_same_run(undisturbed, run)
+    assert_same_run(uninterrupted, run)
 
 
 @pytest.mark.parametrize(("kind", "flags"), [("me-pbt-sac", ME_PBT), ("pbt-ippo", TEAMS)])
@@ -225,11 +220,11 @@ def test_other_kinds_continue_from_what_a_kill_leaves(kind, flags, tmp_path):
     assert run_events(run) == ["began", "compiled", "began", "compiled", "ended: finished"]
 
 
-def test_a_stopped_run_is_saved_and_its_message_names_the_command_to_continue(undisturbed, tmp_path):
+def test_a_stopped_run_is_saved_and_its_message_names_the_command_to_continue(tmp_path):
     run = tmp_path / "run"
-    process = start("train", "pbt-sac", *FLAGS, "--run-dir", str(run))
+    process = start("train", "map-elites", *ARMS, "--generations", "100000", "--run-dir", str(run))
     await_generation(process, run, 3)
-    process.send_signal(signal.SIGSTOP)  # so that it does not end before another process is rejected
+    process.send_signal(signal.SIGSTOP)  # so that it is alive when another process is rejected
     code, _, err = call("resume", str(run))
     assert code == 1
     assert f"process {process.pid}" in err
@@ -237,12 +232,13 @@ def test_a_stopped_run_is_saved_and_its_message_names_the_command_to_continue(un
     stopped = assert_stopped(process, run, signal.SIGINT, 130)
     process = start("resume", str(run))
     await_generation(process, run, stopped + 2)
-    assert assert_stopped(process, run, signal.SIGTERM, 143) > stopped
-    code, out, err = call("resume", str(run))
+    again = assert_stopped(process, run, signal.SIGTERM, 143)
+    assert again > stopped
+    code, _, err = call("resume", str(run), "--generations", str(again + 2))
     assert code == 0, err
     ends = "interrupted by SIGINT", "interrupted by SIGTERM", "finished"
     assert run_events(run) == [event for end in ends for event in ("began", "compiled", f"ended: {end}")]
-    assert_same_run(undisturbed, run)
+    assert_same_run(train(tmp_path, "map-elites", *ARMS, "--generations", str(again + 2)), run)
 
 
 def assert_stopped(process: subprocess.Popen, run: Path, signum: signal.Signals, code: int) -> int:
@@ -251,14 +247,12 @@ def assert_stopped(process: subprocess.Popen, run: Path, signum: signal.Signals,
     returned, _, err = finish(process)
     assert returned == code
     assert f"rookery resume {run}" in err
-    assert 3 <= generations(run) < 16
     return generations(run)
 
 
 def test_a_finished_run_continues_with_more_generations_also_if_its_checkpoint_is_damaged(tmp_path):
-    flags = "--env arm --grid 4 4 --batch-size 16 --checkpoint-every 1 --keep 2".split()
-    uninterrupted, run = train(tmp_path, "map-elites", *flags, "--generations", "6"), tmp_path / "run"
-    assert call("train", "map-elites", *flags, "--generations", "4", "--run-dir", str(run))[0] == 0
+    uninterrupted, run = train(tmp_path, "map-elites", *ARMS, "--generations", "6"), tmp_path / "run"
+    assert call("train", "map-elites", *ARMS, "--generations", "4", "--run-dir", str(run))[0] == 0
     code, out, _ = call("resume", str(run))
     assert code == 0
     assert "already reached" in out
