@@ -192,6 +192,11 @@ class TestRecord:
         assert (record["environment"], record["dimensions"], record["batch_size"]) == ({"env": "arm"}, 4, 256)
         assert record["cells"]["cells"] == 32
         assert "sha256" in record["cells"]["centroids"]
+        other = rookery.map_elites(arm, rookery.qd.dominated_novelty(cells))
+        assert changes(record, other)[0] == "cells.survival is dominated-novelty, was best-of-cell"
+        assert changes(program_record(other), rookery.map_elites(arm, cells)) == [
+            "cells.survival is best-of-cell, was dominated-novelty"
+        ]
         assert set(record["variation"]) == {"iso_sigma", "line_sigma"}
         learner = tiny.learner()
         cells = rookery.qd.grid((2, 2), (-1.0, -1.0), (1.0, 1.0))

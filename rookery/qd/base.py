@@ -146,3 +146,35 @@ class Emitter(NamedTuple, Generic[EmitterStateT, GenotypeT]):
     """Whether `tell` needs the transitions of the evaluations, which are recorded only then."""
     settings: Settings = NO_SETTINGS
     """Its settings, recorded in the run directory."""
+
+
+def emitted(method: str, returned: Any, parts: tuple[str, ...] = (), before: EmitterState | None = None) -> Any:
+    """What `init`, `ask` or `tell` of an emitter returned: its state, or a tuple of its state and further parts.
+
+    Args:
+      method: the name of the function.
+      returned: by it.
+      parts: the names of what is returned after the state; the last part is the metrics.
+      before: the state that was given; None for `init`.
+
+    Raises:
+      TypeError: it is something else, or its state has other shapes or types than `before`.
+    """
+    found = returned if parts else (returned,)
+    is_whole = isinstance(found, tuple | list) and len(found) == 1 + len(parts) and isinstance(found[0], EmitterState)
+    if not is_whole or (parts and not isinstance(found[-1], Mapping)):
+        needed = " and ".join(["an EmitterState", *parts])
+        given = "an array" if isinstance(returned, jax.Array) else type_of(returned)
+        raise TypeError(f"{method} of the emitter must return {needed}, got {given}.")
+    if before is not None:
+        shapes = [jax.tree.map(_shape, jax.eval_shape(lambda state=state: state)) for state in (before, found[0])]
+        if shapes[0] != shapes[1]:
+            raise TypeError(
+                f"{method} of the emitter must return a state like the one that it is given, {shapes[0]!s:.200}, got "
+                f"{shapes[1]!s:.200}."
+            )
+    return returned
+
+
+def _shape(leaf: jax.ShapeDtypeStruct) -> str:
+    return f"{leaf.dtype}{list(leaf.shape)}"

@@ -12,8 +12,9 @@ from rookery import trees
 from rookery.populations.base import member_keys
 from rookery.populations.sharding import HERE, Rows
 from rookery.qd import repertoire as repertoires
-from rookery.qd.base import Bank, Emitter, EmitterState, EmitterStateT, Scoring, check_proposals
+from rookery.qd.base import Bank, Emitter, EmitterState, EmitterStateT, Scoring, check_proposals, emitted
 from rookery.qd.repertoire import Added, Repertoire
+from rookery.qd.staged import staged_ask
 from rookery.qd.variation import VariationConfig, child
 from rookery.settings import check_counts
 from rookery.types import Evaluation, GenotypeT, Key, Metrics, PyTree
@@ -137,7 +138,7 @@ def mix(emitters: Sequence[Emitter[Any, GenotypeT]]) -> Emitter[EmitterState[tup
 
 def _init_all(emitters: tuple[Emitter, ...], key: Key, bank: Bank) -> EmitterState:
     keys = jax.random.split(key, len(emitters))
-    return _joined([emitter.init(key, bank) for emitter, key in zip(emitters, keys, strict=True)])
+    return _joined([emitted("init", emitter.init(key, bank)) for emitter, key in zip(emitters, keys, strict=True)])
 
 
 def _joined(states: Sequence[EmitterState]) -> EmitterState:
@@ -153,7 +154,7 @@ def _ask_all(
 ) -> tuple[EmitterState, PyTree, Metrics]:
     keys = jax.random.split(key, len(emitters))
     parts = zip(emitters, _split(state), keys, strict=True)
-    asked = [emitter.ask(part, repertoire, bank, key) for emitter, part, key in parts]
+    asked = [staged_ask(emitter.ask)(part, repertoire, bank, key) for emitter, part, key in parts]
     states, proposals, metrics = zip(*asked, strict=True)
     return _joined(states), jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *proposals), _named(emitters, metrics)
 
@@ -164,7 +165,8 @@ def _tell_all(
     results, first = [], 0
     for emitter, part in zip(emitters, _split(state), strict=True):
         rows = jnp.arange(first, first + emitter.batch_size)
-        results.append(emitter.tell(part, *trees.take((evaluation, added), rows)))
+        told = emitter.tell(part, *trees.take((evaluation, added), rows))
+        results.append(emitted("tell", told, ("metrics",), part))
         first += emitter.batch_size
     states, metrics = zip(*results, strict=True)
     return _joined(states), _named(emitters, metrics)

@@ -22,10 +22,19 @@ from rookery.populations.stages import StagedInit, StagedStep, Work
 from rookery.qd import archives, emitters
 from rookery.qd import repertoire as repertoires
 from rookery.qd.archives import Archive
-from rookery.qd.base import Bank, Emitter, EmitterState, Scoring, check_proposals, check_scoring, checked_extras
+from rookery.qd.base import (
+    Bank,
+    Emitter,
+    EmitterState,
+    Scoring,
+    check_proposals,
+    check_scoring,
+    checked_extras,
+    emitted,
+)
 from rookery.qd.repertoire import Added, Repertoire
 from rookery.qd.staged import staged_ask
-from rookery.settings import RESERVED_COLUMNS, check_counts, check_names
+from rookery.settings import RESERVED_COLUMNS, check_counts, check_names, type_of
 from rookery.types import Array, Evaluation, Key, Metrics, PyTree
 
 
@@ -80,7 +89,7 @@ _REPLICATED = tuple(name for name in Repertoire._fields if name != "genotypes")
 def create(bindings: MapElitesBindings, keys: Key, bank: Bank) -> ProgramState:
     """Create an empty repertoire and the initial state of the emitter."""
     genotype = jax.eval_shape(bindings.scoring.init_genotype, keys[0], bank)
-    state = bindings.emitter.init(keys[0], bank)
+    state = emitted("init", bindings.emitter.init(keys[0], bank))
     repertoire = archives.empty(bindings.archive, genotype, bindings.scoring.qd_offset)
     repertoire = repertoire._replace(extras=_no_extras(bindings, genotype, keys[0], bank))
     shared = MapElitesShared(state.shared, **{name: getattr(repertoire, name) for name in _REPLICATED})
@@ -162,7 +171,8 @@ def keep(
     )
     repertoire = repertoires.store_extras(repertoire, added, evaluation.extras)
     emitter_state = EmitterState(state.members, state.shared.emitter)
-    emitter_state, learned = bindings.emitter.tell(emitter_state, evaluation, added)
+    told = bindings.emitter.tell(emitter_state, evaluation, added)
+    emitter_state, learned = emitted("tell", told, ("metrics",), emitter_state)
     state = with_repertoire(with_emitter(state, emitter_state), repertoire)
     of_population = {"fitness": evaluation.fitness, **base.measure_metrics(evaluation)}
     own = {**of_population, **_metrics(bindings, repertoire, added, evaluation)}
@@ -308,7 +318,7 @@ def map_elites(
 
     Raises:
       ValueError: the centroids do not fit the descriptor, or there are none.
-      TypeError: `scoring` is something else.
+      TypeError: `scoring` or `emitter` is something else.
 
     Example:
       >>> arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
@@ -354,6 +364,8 @@ def bind(
     if len(shape) != 2 or shape[0] < 1 or shape[1] != size:
         raise ValueError(f"centroids must be [C, {size}] with at least one cell, to fit the descriptor; got {shape}.")
     archive = archives.archive_of(centroids)
+    if emitter is not None and not isinstance(emitter, Emitter):
+        raise TypeError(f"the emitter must be one such as rookery.qd.iso_line(scoring, 64), got {type_of(emitter)}.")
     if emitter is not None and emitter.learns_from_transitions and scoring.evaluator is None:
         raise ValueError(
             f"this emitter learns from the transitions of episodes, but {scoring.name} is a function; use "
@@ -366,11 +378,11 @@ def bind(
 
 def _settings(scoring: Scoring, archive: Archive, emitter: Emitter) -> dict[str, Any]:
     """The settings of a program, to record."""
-    cells = {"cells": {"cells": archive.centroids.shape[0], "centroids": archive.centroids, **archive.settings}}
+    cells = {"cells": archive.centroids.shape[0], "centroids": archive.centroids, "survival": "best-of-cell"}
     return {
         **scoring.settings,
         "population_method": "map_elites",
         "batch_size": emitter.batch_size,
         **emitter.settings,
-        **cells,
+        "cells": {**cells, **archive.settings},
     }

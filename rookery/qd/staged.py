@@ -6,7 +6,7 @@ from functools import partial
 from typing import Generic
 
 from rookery.populations.stages import Work
-from rookery.qd.base import AskFn, Bank, EmitterStateT
+from rookery.qd.base import AskFn, Bank, EmitterStateT, emitted
 from rookery.qd.repertoire import Repertoire
 from rookery.types import Array, GenotypeT, Key, Metrics
 
@@ -54,4 +54,4 @@ def _advance_nothing(
 def _ask(
     ask: AskFn[EmitterStateT, GenotypeT], state: EmitterStateT, work: Work, repertoire: Repertoire[GenotypeT]
 ) -> tuple[EmitterStateT, GenotypeT, Metrics]:
-    return ask(state, repertoire, *work.shared)
+    return emitted("ask", ask(state, repertoire, *work.shared), ("genotypes", "metrics"), state)

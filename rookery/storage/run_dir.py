@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import errno
 import json
 import os
 import secrets
@@ -276,6 +277,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
     The name of the temporary file is unique, since commands may write a page while the training writes it as well.
     """
+    if path.is_dir():  # "." has no name, and the errors of replacing a folder differ
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
     try:
         with open(temporary, "wb") as file:

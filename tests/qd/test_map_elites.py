@@ -407,3 +407,27 @@ def test_an_emitter_of_another_search_or_batch_is_one_sentence():
     ):
         with pytest.raises(ValueError, match=rf"^[^\n]*{message}"):
             shapes_of(map_elites(searched, GRID, emitter))
+
+
+@pytest.mark.parametrize("in_mixture", [False, True])
+def test_an_emitter_that_returns_something_else_is_one_sentence(in_mixture):
+    searched = function_scoring(bowl, lambda key: jax.random.normal(key, (2,)), (-1.0, -1.0), (1.0, 1.0))
+    emitter, genotypes = iso_line(searched, 4), jnp.zeros((4, 2))
+    for changed, message in (
+        ({"init": lambda *_: None}, "init of the emitter must return an EmitterState, got None"),
+        (
+            {"ask": lambda *_: genotypes},
+            "ask of the emitter must return an EmitterState and genotypes and metrics, got",
+        ),
+        ({"ask": lambda state, *_: (state, genotypes, None)}, "ask of the emitter must return an EmitterState and"),
+        (
+            {"ask": lambda state, *_: (state._replace(shared=genotypes), genotypes, {})},
+            "ask of the emitter must return a state like the one that it is given, EmitterState",
+        ),
+        ({"tell": lambda state, *_: state}, "tell of the emitter must return an EmitterState and metrics, got"),
+    ):
+        given = emitter._replace(**changed)
+        with pytest.raises(TypeError, match=rf"^{message}"):
+            shapes_of(map_elites(searched, GRID, mix([emitter, given]) if in_mixture else given))
+    with pytest.raises(TypeError, match=r"^the emitter must be one such as rookery\.qd\.iso_line"):
+        map_elites(searched, GRID, cast("Any", emitter.ask))

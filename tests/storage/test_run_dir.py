@@ -209,6 +209,14 @@ def test_the_error_of_a_read_only_disk_names_the_file_and_what_helps(tmp_path, m
     assert sentence_of(folder) == "metrics.csv: Is a directory; move this folder away, since a file belongs there."
 
 
+def test_a_folder_in_the_place_of_a_file_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in (Path(), tmp_path):
+        with pytest.raises(IsADirectoryError) as caught:
+            write_atomically(path, "text")
+        assert (caught.value.filename, [*tmp_path.iterdir()]) == (str(path), [])
+
+
 def test_two_writers_of_a_file_do_not_disturb_each_other(tmp_path, monkeypatch):
     replace, path, names = os.replace, tmp_path / "report.html", []
 
