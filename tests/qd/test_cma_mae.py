@@ -100,14 +100,18 @@ class TestCmaEs:
             ({}, 1.0, -INF, False),
             ({}, 1.0, 1.0, True),
             ({}, -INF, -INF, True),
+            ({}, 1e-20, 0.0, False),  # whatever the units of fitnesses and genotypes are
             ({"sigma": jnp.asarray(1e-13)}, 1.0, 0.0, True),
+            ({"sigma": jnp.asarray(1e-13), "began": 1e-13}, 1.0, 0.0, False),
             ({"sigma": jnp.asarray(NAN)}, 1.0, 0.0, True),
             ({"inverse_root": jnp.full((2, 2), 1e5)}, 1.0, 0.0, True),
         ],
     )
     def test_convergence(self, changes, best, worst, expected):
-        state = cma_es.start(jnp.zeros(2), 0.5)._replace(**changes)
-        assert bool(cma_es.has_converged(state, jnp.asarray(best), jnp.asarray(worst))) is expected
+        changes = {"began": 0.5, **changes}
+        began = changes.pop("began")
+        state = cma_es.start(jnp.zeros(2), began)._replace(**changes)
+        assert bool(cma_es.has_converged(state, jnp.asarray(best), jnp.asarray(worst), began)) is expected
 
 
 def slope(x, key):

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 from rookery.types import Array, Key
 
 _LARGEST_CONDITION = 1e7  # of the covariance, beyond which float32 cannot represent it
-_SMALLEST_WIDTH = 1e-11  # of the distribution
-_FLAT = 1e-12  # difference between the best and the worst value of a generation
+_SMALLEST_WIDTH = 1e-11  # of the distribution, in units of its first one
 _ITERATIONS = 30  # of the square root: enough for the largest condition number before a restart
 
 
@@ -142,17 +141,19 @@ def _outer(first: Array, second: Array, diagonal: bool) -> Array:
     return jnp.sum(first * second, axis=0) if diagonal else jnp.matmul(first.T, second, precision="highest")
 
 
-def has_converged(state: CmaState, best: Array, worst: Array) -> Array:
-    """Whether the distribution should restart, `[]` bool: it is too narrow, ill-conditioned or not finite, or the best
-    and the worst value of the generation are equal or neither is finite.
+def has_converged(state: CmaState, best: Array, worst: Array, sigma: float) -> Array:
+    """Whether the distribution should restart, `[]` bool: it is too narrow beside the standard deviation `sigma` that
+    it began with, ill-conditioned or not finite, or the best and the worst value of the generation are equal or neither
+    is finite.
 
-    Deviation: the largest condition number (by Frobenius norms) is 1e7, what float32 can represent, not 1e14.
+    Deviations: the values must be equal, not within 1e-12, since their unit may be small; the largest condition number
+    (by Frobenius norms) is 1e7, what float32 can represent, not 1e14.
     """
     largest, smallest_inverse = _norm(state.root), _norm(state.inverse_root)
     ill = jnp.square(largest * smallest_inverse) > _LARGEST_CONDITION * state.mean.shape[0]
     finite = jnp.isfinite(largest) & jnp.isfinite(smallest_inverse) & jnp.isfinite(state.sigma)
     finite = finite & jnp.isfinite(state.mean).all()
-    return ~finite | ill | (state.sigma * largest < _SMALLEST_WIDTH) | ~(best - worst >= _FLAT)
+    return ~finite | ill | (state.sigma * largest < _SMALLEST_WIDTH * sigma) | ~(best > worst)
 
 
 def _norm(matrix: Array) -> Array:

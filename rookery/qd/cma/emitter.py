@@ -201,7 +201,8 @@ def _adapt(bindings: CmaMaeBindings, shared: CmaShared, improvement: Array, fitn
     parents = jnp.minimum(finite, shape[1] // 2) if config.parents == "half" else accepted
     ranked_samples = jnp.take_along_axis(samples, order[..., None], axis=1)
     distributions = jax.vmap(distribution.update)(shared.distributions, ranked_samples, parents)
-    restarts = jax.vmap(distribution.has_converged)(distributions, ranked[:, 0], ranked[:, -1])
+    has_converged = jax.vmap(partial(distribution.has_converged, sigma=bindings.initial_sigma))
+    restarts = has_converged(distributions, ranked[:, 0], ranked[:, -1])
     if config.restart == "no-improvement":
         restarts = restarts | (accepted == 0)
     return shared._replace(distributions=distributions, restarts=restarts)
