@@ -13,6 +13,7 @@ from rookery.agents.base import ActFn
 from rookery.deploy.policy import Cell, elite_text, select
 from rookery.envs.base import Environment, EnvSpec, EnvState
 from rookery.envs.rendering.scene import Picture, Scene, Scenery
+from rookery.envs.wrappers import auto_reset
 from rookery.experiments import warm_start
 from rookery.learners import rollout
 from rookery.populations.base import Program
@@ -179,7 +180,7 @@ def roll_out(
         return (state, step.observation), Trajectory(extract(state), step.reward, over, truncated, step.broken)
 
     start_key, steps_key = jax.random.split(key)
-    start = environment.reset(start_key)
+    start = auto_reset.start_state(environment, start_key)
     if environment.assignment is not None:
         start = environment.assignment.first(start, jnp.asarray(slot), None)
     step_keys = jax.random.split(steps_key, environment.spec.episode_length)

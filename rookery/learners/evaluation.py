@@ -253,7 +253,7 @@ def evaluate(evaluator: Evaluator, genotype: Genotype, bank: Bank, key: Key, rec
         returns=end.returns,
         lengths=end.lengths,
         broken=jnp.sum(spoiled),
-        episodes={"descriptors": reached, **_reported_measures(spec.team, end)},
+        episodes={"descriptors": trees.where(end.broken, jnp.nan, reached), **_reported_measures(spec.team, end)},
     )
     if record:
         rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), recorded)

@@ -140,8 +140,13 @@ def member_keys(key: Key, population_size: int) -> Key:
 def evaluation_metrics(evaluation: Evaluation) -> dict[str, Array]:
     """What a program's `evaluate` returns: the fields of an evaluation `[P, ...]` by name, with the entries of
     `episodes` merged in."""
-    fields = evaluation._asdict()
+    fields = {**evaluation._asdict(), "descriptor": known_descriptor(evaluation)}
     return {**fields, **fields.pop("episodes")}
+
+
+def known_descriptor(evaluation: Evaluation) -> Array:
+    """The descriptors `[P, D]` of an evaluation `[P, ...]`; NaN where the physics broke."""
+    return jnp.where(evaluation.broken[:, None] > 0, jnp.nan, evaluation.descriptor)
 
 
 def measure_metrics(evaluation: Evaluation) -> dict[str, Array]:

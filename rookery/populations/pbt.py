@@ -387,7 +387,7 @@ def metrics_of(
     hyper: Hyper, parents: Array, evaluation: Evaluation, learned: Metrics, diverged: Array
 ) -> dict[str, Array]:
     """The metrics `[P]` of a generation: evaluation, parents, training, and the hyper-parameters used in training."""
-    descriptor = {f"descriptor/{i}": evaluation.descriptor[:, i] for i in range(evaluation.descriptor.shape[1])}
+    descriptor = {f"descriptor/{i}": values for i, values in enumerate(base.known_descriptor(evaluation).T)}
     measures = base.measure_metrics(evaluation)
     others = {name: values for name, values in evaluation.episodes.items() if name not in measures}
     episodes = {name: jnp.mean(values, axis=1) for name, values in others.items() if values.ndim == 2}

@@ -290,6 +290,20 @@ def test_a_shorter_episode_repeats_its_last_frame() -> None:
     assert [episode["steps"] for episode in header["episodes"]] == [3, 9]
 
 
+def test_an_episode_does_not_begin_where_the_reset_broke_the_physics() -> None:
+    unlucky = jax.random.uniform(jax.random.split(jax.random.key(0))[0])
+
+    def reset(key: jax.Array) -> tuple[time_limit.TimeLimitState, Step]:
+        state, first = sound.reset(key)
+        height = jnp.where(jax.random.uniform(key) == unlucky, jnp.nan, 0.5)
+        return state._replace(inner=state.inner.at[0].set(height)), first.observing(features=height[None])
+
+    sound = falling(3)
+    header, arrays = rising(sound._replace(reset=reset), [1.0])
+    assert arrays["position"][0, :, 0, 0].tolist() == [0.5, 1.5, 2.5, 3.5]
+    assert header["episodes"][0]["returns"] == {"return": 7.5}
+
+
 def test_broken_physics_are_recorded_without_the_broken_state() -> None:
     header, arrays = rising(falling(3, breaks=True), [1.0])
     assert [(episode["ended"], episode["steps"]) for episode in header["episodes"]] == [("broken physics", 3)]

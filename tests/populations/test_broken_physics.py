@@ -39,14 +39,15 @@ def beyond(state, *members: int):
 
 
 def population():
-    return pbt(learner(), population_size=4, best_count=1, replace_count=1)
+    return pbt(learner(descriptor=True), population_size=4, best_count=1, replace_count=1)
 
 
 def test_pbt_replaces_a_member_that_breaks_the_physics_and_keeps_its_data():
     program = population()
     before = beyond(jax.jit(program.init)(jax.random.key(0)), 2)
     after, metrics = jax.jit(program.step)(before, jax.random.key(1))
-    assert np.isnan(metrics["fitness"]).tolist() == [False, False, True, False]
+    for name in ("fitness", "descriptor/0"):
+        assert np.isnan(metrics[name]).tolist() == [False, False, True, False]
     assert metrics["broken_episodes"].tolist() == [0, 0, 1, 0]
     assert not metrics["diverged"].any()
     parents = after.shared.parents.tolist()

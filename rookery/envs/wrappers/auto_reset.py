@@ -18,8 +18,17 @@ def start_bank(environment: Environment, key: Key, size: int) -> tuple[EnvState,
     observation or descriptor is not finite, in which the physics broke before any action, is replaced by another one of
     the bank.
     """
-    state, first = jax.vmap(environment.reset)(jax.random.split(key, size))
-    finite, places = jax.vmap(trees.all_finite)((first.observation, first.descriptor)), jnp.arange(size)
+    return _starts(environment, jax.random.split(key, size))
+
+
+def start_state(environment: Environment, key: Key) -> tuple[EnvState, Step]:
+    """The start state of a key, `environment.reset(key)`, or another one where that is not finite."""
+    return trees.take(_starts(environment, jnp.concatenate([key[None], jax.random.split(key, 7)])), 0)
+
+
+def _starts(environment: Environment, keys: Key) -> tuple[EnvState, Step]:
+    state, first = jax.vmap(environment.reset)(keys)
+    finite, places = jax.vmap(trees.all_finite)((first.observation, first.descriptor)), jnp.arange(len(keys))
     others = jnp.argsort(~finite, stable=True)[places % jnp.maximum(jnp.sum(finite), 1)]
     return trees.take((state, first), jnp.where(finite, places, others))
 
