@@ -66,7 +66,7 @@ NOT_SEEDED = "two episodes with the same seed and the same actions differ, so th
         ("step raises", f"it raised RuntimeError in step 3: the motor is hot ({__file__}, line "),
         ("reset raises", f"it raised KeyError in reset: 'no model' ({__file__}, line "),
         ("long observation", "it raised ValueError in step 3: its observation has the shape (3,), but its space (2,)."),
-        ("nan", "step 3 gives an observation, reward or descriptor that is not finite, or a reward beyond 1e+30; such"),
+        ("nan", "step 3 gives an observation, reward or descriptor that is not finite, or a reward beyond 1e+15; such"),
     ],
 )
 def test_a_mistake_is_one_sentence(mistake: str, problem: str) -> None:

@@ -1,5 +1,6 @@
 """What broke the physics counts nowhere: not in training, not in evaluations, whatever the sign of the rewards."""
 
+import dataclasses
 from collections.abc import Callable
 from functools import cache
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 import rookery
-from rookery import hyperparams
+from rookery import hyperparams, trees
+from rookery.envs.host.base import LARGEST_REWARD
 from rookery.envs.wrappers import auto_reset
 from rookery.learners.base import EvaluationConfig
 from rookery.learners.evaluation import evaluate, evaluator
@@ -154,3 +156,11 @@ def test_no_agent_learns_to_break_the_physics(agent: str, reward: float) -> None
     assert broken[0] > 20
     assert broken[-1] < 0.5 * broken[0]
     assert (result.history[-1]["fitness"] == 50.0 * reward).all()
+
+
+def test_the_largest_reward_leaves_a_critic_finite() -> None:
+    env = breaking(LARGEST_REWARD)
+    config = dataclasses.replace(SHORT, warmup_steps=8)
+    member, metrics = trained(rookery.off_policy(rookery.sac(env.spec, hidden_sizes=(4,)), env, config))
+    assert metrics["broken_steps"] > 0  # they are stored with a thousand times that
+    assert trees.all_finite(member.state)

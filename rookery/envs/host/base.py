@@ -79,7 +79,7 @@ def empty_rows(sizes: Sizes, count: int) -> StepRows:
     )
 
 
-LARGEST_REWARD = 1e30  # returns, values and their sums over a run are finite up to it
+LARGEST_REWARD = 1e15  # squared errors of values, and the squares of their gradients, are finite up to it
 NONFINITE = (
     f"returned numbers that are not finite, or a reward beyond {LARGEST_REWARD:.0e}; the episode ended as broken."
 )
