@@ -25,6 +25,7 @@ from rookery.report.readers import RunRecord, open_run
 from rookery.report.run_groups import Group, group_runs
 from rookery.report.runs import Fresh, Run, Score, worst_fitness
 from rookery.report.statistics import (
+    MOST_RESAMPLES,
     Estimate,
     estimate,
     interquartile_mean,
@@ -33,7 +34,7 @@ from rookery.report.statistics import (
     optimality_gap,
     probability_of_improvement,
 )
-from rookery.settings import SettingError, Within, check_numbers
+from rookery.settings import SettingError, Within, check_counts, check_numbers
 
 __all__ = ["Comparison", "Fresh", "Pair", "Row", "Setting", "compare", "group_runs", "tables"]
 
@@ -78,6 +79,7 @@ def compare(
       CheckpointError: with `fresh`, a run has no complete checkpoint.
       ImportError: with `fresh`, the package of a run's environment is not installed.
     """
+    check_counts(1, MOST_RESAMPLES, resamples=resamples)  # before runs are evaluated
     if score is not None and fresh is not None:
         raise SettingError("score", score, "has no effect with {fresh}, which gives a fitness", "leave one of them out")
     if score is not None and metric is not None:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rookery import trees
+from rookery.settings import check_counts
 
 MOST_RESAMPLES = 1_000_000  # of a bootstrap: all are in memory together
 
@@ -103,8 +104,7 @@ def estimate(
 
     Source: Agarwal 2021, section 4.1.
     """
-    if not 1 <= resamples <= MOST_RESAMPLES:
-        raise ValueError(f"resamples must be in [1, {MOST_RESAMPLES}], got {resamples}.")
+    check_counts(1, MOST_RESAMPLES, resamples=resamples)
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence must be in (0, 1), got {confidence}.")
     arrays = [trees.unmasked(sample, np.float64) for sample in samples]

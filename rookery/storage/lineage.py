@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rookery import trees
-from rookery.settings import CALLBACK, MEASURE, RETURN, ROUND, check_counts
+from rookery.settings import CALLBACK, LARGEST_COUNT, MEASURE, RETURN, ROUND, check_counts
 from rookery.storage.csv_log import HAS_MEMBERS, MEMBER_COLUMNS, check_columns, read_members, read_table
 from rookery.storage.island_files import ISLAND, Exchange, ancestors, best_of, islands_of, read_exchanges
 from rookery.storage.record import CHOICES, PROGRAM, PYTHON, SCHEDULE, agent_name, agent_of
@@ -391,6 +391,7 @@ def _member_steps(folder: RunFolder, metrics: Mapping[str, np.ndarray], populati
 
 
 def _check_range(name: str, value: int, size: int) -> None:
+    check_counts(-LARGEST_COUNT, **{name: value})
     if not 0 <= value < size:
         raise ValueError(f"{name} {value} does not exist; choose one in 0..{size - 1}.")
 

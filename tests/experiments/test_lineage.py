@@ -117,7 +117,13 @@ class TestAncestors:
         assert tree.has_descendants.tolist() == [[True]] * 3
 
     @pytest.mark.parametrize(
-        ("asked", "message"), [((-1, None), "member -1 .* 0..2"), ((None, 4), "generation 4 .* 0..3")]
+        ("asked", "message"),
+        [
+            ((-1, None), "member -1 .* 0..2"),
+            ((None, 4), "generation 4 .* 0..3"),
+            ((0, 1.5), "generation must be a whole number, got 1.5"),
+            (("a", None), "member must be a whole number, got 'a'"),
+        ],
     )
     def test_out_of_range(self, tree, asked, message):
         with pytest.raises(ValueError, match=message):

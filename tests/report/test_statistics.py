@@ -2,6 +2,7 @@
 
 import itertools
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,8 +137,10 @@ def test_errors():
     ):
         with pytest.raises(ValueError, match=message):
             estimate(statistics.interquartile_mean, scores)
-    with pytest.raises(ValueError, match=r"resamples must be in \[1, 1000000\], got 0"):
-        estimate(statistics.mean, [1.0, 2.0], resamples=0)
+    given: Any
+    for given, message in ((0, r"lie in \[1, 1000000\], got 0"), ("x", "be a whole number, got 'x'")):
+        with pytest.raises(ValueError, match=rf"^resamples must {message}\.$"):
+            estimate(statistics.mean, [1.0, 2.0], resamples=given)
     with pytest.raises(ValueError, match=r"^confidence must be in \(0, 1\), got 95\.$"):
         estimate(statistics.mean, [1.0, 2.0], confidence=95)
     masked = np.ma.masked_array([1.0, 1.0, 99.0], [False, False, True])
