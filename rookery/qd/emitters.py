@@ -165,8 +165,8 @@ def _tell_all(
     results, first = [], 0
     for emitter, part in zip(emitters, _split(state), strict=True):
         rows = jnp.arange(first, first + emitter.batch_size)
-        told = emitter.tell(part, *trees.take((evaluation, added), rows))
-        results.append(emitted("tell", told, ("metrics",), part))
+        returned = emitter.tell(part, *trees.take((evaluation, added), rows))
+        results.append(emitted("tell", returned, ("metrics",), part))
         first += emitter.batch_size
     states, metrics = zip(*results, strict=True)
     return _joined(states), _named(emitters, metrics)

@@ -171,8 +171,8 @@ def keep(
     )
     repertoire = repertoires.store_extras(repertoire, added, evaluation.extras)
     emitter_state = EmitterState(state.members, state.shared.emitter)
-    told = bindings.emitter.tell(emitter_state, evaluation, added)
-    emitter_state, learned = emitted("tell", told, ("metrics",), emitter_state)
+    returned = bindings.emitter.tell(emitter_state, evaluation, added)
+    emitter_state, learned = emitted("tell", returned, ("metrics",), emitter_state)
     state = with_repertoire(with_emitter(state, emitter_state), repertoire)
     of_population = {"fitness": evaluation.fitness, **base.measure_metrics(evaluation)}
     own = {**of_population, **_metrics(bindings, repertoire, added, evaluation)}
