@@ -71,6 +71,8 @@ class Learner:
     """Class of the training states."""
     row: type[Transition] = Transition
     """Class of the transitions in buffers."""
+    select_action: Any
+    """Chooses the actions of every played step; a subclass may replace it."""
 
     def __init__(
         self, config: SacConfig | PBTSacConfig | TD3Config | PBTTD3Config | DiaynConfig, action_size: int
@@ -79,6 +81,9 @@ class Learner:
         self._num_skills = getattr(config, "num_skills", 0)
         counts = {name: vars(config).get(name, 1) for name in ("batch_size", "episode_length", "num_skills")}
         check_counts(action_size=action_size, **counts)
+        for name in ("_update_alpha", "_update_critic", "_update_actor"):
+            remedy = "replace _update_networks, which is one whole update"
+            check(not hasattr(self, name), f"{name} of {type(self).__name__} would not be called; {remedy}.")
         self._hyper(self._agent(1 + self._num_skills))  # raises errors of the configuration at construction
 
     def _agent(self, observation_size: int, descriptor_size: int = 1) -> OffPolicyAgent:
@@ -142,13 +147,13 @@ class Learner:
         The observations end in `skills` `[E, S]`; S may be 0. An evaluation adds none to the running statistics.
         """
         observation = jnp.concatenate([before.obs, skills], axis=-1)
-        agent = self._agent(observation.shape[-1])
         inputs = rollout.normalize_features(state.normalizer, observation_of(self._num_skills, observation))
         key, explore_key = split_key(state.key)
-        if deterministic:
-            action = agent.act(state.learned.params, inputs)
-        else:
-            action = _explore(agent, state.learned, self._hyper(agent, state.hyper), inputs, explore_key)
+        chosen = {"obs": input_vector(inputs), "policy_params": state.policy_params, "key": explore_key}
+        if isinstance(state.hyper, Td3Hyper):
+            hyper: Any = self._hyper(self._agent(observation.shape[-1]), state.hyper)
+            chosen["expl_noise"] = hyper.exploration_noise
+        action = self.select_action(**chosen, deterministic=deterministic)
         after, normalizer = env.step(before, action), state.normalizer
         if not evaluation and normalizer is not None:
             normalizer = normalize.update(normalizer, before.obs.reshape(-1, before.obs.shape[-1]))

@@ -4,6 +4,7 @@ A batch of environments resets automatically, and its state contains the keys. R
 a batch instead (`Batch.environment`), and pass keys and new start states to it.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -106,6 +107,7 @@ class Batch:
         if spec.descriptor:  # as in QDax, other environments lack these attributes
             self.descriptor_length = self.state_descriptor_length = spec.descriptor.size
             self.descriptor_limits = (list(spec.descriptor.lower), list(spec.descriptor.upper))
+            self.state_descriptor_limits, self.state_descriptor_name = self.descriptor_limits, spec.descriptor.meaning
 
     def start_states(self, key: Key, size: int) -> StartStates:
         """Draw start states and their first steps, `[size, ...]`; the key is consumed."""
@@ -185,6 +187,11 @@ def create(
     physics = {"backend": backend} if "backend" in registry.find(name).overrides else {}
     environment = registry.make(name, episode_length=episode_length, **physics, **overrides)
     return Batch(environment, batch_size, auto_reset, eval_metrics, fixed_init_state)
+
+
+def create_fn(env_name: str, **options: Any) -> Callable[..., Batch]:
+    """A function of further options that calls `create` with these."""
+    return partial(create, env_name, **options)
 
 
 def _reset(environment: base.Environment, key: Key) -> StartStates:

@@ -4,6 +4,7 @@ Rookery's program `map_elites` scores one genotype at a time; these classes scor
 on one device, or inside a mapped axis where each device scores its share and all devices hold the same repertoire.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, Self, TypeVar
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery import trees
-from rookery.compat.records import check, typed_key
+from rookery.compat.records import Record, check, typed_key
 from rookery.distributed import layout
 from rookery.populations.base import member_keys
 from rookery.populations.sharding import WHOLE
@@ -24,8 +25,8 @@ from rookery.qd.map_elites import bounded
 from rookery.settings import FRACTION, check_counts, check_numbers
 from rookery.types import Array, Key, Metrics, PyTree, Scalar
 
-__all__ = ["DistributedMAPElites", "MAPElites", "MapElitesRepertoire", "MixingEmitter", "compute_cvt_centroids"]
-__all__ += ["compute_euclidean_centroids", "default_qd_metrics", "isoline_variation"]
+__all__ = ["DistributedMAPElites", "Emitter", "EmitterState", "MAPElites", "MapElitesRepertoire", "MixingEmitter"]
+__all__ += ["compute_cvt_centroids", "compute_euclidean_centroids", "default_qd_metrics", "isoline_variation"]
 
 TreeT = TypeVar("TreeT", bound=PyTree)
 Limit = float | Sequence[float] | np.ndarray | Array
@@ -68,6 +69,23 @@ class Selector(Protocol):
 
 class MapElitesRepertoire(repertoires.Repertoire):
     """C cells, each with the best genotype found in it; unlike in Rookery's repertoire, `fitnesses` is `[C, 1]`."""
+
+    def __new__(
+        cls,
+        genotypes: PyTree,
+        fitnesses: Array,
+        descriptors: Array,
+        centroids: Array,
+        thresholds: PyTree = (),
+        extras: Mapping[str, PyTree] = repertoires.Repertoire._field_defaults["extras"],
+        *,
+        extra_scores: Mapping[str, PyTree] | None = None,
+        keys_extra_scores: tuple[str, ...] = (),
+    ) -> Self:
+        """Cells of these values, `[C, ...]` each; the names of the extra scores are `keys_extra_scores`, too."""
+        del keys_extra_scores
+        extras = extras if extra_scores is None else extra_scores
+        return super().__new__(cls, genotypes, fitnesses, descriptors, centroids, thresholds, extras)
 
     @property
     def occupied(self) -> Array:
@@ -205,25 +223,49 @@ def isoline_variation(
 
 Scored = tuple[Array, Array, Mapping[str, PyTree]]
 """Scores of a batch: fitnesses `[B]` or `[B, 1]`, descriptors `[B, D]`, and extra scores."""
+_SCORES = ("fitnesses", "descriptors", "extra_scores")
+
+
+class EmitterState(Record):
+    """Base class of the state of a user's emitter: each subclass is a frozen dataclass and a pytree."""
 
 
 class Emitter(Protocol):
-    """An emitter of batches, `PBTEmitter` or a user's; keys are consumed, and a batch is one device's share."""
+    """An emitter of batches, `PBTEmitter` or a user's; keys are consumed, and a batch is one device's share.
 
-    @property
-    def init(self) -> Callable[[Key, MapElitesRepertoire, PyTree, Array, Array, PyTree], PyTree]:
-        """Key, repertoire, initial genotypes and their scores (see `Scored`) -> the emitter's state."""
+    `MAPElites` passes the arguments of `init` and of `state_update` by name.
+    """
+
+    def init(
+        self,
+        key: Key,
+        repertoire: PyTree,
+        genotypes: PyTree,
+        fitnesses: PyTree,
+        descriptors: PyTree,
+        extra_scores: PyTree,
+    ) -> PyTree:
+        """Return the state, from the initial genotypes and their scores (see `Scored`); by default None."""
+        del key, repertoire, genotypes, fitnesses, descriptors, extra_scores
+        return None
+
+    @abstractmethod
+    def emit(self, repertoire: MapElitesRepertoire, emitter_state: PyTree, key: Key) -> tuple[PyTree, dict]:
+        """Return genotypes, and a dictionary of extra scores."""
         ...
 
-    @property
-    def emit(self) -> Callable[[MapElitesRepertoire, PyTree, Key], tuple[PyTree, dict]]:
-        """Repertoire, state and key -> genotypes, and a dictionary of extra scores."""
-        ...
-
-    @property
-    def state_update(self) -> Callable[[PyTree, MapElitesRepertoire, PyTree, Array, Array, PyTree], PyTree]:
-        """State, repertoire, the genotypes that were added and their scores -> the next state."""
-        ...
+    def state_update(
+        self,
+        emitter_state: PyTree,
+        repertoire: PyTree,
+        genotypes: PyTree,
+        fitnesses: PyTree,
+        descriptors: PyTree,
+        extra_scores: PyTree,
+    ) -> PyTree:
+        """Return the next state, after genotypes were added, with their scores; by default the same one."""
+        del repertoire, genotypes, fitnesses, descriptors, extra_scores
+        return emitter_state
 
 
 class MixingEmitter:
@@ -290,7 +332,8 @@ class MAPElites:
       scoring_function: (genotypes `[B, ...]`, key) -> `Scored`.
       emitter: proposes genotypes.
       metrics_function: computes metrics of a repertoire.
-      repertoire_init: creates the repertoire, e.g. `partial(MapElitesRepertoire.init, keys_extra_scores=("length",))`.
+      repertoire_init: creates the repertoire from genotypes, fitnesses, descriptors, centroids and extra scores, e.g.
+        `partial(MapElitesRepertoire.init, keys_extra_scores=("length",))`.
     """
 
     axis: str | None = None
@@ -311,8 +354,9 @@ class MAPElites:
         score_key, emitter_key = jax.random.split(typed_key(key))
         scored = self._score(genotypes, score_key)
         *batch, scores = self._gathered(genotypes, scored)
-        repertoire = self._create(*batch, centroids=centroids, extra_scores=scores)
-        state = self._emitter.init(emitter_key, repertoire, genotypes, *scored)
+        repertoire = self._create(*batch, centroids, scores)
+        given = {"genotypes": genotypes, **dict(zip(_SCORES, scored, strict=True))}
+        state = self._emitter.init(key=emitter_key, repertoire=repertoire, **given)
         return self._update_emitter(repertoire, state, genotypes, scored)
 
     def update(self, repertoire: MapElitesRepertoire, emitter_state: PyTree, key: Key) -> Generation:
@@ -331,7 +375,8 @@ class MAPElites:
     def _update_emitter(
         self, repertoire: MapElitesRepertoire, state: PyTree, genotypes: PyTree, scored: Scored
     ) -> Generation:
-        state = self._emitter.state_update(state, repertoire, genotypes, *scored)
+        scores = dict(zip(_SCORES, scored, strict=True))
+        state = self._emitter.state_update(emitter_state=state, repertoire=repertoire, genotypes=genotypes, **scores)
         return repertoire, state, self._measure(repertoire)
 
     def scan_update(

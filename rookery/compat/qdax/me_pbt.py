@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from rookery import buffers, trees
 from rookery.compat.qdax.environments import Batch, BatchState
-from rookery.compat.qdax.map_elites import MapElitesRepertoire, Selector, isoline_variation
+from rookery.compat.qdax.map_elites import EmitterState, MapElitesRepertoire, Selector, isoline_variation
 from rookery.compat.qdax.populations import Population, check_population, exploit
 from rookery.compat.qdax.records import PBTStateT, PBTTrainingState, ReplayBuffer, Transition
 from rookery.compat.records import Record, check, check_equal, split_key, typed_key
@@ -36,7 +36,7 @@ def sac_pbt_variation_fn(
 td3_pbt_variation_fn = sac_pbt_variation_fn  # varies policy and critics of TD3
 
 
-class PBTEmitterState(Record):
+class PBTEmitterState(EmitterState):
     """State of the trained population, leaves `[P, ...]`."""
 
     replay_buffers: ReplayBuffer

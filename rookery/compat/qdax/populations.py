@@ -16,7 +16,7 @@ from rookery.agents.base import OffPolicyAgent
 from rookery.compat.qdax.algorithms import SAC, TD3, DescriptorFn, SingleAgent
 from rookery.compat.qdax.environments import Batch, Extractor
 from rookery.compat.qdax.environments import BatchState as State
-from rookery.compat.qdax.loops import updates_of
+from rookery.compat.qdax.loops import do_iteration_fn, updates_of
 from rookery.compat.qdax.records import (
     PBTSacTrainingState,
     PBTStateT,
@@ -33,8 +33,7 @@ from rookery.learners import evaluation, rollout
 from rookery.learners.base import EvaluationConfig, Evaluator, Member, genotype
 from rookery.learners.off_policy import OffPolicyBindings, OffPolicyConfig, iterate, summarize
 from rookery.populations.base import member_keys
-from rookery.populations.config import PbtConfig
-from rookery.populations.inheritance import inherit, perturb
+from rookery.populations.inheritance import inherit
 from rookery.populations.sharding import WHOLE, Shares, moved
 from rookery.qd.pbt_emitter import Counts, origins
 from rookery.qd.scoring import descriptor_of
@@ -71,6 +70,9 @@ class Population(SingleAgent):
         not finite or the physics broke, and the returns `[P, E]`.
         """
         evaluator = self._evaluator(eval_env)
+        if self._replaced("select_action", "play_step_fn", "eval_policy_fn"):
+            play = partial(self.play_step_fn, env=eval_env, deterministic=True, evaluation=True)
+            return jax.vmap(partial(self.eval_policy_fn, play_step_fn=play))
         return lambda states, first_env_states: evaluator(states, first_env_states)[::2]
 
     def get_eval_qd_fn(
@@ -86,17 +88,25 @@ class Population(SingleAgent):
           ValueError: the environment has no descriptor.
         """
         task_extractor, evaluator = Extractor(descriptor_of(eval_env.environment.spec).kind), self._evaluator(eval_env)
-        if descriptor_extraction_fn == task_extractor:
+        replaced = self._replaced("select_action", "play_step_fn", "play_qd_step_fn", "eval_qd_policy_fn")
+        if descriptor_extraction_fn == task_extractor and not replaced:
             return evaluator
         play = partial(self.play_qd_step_fn, env=eval_env, deterministic=True, evaluation=True)
         arguments = {"play_step_fn": play, "descriptor_extraction_fn": descriptor_extraction_fn}
         describe = jax.vmap(partial(self.eval_qd_policy_fn, **arguments))
+        if replaced:
+            return describe
 
         def evaluate(states: PBTTrainingState, first_env_states: State) -> tuple[Array, ...]:
             evaluated, played = evaluator(states, first_env_states), describe(states, first_env_states)
             return evaluated[0], played[1], evaluated[2], played[3]
 
         return evaluate
+
+    def _replaced(self, *names: str) -> bool:
+        """Whether a subclass replaces one of these methods, so that it has to be called."""
+        documented = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
+        return any(getattr(type(self), name) is not getattr(documented, name) for name in names)
 
     def _evaluator(self, eval_env: Batch) -> Callable[[PBTTrainingState, State], tuple[Array, ...]]:
         length, steps = eval_env.episode_length, f"episodes of {eval_env.name} have {{}} steps"
@@ -110,7 +120,9 @@ class Population(SingleAgent):
 
         It makes `num_iterations` steps of E = `env_batch_size` environments, each followed by
         `int(grad_updates_per_step * E)` updates, and returns the three arguments after them and the metrics
-        `[P, num_iterations]`, means over updates. Every call draws new start states for resets.
+        `[P, num_iterations]`, means over updates. Every call draws new start states for resets. The methods of a
+        subclass that replaces `select_action`, `play_step_fn`, `update` or a part of it are called, as by
+        `do_iteration_fn`.
 
         Raises:
           ValueError: a count is below 1; or the environments were created with `auto_reset=False` or with
@@ -129,6 +141,8 @@ class Population(SingleAgent):
             batch_size=self._config.batch_size,
             warmup_steps=0,
         )
+        if self._replaced("select_action", "play_step_fn", "update", "_compute_reward", "_update_networks"):
+            return partial(_train_by_methods, self, env, config, grad_updates_per_step)
         agent = self._agent(env.observation_size)
         return partial(_train, agent, partial(self._hyper, agent), env, config)
 
@@ -165,14 +179,9 @@ def _train(
     replay_buffers: ReplayBuffer,
 ) -> Trained[PBTStateT]:
     """Train a population, see `Population.get_train_fn`."""
-    rows, shape, each = type(replay_buffers.state.rows), env_states.reward.shape, config.num_envs
+    rows = type(replay_buffers.state.rows)
     check(rows is Transition, f"training stores a Transition, but the buffers were created for {rows.__name__}.")
-    check(
-        len(shape) == 2 and shape[1] == each,
-        f"states of {each} environments each must be [P, {each}, ...], got {shape}; reshape the result of reset.",
-    )
-    check_population(states.steps, env_states.reward, replay_buffers.state.size)
-    states.check_optimizers()
+    _check_trained(config, states, env_states, replay_buffers)
     next_keys, keys = jax.vmap(partial(split_key, count=3))(states.key)
     bank = env.start_states(keys[0, 1], config.start_states)
     done = jax.vmap(shared_count, out_axes=None)(states.steps) // config.updates
@@ -192,6 +201,42 @@ def _train(
     env_states = env_states.moved_to(members.env_state.state, members.env_state.observation.features)
     trained = states, env_states, replay_buffers.replace(state=members.buffer)
     return trained, jax.vmap(jax.vmap(partial(summarize, env.environment.spec)))(log)
+
+
+def _train_by_methods(
+    learner: Population,
+    env: Batch,
+    config: OffPolicyConfig,
+    grad_updates_per_step: float,
+    states: PBTStateT,
+    env_states: State,
+    replay_buffers: ReplayBuffer,
+) -> Trained[PBTStateT]:
+    """Train a population of a subclass by its methods, see `Population.get_train_fn`."""
+    _check_trained(config, states, env_states, replay_buffers)
+    play = partial(learner.play_step_fn, env=env, deterministic=False)
+
+    def step(carry: tuple, _: None) -> tuple[tuple, Metrics]:
+        state, env_state, held = carry
+        *carry_after, metrics = do_iteration_fn(
+            state, env_state, held, config.num_envs, grad_updates_per_step, play, learner.update
+        )
+        return tuple(carry_after), jax.tree.map(partial(jnp.mean, axis=0), metrics)
+
+    train_member = jax.vmap(lambda *carry: jax.lax.scan(step, carry, length=config.iterations))
+    return train_member(states, env_states, replay_buffers)
+
+
+def _check_trained(
+    config: OffPolicyConfig, states: PBTTrainingState, env_states: State, replay_buffers: ReplayBuffer
+) -> None:
+    shape, each = env_states.reward.shape, config.num_envs
+    check(
+        len(shape) == 2 and shape[1] == each,
+        f"states of {each} environments each must be [P, {each}, ...], got {shape}; reshape the result of reset.",
+    )
+    check_population(states.steps, env_states.reward, replay_buffers.state.size)
+    states.check_optimizers()
 
 
 def check_population(*arrays: Array) -> None:
@@ -238,8 +283,8 @@ class PBT:
     ) -> tuple[PBTStateT, ReplayBuffer]:
         """Replace the worst members by copies of parents drawn from the best.
 
-        A child copies its parent's training state and buffer, and resamples its hyper-parameters. Members with
-        non-finite returns rank last, are replaced, and are never parents.
+        A child copies its parent's training state and buffer, and gets hyper-parameters by `resample_hyperparams` of
+        its class. Members with non-finite returns rank last, are replaced, and are never parents.
 
         Args:
           key: consumed.
@@ -264,15 +309,14 @@ class PBT:
     def _update(
         self, key: Key, returns: Array, states: PBTStateT, replay_buffer: ReplayBuffer, shares: Shares
     ) -> tuple[PBTStateT, ReplayBuffer]:
+        kind, needed = type(states).__name__, "a PBTTrainingState, such as those of PBTSAC.get_init_fn"
+        check(isinstance(states, PBTTrainingState), f"training_state must be {needed}, got {kind}.")
         check(jnp.ndim(returns) == 1, f"population_returns must be mean returns [P], got shape {jnp.shape(returns)}.")
         check_population(returns, states.steps, replay_buffer.state.size)
         total = jax.eval_shape(shares.gather, returns).shape[0]
         check_equal("population_size", self._size, total, "population_returns has {} members")
         states, held, _ = exploit(self._counts, returns, states, key, shares, replay_buffer.state)
         return states, replay_buffer.replace(state=held)
-
-
-_RESAMPLE = PbtConfig(perturb="resample")
 
 
 def exploit(
@@ -287,7 +331,8 @@ def exploit(
     """Exploit step of PBT and of ME-PBT (Pierrot 2023, arXiv:2303.12803): see `pbt_emitter.origins`.
 
     The worst members copy a parent among the best; the next worst load an elite, if there is any. Each gets a new key
-    and resampled hyper-parameters. A member with a number in its learned state that is not finite ranks last.
+    and, by its `resample_hyperparams`, new hyper-parameters. A member with a number in its learned state that is not
+    finite ranks last.
 
     Args:
       counts: for the whole population.
@@ -310,7 +355,7 @@ def exploit(
     # Folded with a member's key, which changes over time, because some training loops pass the same key every time.
     raw_key, member_key = shares.gather((jax.random.key_data(typed_key(key))[None], states.key[:1]))
     common_key = jax.random.fold_in(typed_key(raw_key[0]), member_key[0, 0])
-    parents_key, elites_key, hyper_key, new_key = jax.random.split(common_key, 4)
+    parents_key, elites_key, new_key = jax.random.split(common_key, 3)
     elites_exist, elites = draw_elites(elites_key, size) if draw_elites else (False, None)
     parents, takes_elite = origins(counts, fitness, parents_key, elites_exist=elites_exist)
 
@@ -320,8 +365,8 @@ def exploit(
         loaded = shares.local(elites).member(buffer=members.buffer)
         members = trees.where(shares.local(takes_elite), loaded, members)
     is_new = takes_elite | (parents != jnp.arange(size))
-    hyper = perturb(_RESAMPLE, states.search_space, shares.gather(members.hyper), hyper_key, is_new)
     new_keys = jax.random.key_data(member_keys(new_key, size))
-    hyper, new_keys, here, replaced = shares.local((hyper, new_keys, is_new, is_new & ~jnp.isfinite(fitness)))
-    keys = trees.where(here, new_keys, states.key)
-    return states.of_member(members._replace(hyper=hyper), key=keys), members.buffer, replaced
+    new_keys, here, replaced = shares.local((new_keys, is_new, is_new & ~jnp.isfinite(fitness)))
+    states = states.of_member(members, key=trees.where(here, new_keys, states.key))
+    drawn = jax.vmap(states.resample_hyperparams)(states)
+    return trees.where(here, drawn, states), members.buffer, replaced

@@ -331,8 +331,18 @@ PBTStateT = TypeVar("PBTStateT", bound="PBTTrainingState")
 class PBTTrainingState(TrainingState):
     """Training state with evolved hyper-parameters.
 
-    The class methods take the state of one agent; map them over a population with `jax.vmap`.
+    The class methods take the state of one agent; map them over a population with `jax.vmap`. `PBT` and `PBTEmitter`
+    call those of a subclass.
+
+    Raises:
+      ValueError: a subclass is neither one of `PBTSacTrainingState` nor of `PBTTD3TrainingState`.
     """
+
+    def __init_subclass__(cls) -> None:
+        """Register the subclass."""
+        super().__init_subclass__()
+        remedy = "derive it from PBTSacTrainingState or PBTTD3TrainingState, or write an agent for rookery.pbt"
+        check(hasattr(cls, "search_space"), f"{cls.__name__} is the state of no agent of this library; {remedy}.")
 
     @classmethod
     def resample_hyperparams(cls, training_state: PBTStateT) -> PBTStateT:

@@ -11,6 +11,8 @@ import pytest
 from rookery.compat.qdax import (
     PBTSAC,
     PBTTD3,
+    Emitter,
+    EmitterState,
     MAPElites,
     MapElitesRepertoire,
     MixingEmitter,
@@ -73,7 +75,9 @@ def filled_repertoire(columns: bool = False) -> MapElitesRepertoire:
 def test_fitnesses_are_columns_wherever_they_are_read_and_batches_may_be_columns():
     rows, columns = filled_repertoire(), filled_repertoire(columns=True)
     assert_equal(rows, columns)
-    built = MapElitesRepertoire(*rows)
+    fields = {name: getattr(rows, name) for name in ("fitnesses", "genotypes", "descriptors", "centroids")}
+    built = MapElitesRepertoire(**fields, extra_scores=rows.extra_scores, keys_extra_scores=rows.keys_extra_scores)
+    assert_equal(built, MapElitesRepertoire(*rows))
     added = built.add({"x": jnp.array([7.0])}, jnp.array([[0.9, 0.1]]), jnp.array([[2.0]]))
     one = jax.jit(MapElitesRepertoire.select, static_argnames="num_samples")(added, jax.random.key(0), num_samples=1)
     of_device = jax.tree.map(lambda leaf: jax.device_get(leaf[None])[0], rows)  # as notebooks keep repertoires
@@ -113,30 +117,40 @@ def test_learned_values_vary_and_all_others_are_the_first_parent_s():
     assert_equal((child.hyper, child.steps), (bare.hyper, bare.steps))
 
 
-class Emitter:
-    """A user-defined emitter: it counts genotypes and extra scores, and emits a number and its half."""
+class Counted(EmitterState):
+    number: jax.Array
 
-    def init(self, *arguments: Any) -> Any:
-        assert len(arguments) == 6
-        return jnp.zeros(())
 
-    def emit(self, _repertoire: Any, _state: Any, key: Any) -> tuple[Any, dict]:
+class Halving(Emitter):
+    """A user-defined emitter, which emits a number and its half; its state is always None."""
+
+    def emit(self, repertoire: Any, emitter_state: Any, key: Any) -> tuple[Any, dict]:
         return jnp.array([1.0, 0.5]) * jax.random.uniform(key), {"emitted": 2}
 
-    def state_update(self, state: Any, *arguments: Any) -> Any:
-        return state + arguments[2].shape[0] + arguments[4].get("emitted", 0) + arguments[4]["scored"]
+
+class Counting(Halving):
+    """It counts genotypes and extra scores; as in QDax, arguments are given by name."""
+
+    def init(self, *, key: Any, **others: Any) -> Any:
+        assert sorted(others) == ["descriptors", "extra_scores", "fitnesses", "genotypes", "repertoire"]
+        return Counted(jnp.zeros(()))
+
+    def state_update(self, emitter_state: Any, extra_scores: Any, fitnesses: Any, **others: Any) -> Any:
+        assert sorted(others) == ["descriptors", "genotypes", "repertoire"]
+        more = fitnesses.shape[0] + extra_scores.get("emitted", 0) + extra_scores["scored"]
+        return emitter_state.replace(number=emitter_state.number + more)
 
 
 def test_map_elites_runs_with_a_user_defined_emitter():
     def score(genotypes: jax.Array, key: jax.Array) -> tuple:
         return -genotypes[:, None], jnp.stack([genotypes, genotypes], axis=1), {"scored": 1}
 
-    search = MAPElites(score, Emitter(), partial(default_qd_metrics, qd_offset=1.0))
+    search = MAPElites(score, Counting(), partial(default_qd_metrics, qd_offset=1.0))
     repertoire, state, metrics = search.init(jnp.array([0.1, 0.8, 0.9]), GRID, jax.random.PRNGKey(0))
     np.testing.assert_allclose(repertoire.fitnesses[0::3], [[-0.1], [-0.8]])
-    assert (float(state), float(metrics["coverage"])) == (4.0, 50.0)
+    assert (float(state.number), float(metrics["coverage"])) == (4.0, 50.0)
     carry, metrics = jax.lax.scan(search.scan_update, (repertoire, state, jax.random.PRNGKey(1)), length=20)
-    assert float(carry[1]) == 4.0 + 20 * 5
+    assert float(carry[1].number) == 4.0 + 20 * 5
     assert metrics["max_fitness"].shape == (20,)
     assert float(metrics["max_fitness"][-1]) > -0.1
 
@@ -147,12 +161,19 @@ def test_named_extra_scores_are_stored_with_their_elites():
         return -genotypes, places, {"scored": 1, "twice": 2.0 * genotypes, "nested": {"place": places}, "other": places}
 
     create = partial(MapElitesRepertoire.init, keys_extra_scores=("twice", "nested"))
-    search = MAPElites(score, Emitter(), lambda cells: {"twice": cells.extra_scores["twice"]}, create)
+    search = MAPElites(score, Halving(), lambda cells: {"twice": cells.extra_scores["twice"]}, create)
     state = search.init(jnp.array([0.1, 0.8, 0.9]), GRID, jax.random.PRNGKey(0))
     for cells, _, metrics in (state, search.update(*state[:2], jax.random.PRNGKey(1))):
         assert cells.keys_extra_scores == ("nested", "twice")
         np.testing.assert_array_equal(metrics["twice"], 2.0 * cells.genotypes)
         np.testing.assert_array_equal(cells.extra_scores["nested"]["place"], cells.descriptors)
+
+    def own(*given: Any) -> Any:
+        return given
+
+    made: Any = MAPElites(score, Halving(), lambda _: {}, own).init(jnp.ones(1), GRID, jax.random.key(0))[0]
+    assert [jax.tree.leaves(part)[0].shape for part in made[:4]] == [(1,), (1,), (1, 2), (4, 2)]
+    assert sorted(made[4]) == ["nested", "other", "scored", "twice"]
     assert state[0].replace(extra_scores={}).extra_scores == {}
     with pytest.raises(ValueError, match=r"\['twice'\] are no extra scores, which are \[\]"):
         MapElitesRepertoire.init(jnp.ones(1), jnp.ones(1), jnp.ones((1, 2)), GRID, keys_extra_scores=("twice",))

@@ -33,7 +33,9 @@ def test_a_batch_has_the_documented_sizes_and_states():
     env = make_env()
     assert (env.observation_size, env.action_size, env.name) == (2, 2, "point_room")
     assert (env.descriptor_length, env.state_descriptor_length) == (2, 2)
-    assert env.descriptor_limits == ([-1.0, -1.0], [1.0, 1.0])
+    assert env.descriptor_limits == env.state_descriptor_limits == ([-1.0, -1.0], [1.0, 1.0])
+    assert env.state_descriptor_name == "final x, y"
+    assert environments.create_fn("point_room", episode_length=T)(batch_size=2).batch_size == 2
     state = env.reset(rng=jax.random.PRNGKey(0))
     assert (state.obs.shape, state.reward.shape, state.done.shape) == ((4, 2), (4,), (4,))
     assert {"truncation", "state_descriptor"} <= set(state.info)
