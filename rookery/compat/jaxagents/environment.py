@@ -47,6 +47,7 @@ class TruncationWrapper:
     def __init__(self, env: GymnaxEnvironment, max_steps: int = 500):
         check_counts(max_steps=max_steps)
         self.env, self.max_steps = env, max_steps
+        self._env = env  # the name that published subclasses use
 
     def reset(self, rng: Key, params: PyTree) -> tuple[Array, TruncationEnvState]:
         """Return the first observation and state of an episode."""

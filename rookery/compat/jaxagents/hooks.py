@@ -420,16 +420,21 @@ class Hooks(ABC):
     ) -> dict[str, Array]:
         """Evaluate the actors in full episodes: `_eval_metrics`. Equal keys, raw or typed, give equal start states."""
         del critic_training
+        return self._eval_metrics(*self._episodes(typed_key(rng), actor_training, n_episodes))
+
+    @partial(jax.jit, static_argnums=(0, 3))
+    def _episodes(self, rng: Key, actor_training: TrainState, n_episodes: int) -> tuple[Array, ...]:
+        """The arguments of `_eval_metrics`, which is called outside, since it need not be compiled after training."""
         config = EvaluationConfig(eval_episodes=n_episodes, start_states=n_episodes)
         evaluator = evaluation.evaluator(self._act, self._environment, config)
-        bank_key, key = jax.random.split(typed_key(rng))
+        bank_key, key = jax.random.split(rng)
         bank = start_bank(self._environment, bank_key, n_episodes)
         found = evaluation.evaluate(evaluator, Genotype(actor_training, (), None), bank, key)
         # An actor that has diverged acted by 0; `roles` is NaN for it, and for all where the physics broke.
         episodes, acted = found.episodes, jnp.isfinite(found.roles) | (found.broken > 0)
         ends = (episodes[f"{name}/0"] > 0 for name in ("terminated", "truncated"))
         agents = range(self.n_actors)
-        return self._eval_metrics(
+        return (
             *ends,
             *(
                 jnp.where(acted, jnp.stack([episodes[f"{name}/{i}"] for i in agents], axis=-1), jnp.nan)

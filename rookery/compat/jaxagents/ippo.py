@@ -4,6 +4,7 @@ evaluation episodes."""
 import contextlib
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +72,6 @@ class IPPOBase(Hooks):
         self._compiled_train = jax.jit(self._training)
         self._compiled_begin = jax.jit(self._begin)
         self._compiled_stage = jax.jit(self._training_step)
-        self._compiled_evaluate = jax.jit(self._eval_agent, static_argnums=3)
 
     def __getstate__(self) -> dict[str, object]:
         """For pickle and copy: without compiled functions, which are compiled again."""
@@ -160,7 +160,8 @@ class IPPOBase(Hooks):
         remedy = 'call collect_training(runner, metrics) or restore("last").'
         check(self.agent_trained, f"the actors are not trained; {remedy}")
         check_counts(n_evals=n_evals)
-        return self._compiled_evaluate(rng, self.actor_training, self.critic_training, n_evals)
+        trained: dict[str, Any] = {name: getattr(self, name) for name in ("actor_training", "critic_training")}
+        return self._eval_agent(rng, **trained, n_episodes=n_evals)
 
     def collect_training(
         self,
@@ -218,9 +219,9 @@ class IPPOBase(Hooks):
         """Statistics `[...]` of a metric `[..., N]` over its last axis; N = 0 raises a `ValueError`."""
         shape = jnp.shape(metrics)
         check(shape[-1:] not in ((), (0,)), f"metrics of shape {shape} contain no episode; evaluate at least one.")
-        array, kinds = jnp.asarray(metrics), (jnp.mean, jnp.var, jnp.std, jnp.min, jnp.max, jnp.median)
-        statistics = [kind(array, axis=-1) for kind in kinds]
-        return MetricStats._make([array, *statistics, jnp.isnan(array).any(axis=-1)])
+        array, names = jnp.asarray(metrics), ("mean", "var", "std", "min", "max", "median")
+        statistics = {name: getattr(jnp, name)(array, axis=-1) for name in names}
+        return MetricStats(episode_metric=array, **statistics, has_nans=jnp.isnan(array).any(axis=-1))
 
 
 class IPPO(IPPOBase):

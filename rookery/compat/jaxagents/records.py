@@ -140,7 +140,7 @@ class Transition(NamedTuple):
     """`[E, T]` bool."""
 
 
-class MetricStats(NamedTuple):
+class MetricStats(Record):
     """Statistics `[...]` of a metric `episode_metric` `[..., N]` over its last axis."""
 
     episode_metric: Array

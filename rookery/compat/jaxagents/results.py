@@ -71,7 +71,7 @@ _METHODS = {
     ("_init_optimizer",): Result("an optimizer of optax", _with("init", "update")),
     ("_init_network",): Result("the network and its parameters", _tuple(2)),
     ("_create_training",): Result("a TrainState", _with("params", "opt_state")),
-    ("_eval_metrics", "_eval_agent"): Result("a dictionary of arrays", _with("items")),
+    ("_eval_metrics", "_eval_agent", "_generate_metrics"): Result("a dictionary of arrays", _with("items")),
 }
 RESULTS = {name: result for names, result in _METHODS.items() for name in names}
 

@@ -115,9 +115,20 @@ def test_given_parameters_are_evaluated_and_an_actor_whose_actions_are_not_finit
     runner, _ = agent._compiled_begin(jax.random.key(0), HYPER)
     for second, returned, last in ((0.0, -1.25, -0.25), (jnp.nan, np.nan, np.nan)):
         actors = runner.actor_training.replace(params=jnp.asarray([0.5, second]))
-        evaluation = agent._compiled_evaluate(jax.random.key(2), actors, runner.critic_training, 3)
+        evaluation = agent._eval_agent(jax.random.key(2), actors, runner.critic_training, 3)
         np.testing.assert_allclose(evaluation["returns"], [[0.0, returned]] * 3, atol=1e-6)
         np.testing.assert_allclose(evaluation["final_rewards"], [[0.0, last]] * 3, atol=1e-6)
+
+
+class InNumpy(TowardsHalf):
+    def _eval_metrics(self, terminated: Any, truncated: Any, final_rewards: Any, returns: Any) -> dict[str, Any]:
+        return {"mean": np.asarray(returns).mean()}
+
+
+def test_an_evaluation_after_training_need_not_be_compiled():
+    agent = InNumpy(Echo(), 0.5, CONFIG, eval_during_training=False)
+    agent.collect_training(agent._compiled_begin(jax.random.key(0), HYPER)[0])
+    assert agent.eval(jax.random.key(2), 3)["mean"] == -1.25
 
 
 class SingleActor(TowardsHalf):

@@ -245,6 +245,7 @@ def test_summarize_reduces_the_last_axis():
     assert (stats.min[0], stats.max[0]) == (1.0, 6.0)
     assert stats.has_nans.tolist() == [False, True]
     assert stats.episode_metric.shape == (2, 3)
+    assert stats.replace(mean=0.0).mean == 0.0
 
 
 # --- parts of an update
@@ -408,7 +409,9 @@ def test_env_step_reports_ends_and_resets():
         assert int(state.step) == (0 if done else before + 1)
         np.testing.assert_array_equal(obs[0], state.envstate.goals)
     assert {(True, False), (False, True), (False, False)} == set(ends)
-    assert TruncationWrapper(Goals()).max_steps == 500
+    wrapper = TruncationWrapper(Goals())
+    assert wrapper.max_steps == 500
+    assert wrapper._env is wrapper.env
 
 
 def test_discrete_actions_are_indices():
