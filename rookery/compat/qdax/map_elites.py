@@ -85,7 +85,7 @@ class MapElitesRepertoire(repertoires.Repertoire):
         """Cells of these values, `[C, ...]` each; the names of the extra scores are `keys_extra_scores`, too."""
         del keys_extra_scores
         extras = extras if extra_scores is None else extra_scores
-        return super().__new__(cls, genotypes, fitnesses, descriptors, centroids, thresholds, extras)
+        return repertoires.Repertoire.__new__(cls, genotypes, fitnesses, descriptors, centroids, thresholds, extras)
 
     @property
     def occupied(self) -> Array:
@@ -329,7 +329,7 @@ class MAPElites:
     """MAP-Elites on one device (Mouret 2015, arXiv:1504.04909).
 
     Args:
-      scoring_function: (genotypes `[B, ...]`, key) -> `Scored`.
+      scoring_function: (genotypes `[B, ...]`, key) -> `Scored`; None for `ask` and `tell` alone.
       emitter: proposes genotypes.
       metrics_function: computes metrics of a repertoire.
       repertoire_init: creates the repertoire from genotypes, fitnesses, descriptors, centroids and extra scores, e.g.
@@ -340,33 +340,69 @@ class MAPElites:
 
     def __init__(
         self,
-        scoring_function: Callable[[PyTree, Key], Scored],
+        scoring_function: Callable[[PyTree, Key], Scored] | None,
         emitter: Emitter,
         metrics_function: Callable[[MapElitesRepertoire], Metrics],
         repertoire_init: Callable[..., MapElitesRepertoire] = MapElitesRepertoire.init,
     ) -> None:
-        self._create = repertoire_init
-        self._score, self._emitter, self._measure = scoring_function, emitter, metrics_function
+        self._scoring_function, self._repertoire_init = scoring_function, repertoire_init
+        self._emitter, self._metrics_function = emitter, metrics_function
         self._shares = WHOLE if self.axis is None else layout.shares(self.axis)
 
     def init(self, genotypes: PyTree, centroids: Array, key: Key) -> Generation:
         """Score an initial batch `[B, ...]`, and create the repertoire and emitter state; the key is consumed."""
         score_key, emitter_key = jax.random.split(typed_key(key))
-        scored = self._score(genotypes, score_key)
+        fitnesses, descriptors, scores = self._score(genotypes, score_key)
+        return self.init_ask_tell(genotypes, fitnesses, descriptors, centroids, emitter_key, scores)
+
+    def init_ask_tell(
+        self,
+        genotypes: PyTree,
+        fitnesses: Array,
+        descriptors: Array,
+        centroids: Array,
+        key: Key,
+        extra_scores: Mapping[str, PyTree] | None = None,
+    ) -> Generation:
+        """As `init`, from the scores of the initial batch."""
+        scored = fitnesses, descriptors, extra_scores or {}
         *batch, scores = self._gathered(genotypes, scored)
-        repertoire = self._create(*batch, centroids, scores)
+        repertoire = self._repertoire_init(*batch, centroids, scores)
         given = {"genotypes": genotypes, **dict(zip(_SCORES, scored, strict=True))}
-        state = self._emitter.init(key=emitter_key, repertoire=repertoire, **given)
+        state = self._emitter.init(key=typed_key(key), repertoire=repertoire, **given)
         return self._update_emitter(repertoire, state, genotypes, scored)
 
     def update(self, repertoire: MapElitesRepertoire, emitter_state: PyTree, key: Key) -> Generation:
-        """Run one generation: emit, score, add, update the emitter; the key is consumed."""
+        """Run one generation: `ask`, score, `tell`; the key is consumed."""
         emit_key, score_key = jax.random.split(typed_key(key))
-        genotypes, emitted_scores = self._emitter.emit(repertoire, emitter_state, emit_key)
+        genotypes, extra_info = self.ask(repertoire, emitter_state, emit_key)
         fitnesses, descriptors, scores = self._score(genotypes, score_key)
+        return self.tell(genotypes, fitnesses, descriptors, repertoire, emitter_state, scores, extra_info)
+
+    def ask(self, repertoire: MapElitesRepertoire, emitter_state: PyTree, key: Key) -> tuple[PyTree, dict]:
+        """Emit genotypes `[B, ...]` and extra information, both for `tell`; the key is consumed."""
+        return self._emitter.emit(repertoire, emitter_state, typed_key(key))
+
+    def tell(
+        self,
+        genotypes: PyTree,
+        fitnesses: Array,
+        descriptors: Array,
+        repertoire: MapElitesRepertoire,
+        emitter_state: PyTree,
+        extra_scores: Mapping[str, PyTree] | None = None,
+        extra_info: Mapping[str, PyTree] | None = None,
+    ) -> Generation:
+        """Add genotypes `[B, ...]` with their scores, and update the emitter."""
+        scores = extra_scores or {}
         repertoire = repertoire.add(*self._gathered(genotypes, (descriptors, fitnesses, scores)))
-        scored = fitnesses, descriptors, {**scores, **emitted_scores}
+        scored = fitnesses, descriptors, {**scores, **(extra_info or {})}
         return self._update_emitter(repertoire, emitter_state, genotypes, scored)
+
+    def _score(self, genotypes: PyTree, key: Key) -> Scored:
+        if self._scoring_function is None:
+            raise ValueError("scoring_function is None; give one, or use init_ask_tell, ask and tell.")
+        return self._scoring_function(genotypes, key)
 
     def _gathered(self, genotypes: PyTree, scored: tuple) -> tuple[PyTree, ...]:
         """Genotypes and scores of all devices; an extra score without a batch axis is that of this device."""
@@ -377,7 +413,7 @@ class MAPElites:
     ) -> Generation:
         scores = dict(zip(_SCORES, scored, strict=True))
         state = self._emitter.state_update(emitter_state=state, repertoire=repertoire, genotypes=genotypes, **scores)
-        return repertoire, state, self._measure(repertoire)
+        return repertoire, state, self._metrics_function(repertoire)
 
     def scan_update(
         self, carry: tuple[MapElitesRepertoire, PyTree, Key], _: PyTree

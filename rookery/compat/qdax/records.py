@@ -340,7 +340,7 @@ class PBTTrainingState(TrainingState):
 
     def __init_subclass__(cls) -> None:
         """Register the subclass."""
-        super().__init_subclass__()
+        TrainingState.__init_subclass__.__func__(cls)
         remedy = "derive it from PBTSacTrainingState or PBTTD3TrainingState, or write an agent for rookery.pbt"
         check(hasattr(cls, "search_space"), f"{cls.__name__} is the state of no agent of this library; {remedy}.")
 

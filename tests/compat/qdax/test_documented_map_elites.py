@@ -155,6 +155,25 @@ def test_map_elites_runs_with_a_user_defined_emitter():
     assert float(metrics["max_fitness"][-1]) > -0.1
 
 
+def test_what_is_evaluated_outside_is_added_as_what_is_scored():
+    def score(genotypes: Any, key: Any = None) -> tuple:
+        return -genotypes, np.stack([genotypes, genotypes], axis=1), {"scored": 1}
+
+    measure = partial(default_qd_metrics, qd_offset=1.0)
+    search, outside = (MAPElites(scoring, Counting(), measure) for scoring in (score, None))
+    first = np.array([0.1, 0.8, 0.9], np.float32)
+    given = dict(zip(("fitnesses", "descriptors", "extra_scores"), score(first), strict=True))
+    begun = outside.init_ask_tell(genotypes=first, centroids=GRID, key=jax.random.PRNGKey(1), **given)
+    assert_equal(begun, search.init(first, GRID, jax.random.PRNGKey(0)))
+    repertoire, state, _ = begun
+    genotypes, info = outside.ask(repertoire, state, jax.random.split(jax.random.key(2))[0])
+    fitnesses, places, scores = score(genotypes)
+    added = outside.tell(genotypes, fitnesses, places, repertoire, state, scores, info)
+    assert_equal(added, search.update(repertoire, state, jax.random.key(2)))
+    with pytest.raises(ValueError, match=r"^scoring_function is None; give one, or use init_ask_tell, ask and tell\.$"):
+        outside.update(repertoire, state, jax.random.key(2))
+
+
 def test_named_extra_scores_are_stored_with_their_elites():
     def score(genotypes: jax.Array, key: jax.Array) -> tuple:
         places = jnp.stack([genotypes, genotypes], axis=1)
