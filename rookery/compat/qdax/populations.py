@@ -42,6 +42,9 @@ from rookery.types import Array, Evaluation, Hyper, Key, Metrics, Observation, P
 
 __all__ = ["PBT", "PBTSAC", "PBTTD3"]
 
+_DESCRIBED = ("select_action", "play_step_fn", "play_qd_step_fn", "eval_qd_policy_fn")
+_TRAINED = ("select_action", "play_step_fn", "update", "_compute_reward", "_update_networks")
+
 Trained = tuple[tuple[PBTStateT, State, ReplayBuffer], Metrics]
 
 
@@ -70,7 +73,7 @@ class Population(SingleAgent):
         not finite or the physics broke, and the returns `[P, E]`.
         """
         evaluator = self._evaluator(eval_env)
-        if self._replaced("select_action", "play_step_fn", "eval_policy_fn"):
+        if self._replaced(eval_env, "select_action", "play_step_fn", "eval_policy_fn"):
             play = partial(self.play_step_fn, env=eval_env, deterministic=True, evaluation=True)
             return jax.vmap(partial(self.eval_policy_fn, play_step_fn=play))
         return lambda states, first_env_states: evaluator(states, first_env_states)[::2]
@@ -88,7 +91,7 @@ class Population(SingleAgent):
           ValueError: the environment has no descriptor.
         """
         task_extractor, evaluator = Extractor(descriptor_of(eval_env.environment.spec).kind), self._evaluator(eval_env)
-        replaced = self._replaced("select_action", "play_step_fn", "play_qd_step_fn", "eval_qd_policy_fn")
+        replaced = self._replaced(eval_env, *_DESCRIBED)
         if descriptor_extraction_fn == task_extractor and not replaced:
             return evaluator
         play = partial(self.play_qd_step_fn, env=eval_env, deterministic=True, evaluation=True)
@@ -103,10 +106,10 @@ class Population(SingleAgent):
 
         return evaluate
 
-    def _replaced(self, *names: str) -> bool:
-        """Whether a subclass replaces one of these methods, so that it has to be called."""
+    def _replaced(self, env: Batch, *names: str) -> bool:
+        """Whether a subclass replaces one of these methods, or a wrapper the environment, so that they are called."""
         documented = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
-        return any(getattr(type(self), name) is not getattr(documented, name) for name in names)
+        return type(env) is not Batch or any(getattr(type(self), one) is not getattr(documented, one) for one in names)
 
     def _evaluator(self, eval_env: Batch) -> Callable[[PBTTrainingState, State], tuple[Array, ...]]:
         length, steps = eval_env.episode_length, f"episodes of {eval_env.name} have {{}} steps"
@@ -122,7 +125,7 @@ class Population(SingleAgent):
         `int(grad_updates_per_step * E)` updates, and returns the three arguments after them and the metrics
         `[P, num_iterations]`, means over updates. Every call draws new start states for resets. The methods of a
         subclass that replaces `select_action`, `play_step_fn`, `update` or a part of it are called, as by
-        `do_iteration_fn`.
+        `do_iteration_fn`, and so is `step` of a wrapped environment.
 
         Raises:
           ValueError: a count is below 1; or the environments were created with `auto_reset=False` or with
@@ -141,7 +144,7 @@ class Population(SingleAgent):
             batch_size=self._config.batch_size,
             warmup_steps=0,
         )
-        if self._replaced("select_action", "play_step_fn", "update", "_compute_reward", "_update_networks"):
+        if self._replaced(env, *_TRAINED):
             return partial(_train_by_methods, self, env, config, grad_updates_per_step)
         agent = self._agent(env.observation_size)
         return partial(_train, agent, partial(self._hyper, agent), env, config)

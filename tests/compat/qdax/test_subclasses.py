@@ -17,7 +17,7 @@ from rookery.compat.qdax import (
     PBTTrainingState,
     environments,
 )
-from tests.compat.qdax.documented import agent, make_env, population, reshaped
+from tests.compat.qdax.documented import T, agent, make_env, population, reshaped
 
 TRAINING = {"select_action", "play_step_fn", "update", "_compute_reward", "_update_networks"}
 EVALUATION = {"select_action", "play_step_fn", "eval_policy_fn"}
@@ -55,6 +55,36 @@ def test_every_function_of_a_population_calls_the_methods_of_a_subclass(kind: An
             calls.clear()
             jax.eval_shape(evaluate, states, first)
             assert calls == {name} & used
+
+
+class Rewarded:
+    """A wrapper, as of Brax: every step has the reward 3."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    def step(self, state: Any, action: Any) -> Any:
+        return self.env.step(state, action).replace(reward=jnp.full(action.shape[:-1], 3.0))
+
+
+def test_a_wrapped_environment_is_stepped_by_its_wrapper():
+    learner, states, buffers = population(PBTSAC, 2, capacity=64)
+    env: Any = Rewarded(make_env(4))
+    first = reshaped(env.reset(jax.random.key(0)), 2, 2)
+    extract = environments.descriptor_extractor["point_room"]
+
+    @jax.jit
+    def run(states: Any) -> tuple:
+        trained, _ = learner.get_train_fn(env, 2, 2, 1.0)(states, first, buffers)
+        evaluated = [learner.get_eval_fn(env), learner.get_eval_qd_fn(env, extract)]
+        return trained[2].state.rows.rewards[:, 12:16], *(evaluate(states, first)[0] for evaluate in evaluated)
+
+    stored, returns, described = run(states)
+    assert (stored == 3.0).all()
+    assert returns.tolist() == described.tolist() == [3.0 * T] * 2
 
 
 @pytest.mark.parametrize("kind", [SAC, TD3])
