@@ -211,4 +211,5 @@ def plot_skills_trajectory(
     skills_picture.draw_trajectories(axes, drawn, Dimensions(names("state descriptor", 2), "final", limits), view)
     for lines in axes.collections:
         lines.set_clip_on(True)  # here the limits are the view, not the walls of the environment
+    figure.draw_without_rendering()  # the first layout of axes of equal units cuts a label off
     return figure, axes

@@ -132,6 +132,9 @@ def test_each_skill_has_a_colour_and_each_episode_a_line():
     legend = axes.get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["0", "1", "start"]
+    figure, axes = plot_skills_trajectory(descriptors.T - 0.5, skills, -1.0, 1.0)
+    figure.canvas.draw()
+    assert axes.yaxis.label.get_window_extent().x0 >= 0, "the label is inside of the figure"
 
 
 def test_what_cannot_be_drawn_is_rejected_and_leaves_no_figure():
