@@ -73,7 +73,7 @@ NIGHTLY = {
     "": "docstrings fused_mlp loading precision",
     "cli": "gymnasium_runs program tracking",
     "compat/jaxagents": "custom_agents ippo ippo_folder",
-    "compat/qdax": "custom_loops documented_map_elites documented_populations mapped qdax refusals sizes",
+    "compat/qdax": "custom_loops documented_map_elites documented_populations mapped qdax refusals sizes subclasses",
     "deploy": "episodes export policies render tournament",
     "docs": "guides",
     "envs": "adapters brax_bodies brax_walls gymnasium_failures gymnax jaxmarl mjx_tasks playground registry",
