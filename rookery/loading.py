@@ -177,7 +177,7 @@ class LoadedRun:
         """Write a film of one deterministic episode, by default `episode.gif` in the run directory; see `policy`."""
         self._check_program()
         target = user_path(path) if path is not None else self.path / "episode.gif"
-        played = rendering.render(self.path, member, skill, seed, checkpoint, self._program, cell)
+        played = rendering.render(self.path, member, skill, seed, checkpoint, self._program, cell, target)
         return rendering.draw_episode(played, target)
 
     def goals(self, goals: int = 50, seed: int = 0, checkpoint: str | int = "last") -> dict[str, np.ndarray]:

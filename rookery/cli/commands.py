@@ -232,7 +232,7 @@ def render(command: Render) -> None:
     """`rookery render RUN`."""
     path = command.to or command.run / "episode.gif"
     chosen = command.member, command.skill, command.seed, command.checkpoint
-    played = rendering.render(command.run, *chosen, cell=command.cell)
+    played = rendering.render(command.run, *chosen, cell=command.cell, to=path)
     rendering.draw_episode(played, path)
     returns = ", ".join(f"{name} {values[-1]:z,.4g}" for name, values in played.returns.items())
     acting = {"cell": played.cell, "member": played.member}

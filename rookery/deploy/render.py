@@ -17,7 +17,7 @@ from rookery.envs.wrappers import auto_reset
 from rookery.experiments import warm_start
 from rookery.learners import rollout
 from rookery.populations.base import Program
-from rookery.report.figures.animation import animate
+from rookery.report.figures.animation import animate, check_suffix
 from rookery.settings import user_path
 from rookery.training.config import check_seed
 from rookery.types import Array, Genotype, Key, Observation, PyTree
@@ -71,6 +71,7 @@ def render(
     checkpoint: str | int = "last",
     program: Program | None = None,
     cell: Cell | None = None,
+    to: str | Path | None = None,
 ) -> RenderedEpisode:
     """Roll out one deterministic episode with a trained policy of a run.
 
@@ -83,13 +84,14 @@ def render(
       program: the program of a run that was started from Python.
       cell: the acting elite, for runs with a repertoire: "best", the default; a cell's index; or a descriptor such as
         "0.2,0.8", for the nearest elite.
+      to: the file that the film will be written to, whose suffix is checked before the episode.
 
     Returns:
       The episode, with the environment's picture.
 
     Raises:
       ValueError: the folder is not a run, the run was started from Python and no program is given, its environment
-        cannot be rendered, or the run has no such member, cell, skill or checkpoint.
+        cannot be rendered, or not as a file like `to`, or the run has no such member, cell, skill or checkpoint.
       CheckpointError: the run has no complete checkpoint.
     """
     policy = select(warm_start.restore_run(run_dir, checkpoint, program), cell, member, skill)
@@ -100,6 +102,8 @@ def render(
             f"{spec.name} is rendered in 3D and not as a film; `rookery report {policy.origin.path}` (in Python "
             "rookery.load(...).report(rollouts=12)) plays it in its page."
         )
+    if to is not None:
+        _check_suffix(picture, user_path(to), spec.name)
     key = jax.random.key(check_seed(seed))
     states, rewards = play(policy.evaluator.act, environment, policy.genotype, key, policy.skill or 0)
     title = spec.name if policy.skill is None else f"{spec.name}  skill {policy.skill}"
@@ -114,12 +118,19 @@ def film(episode: RenderedEpisode, path: str | Path) -> Path:
     if episode.picture.film is None:
         raise ValueError(f"{episode.title} has no visualiser of its suite; animate its scenes.")
     path = user_path(path)
-    if path.suffix != ".gif":
-        raise ValueError(
-            f"{episode.title} is rendered by its suite, as .gif only, got {str(path)!r}; choose a path ending in .gif."
-        )
+    _check_suffix(episode.picture, path, episode.title)
     episode.picture.film(episode.states, jnp.asarray(episode.rewards), str(path))
     return path
+
+
+def _check_suffix(picture: Picture, path: Path, title: str) -> None:
+    """Raise a ValueError if the picture cannot be written as a file with the suffix of `path`."""
+    if picture.film is None:
+        check_suffix(path)
+    elif path.suffix != ".gif":
+        raise ValueError(
+            f"{title} is rendered by its suite, as .gif only, got {str(path)!r}; choose a path ending in .gif."
+        )
 
 
 def draw_episode(episode: RenderedEpisode, path: Path) -> Path:

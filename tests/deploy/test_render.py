@@ -22,6 +22,7 @@ from rookery.experiments.config import EnvironmentConfig
 from rookery.qd.scoring import PolicyConfig
 from rookery.report.figures import animation
 from rookery.types import Genotype, Observation
+from tests.commandline import call
 from tests.deploy.untrained_runs import MAP_ELITES_RUN, SAC_RUN, save_run, unchanged, with_elites
 
 
@@ -33,6 +34,24 @@ def sac_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def rendered(sac_run: Path) -> render.RenderedEpisode:
     return render.render(sac_run)
+
+
+@pytest.mark.parametrize(
+    ("picture", "name", "said"),
+    [
+        (Picture(scene=lambda state: state), "room.png", "an animation is a .gif or .mp4 file"),
+        (Picture(film=lambda *_: None), "room.mp4", "point_room is rendered by its suite, as .gif only"),
+    ],
+)
+def test_a_suffix_that_cannot_be_written_is_refused_before_the_episode(
+    sac_run: Path, picture: Picture, name: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(render, "picture_of", lambda _: picture)
+    monkeypatch.setattr(render, "play", lambda *_: pytest.fail("an episode was played"))
+    with pytest.raises(ValueError, match=rf"^{re.escape(said)}, got '{name}'; choose"):
+        render.render(sac_run, to=name)
+    code, _, err = call("render", str(sac_run), "--to", name)
+    assert (code, err.startswith(f"error: {said}")) == (1, True)
 
 
 def same(one: render.RenderedEpisode, other: render.RenderedEpisode) -> bool:

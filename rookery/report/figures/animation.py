@@ -3,7 +3,7 @@
 import io
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -90,7 +90,10 @@ def animate(
     path, length = user_path(path), len(scenes.position)
     if not length:
         raise ValueError("an episode without a state cannot be drawn; give at least its start.")
-    save = _saver(path, frames_per_second)
+    if frames_per_second < 1:
+        raise ValueError(f"frames_per_second must be at least 1, got {frames_per_second}.")
+    check_suffix(path)
+    save = _save_gif if path.suffix == ".gif" else _save_mp4
     path.parent.mkdir(parents=True, exist_ok=True)
     labelled = _label_returns(returns, scenery.bodies)
     canvas, artists = _create_figure(scenery, labelled, title)
@@ -100,18 +103,16 @@ def animate(
     return path
 
 
-def _saver(path: Path, frames_per_second: int) -> Callable[["FigureCanvasAgg", Iterator[None], Path, int], None]:
-    if frames_per_second < 1:
-        raise ValueError(f"frames_per_second must be at least 1, got {frames_per_second}.")
+def check_suffix(path: Path) -> None:
+    """Raise a ValueError if `path` is no .gif or .mp4 file, or is an .mp4 and ffmpeg is missing."""
     if path.suffix == ".gif":
-        return _save_gif
+        return
     if path.suffix != ".mp4":
         raise ValueError(f"an animation is a .gif or .mp4 file, got {str(path)!r}; choose one of these suffixes.")
     from matplotlib.animation import FFMpegWriter
 
     if not FFMpegWriter.isAvailable():
         raise ValueError(f"{path} needs the program ffmpeg, which is not installed; install it, or choose a .gif.")
-    return _save_mp4
 
 
 def _save_gif(canvas: "FigureCanvasAgg", updates: Iterator[None], path: Path, frames_per_second: int) -> None:
