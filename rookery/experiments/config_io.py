@@ -130,6 +130,7 @@ def _from_value(hint: Any, value: Any, name: str) -> Any:
     _check_table(name, value)
     fields = {entry.name: entry for entry in dataclasses.fields(hint)}
     needed = {key for key, entry in fields.items() if entry.default is entry.default_factory is MISSING}
+    needed |= {"env"} & {*fields}  # another task would be trained
     _check_names(name, value, fields, needed)
     types = typing.get_type_hints(hint)
     # A field added after the run was recorded takes its default, which equals the behaviour at the time of the run.

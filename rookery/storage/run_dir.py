@@ -381,6 +381,8 @@ def _read_config(path: Path) -> dict[str, Any]:
             f"{path} has format {written_format!r}, but rookery {version('rookery')} reads formats 1 and {FORMAT}; "
             f"use rookery {written_by}, which wrote it."
         )
+    if not all(isinstance(one, str) for one in content["versions"].values()):
+        raise _damaged(path, f"its `versions` are {content['versions']}")
     if not isinstance(content.get("config"), dict):
         raise _damaged(path, "no `config` in it")
     for part, kind in (("kind", str), ("population", int), ("run", dict), (DEFAULTS, dict)):

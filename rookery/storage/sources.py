@@ -74,9 +74,7 @@ def replace(run_dir: str | Path, **functions: str | None) -> None:
     for name, function in functions.items():
         if function is None:
             continue
-        config = open_existing(run_dir).config
-        recorded = {"env": config.get("environment", {}).get("env"), "factory": config.get("factory")}
-        if not is_reference(str(recorded[name])):
+        if not is_reference(str(_functions(open_existing(run_dir).config)[name])):
             problem = f"replaces a function of yours, and {verbatim(run_dir)} has none"
             raise SettingError(name, None, problem, "leave it out")
         if not is_reference(function):
@@ -112,10 +110,16 @@ def _recorded(folder: RunFolder) -> Mapping[str, Mapping[str, str]]:
     return {}
 
 
+def _functions(config: Record) -> dict[str, Any]:
+    """The names of the functions of a user in a run's `config.json`, or what is in their places."""
+    environment = config.get("environment")
+    env = environment.get("env") if isinstance(environment, Mapping) else None
+    return {"factory": config.get("factory"), "env": env}
+
+
 def _references(config: Record) -> Iterator[str]:
     """The files and modules that a run's `config.json` names, each once."""
-    environment = config.get("environment")
-    given = [config.get("factory"), environment.get("env") if isinstance(environment, Mapping) else None]
+    given = _functions(config).values()
     names = [str(name).removeprefix("gym:") for name in given]  # Gymnasium imports the module of gym:module:Id
     yield from dict.fromkeys(name.rpartition(":")[0] for name in names if is_reference(name))
 

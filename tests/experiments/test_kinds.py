@@ -136,11 +136,11 @@ def test_wrong_types_in_config_json_are_one_sentence_that_names_it(path: str, va
         from_record(record)
 
 
-@pytest.mark.parametrize("part", ["agent", "learner", "environment", "run"])
+@pytest.mark.parametrize("part", ["agent", "learner", "environment", "run", "env"])
 def test_a_lost_part_of_config_json_does_not_become_the_default(part: str):
     record = to_record(configure("pbt-sac", env="point_room"))
-    del record[part]
-    with pytest.raises(ValueError, match=rf"^config\.json: .*: pbt-sac differs in {part}; "):
+    del (record["environment"] if part == "env" else record)[part]
+    with pytest.raises(ValueError, match=rf"^config\.json: .*: (pbt-sac|environment) differs in {part}; "):
         from_record(record)
 
 

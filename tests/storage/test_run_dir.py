@@ -161,6 +161,7 @@ def test_a_configuration_of_format_1_is_read_with_the_present_names(tmp_path):
         (b"\xff\xfe", "is damaged"),
         (b"[]", "is damaged"),
         (b'{"format": 1, "versions": {"rookery": "0"}}', "no `config`"),
+        (b'{"format": 1, "versions": {"rookery": "0", "python": NaN}}', "its `versions` are .*nan"),
         (b'{"format": 1, "versions": {"rookery": "0"}, "config": {"run": 3}}', "its `run` is 3"),
         (b'{"format": 1, "versions": {"rookery": "0"}, "config": {"population": true}}', "its `population` is True"),
         (b'{"format": 99, "versions": {"rookery": "7.0"}, "config": {}}', "has format 99.*use rookery 7.0"),

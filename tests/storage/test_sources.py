@@ -13,6 +13,7 @@ import rookery
 from rookery import factories
 from rookery.storage import sources
 from rookery.storage.run_dir import RunFolder, create
+from tests import written_runs
 from tests.commandline import call, printed
 
 TINY = "--batch-size 4 --grid 3 3 --hidden-sizes 4 --eval-episodes 1 --start-states 1 --devices 1".split()
@@ -86,6 +87,9 @@ def test_a_run_is_built_from_the_file_that_is_named_in_place_of_the_recorded_one
         rookery.load(trained, env="hopper")
     with pytest.raises(ValueError, match=r"factory replaces a function of yours, and .* has none"):
         rookery.load(trained, factory=function)
+    edited = written_runs.write(tmp_path / "edited", {"environment": "room"})
+    with pytest.raises(ValueError, match=r"env replaces a function of yours, and .* has none"):
+        rookery.load(edited, env=function)
 
 
 def test_changed_code_is_said_at_resume_and_an_exact_run_refuses_it(trained, tmp_path):
