@@ -9,13 +9,12 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from rookery.storage.leaf_specs import LeafSpec
-from rookery.storage.run_dir import CHECKPOINT_PREFIX, sync_directory, write_atomically
+from rookery.storage.run_dir import CHECKPOINT_PREFIX, remove, sync_directory, write_atomically
 
 FORMAT = 1
 # The suffix distinguishes a repeated save of a generation from the first, which it replaces only when it is complete.
@@ -81,7 +80,10 @@ def write(directory: Path, body: Manifest) -> None:
     for path in [folder, *(path for path in folder.rglob("*") if path.is_dir()), directory]:
         sync_directory(path)
     full: Manifest = {**body, "format": FORMAT, "files": files}
-    write_atomically(_path(directory, body["generation"]), json.dumps({"sha256": digest_of(full), "body": full}))
+    path = _path(directory, body["generation"])
+    if path.is_dir():  # damage, which no file replaces
+        remove(path)
+    write_atomically(path, json.dumps({"sha256": digest_of(full), "body": full}))
 
 
 def read(directory: Path, generation: int) -> Manifest:
@@ -132,10 +134,10 @@ def retire(directory: Path, generation: int, keep: int, retained: int | None = N
                 continue
         except Damaged:
             pass
-        _path(directory, candidate).unlink(missing_ok=True)
+        remove(_path(directory, candidate))
     for entry in _entries(directory):
-        if entry.is_dir() and entry.name not in kept:
-            shutil.rmtree(entry)
+        if entry.suffix != ".json" and entry.name not in kept:
+            remove(entry)
 
 
 def is_written(directory: Path, body: Manifest) -> bool:

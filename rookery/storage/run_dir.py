@@ -172,7 +172,9 @@ class RunFolder:
 
 def remedy_of(error: OSError, otherwise: str) -> str:
     """What helps against an error of the system about a file, as the end of a sentence."""
-    return "move this folder away, since a file belongs there" if isinstance(error, IsADirectoryError) else otherwise
+    if isinstance(error, IsADirectoryError):
+        return "move this folder away, since a file belongs there"
+    return "move this file away, since a folder belongs there" if isinstance(error, FileExistsError) else otherwise
 
 
 def sentence_of(error: Exception) -> str:
@@ -324,6 +326,14 @@ def output_to(path: Path) -> Iterator[None]:
 _unwritable: set[Path] = set()
 
 
+def remove(path: Path) -> None:
+    """Delete a file, a link or a whole folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def sync_directory(path: Path) -> None:
     """Flush the entries of a directory to disk, on systems that support it."""
     if os.name == "posix":
@@ -352,10 +362,7 @@ def _check_is_run(folder: RunFolder, found: Sequence[str]) -> None:
 def _delete_run(folder: RunFolder) -> None:
     for pattern in _RUN_FILES:
         for entry in list(folder.path.glob(pattern)):
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
+            remove(entry)
     for directory in (folder.checkpoints, folder.events, folder.islands, folder.publications, folder.sources):
         with contextlib.suppress(OSError):  # absent, or it contains other files of the user
             directory.rmdir()

@@ -247,6 +247,20 @@ def test_temporary_folders_of_killed_runs_are_removed_by_writers_only(two):
         assert writer.latest() == 2
 
 
+def test_a_save_replaces_whatever_stands_in_the_places_of_checkpoints(two, tmp_path):
+    for generation in (2, 1):  # a folder in place of a manifest, a file and a link in place of a folder
+        (two / f"generation_0000000{generation}.json").unlink()
+        (two / f"generation_0000000{generation}.json" / "sub").mkdir(parents=True)
+        shutil.rmtree(two / f"generation_0000000{generation}")
+    (two / "generation_00000002").write_text("")
+    (two / "generation_00000001").symlink_to(tmp_path, target_is_directory=True)
+    save_all(two, 2)
+    assert sorted(path.name for path in two.iterdir()) == ["generation_00000002-2", "generation_00000002.json"]
+    with Checkpointer(two, read_only=True) as reader:
+        assert_same(reader.restore(make_state(0))[0], make_state(2))
+    assert tmp_path.is_dir()
+
+
 def test_a_reader_takes_the_next_checkpoint_if_one_is_deleted_meanwhile(two, monkeypatch):
     read_all, folder = checkpoints._read_all, manifest.read(two, 2)["folder"]
 

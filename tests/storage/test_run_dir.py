@@ -208,6 +208,8 @@ def test_the_error_of_a_read_only_disk_names_the_file_and_what_helps(tmp_path, m
     )
     folder = IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), "metrics.csv")
     assert sentence_of(folder) == "metrics.csv: Is a directory; move this folder away, since a file belongs there."
+    file = FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), "events")
+    assert sentence_of(file) == "events: File exists; move this file away, since a folder belongs there."
 
 
 def test_a_folder_in_the_place_of_a_file_is_named(tmp_path, monkeypatch):
