@@ -218,9 +218,10 @@ def as_recorded(spec: RunSpec, number: int, devices: int | None = None) -> RunSp
     folder = island_dir(str(spec.run.run_dir), number)
     learner = spec.learner
     if (folder / "config.json").is_file():
-        record = open_existing(folder).config
-        devices = record["environment"]["devices"]
+        recorded = from_record(open_existing(folder).config)
+        devices = recorded.environment.devices
         if isinstance(learner, OffPolicyConfig) and learner.buffer_size is None:
-            learner = dataclasses.replace(learner, buffer_size=record["learner"]["buffer_size"])
+            assert isinstance(recorded.learner, OffPolicyConfig)
+            learner = dataclasses.replace(learner, buffer_size=recorded.learner.buffer_size)
     spec = dataclasses.replace(spec, learner=learner)
     return spec.with_environment(devices=devices) if spec.environment.devices is None else spec

@@ -16,7 +16,7 @@ from rookery.islands.plan import Builder, as_recorded, check
 from rookery.islands.store import StoreError
 from rookery.storage import sources
 from rookery.storage.checkpoint import Checkpointer
-from rookery.storage.csv_log import Names, read_csv
+from rookery.storage.csv_log import Names, check_columns, read_table
 from rookery.storage.island_files import ImportJournal, island_dir, islands_of, read_exchanges
 from rookery.storage.record import CHOICES, check_keys
 from rookery.storage.run_dir import RunFolder, open_existing
@@ -65,7 +65,7 @@ def replay_island(run_dir: str | Path, number: int) -> Replay:
     if not 0 <= number < spec.method.islands.islands:
         raise ValueError(f"island {number} does not exist; choose one in 0..{spec.method.islands.islands - 1}.")
     spec = spec.with_run(run_dir=str(folder.path))
-    recorded = RunFolder(island_dir(folder.path, number))
+    recorded = open_existing(island_dir(folder.path, number))
     builder = Builder(as_recorded(spec, number), begins=True)
     template = builder.compiler.template
     state, _, generation = Checkpointer(recorded.checkpoints, read_only=True).restore(template)
@@ -112,7 +112,8 @@ def _data(leaf: jax.Array) -> jax.Array:
 
 def _compare_tables(recorded: Path, again: Path, generation: int, names: Names = MappingProxyType({})) -> int:
     """Compare two tables up to a generation, without times; returns the number of rows."""
-    left, right = read_csv(recorded, names), read_csv(again, names)
+    left, right = read_table(recorded, names), read_table(again, names)
+    check_columns(recorded, left, ("generation",))
     kept, same = left["generation"] < generation, right["generation"] < generation
     compared = [name for name in left if name in right and not name.startswith(_TIMES)]  # a replay calls no callbacks
     for name in compared:

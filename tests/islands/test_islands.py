@@ -67,6 +67,12 @@ def whole(tmp_path_factory) -> Path:
     return folder
 
 
+def edit_config(folder: Path, **entries: object) -> None:
+    record = json.loads((folder / "config.json").read_text())
+    record["config"].update(entries)
+    (folder / "config.json").write_text(json.dumps(record))
+
+
 def config_of(folder: Path):
     return plan.resumed(open_existing(folder), None, {"quiet": True})
 
@@ -164,6 +170,27 @@ def test_columns_that_callbacks_added_are_not_compared(tmp_path):
     write_table(again, {**columns, "best_fitness": [1.0, 3.0]})
     with pytest.raises(ValueError, match=r"differs from .*metrics\.csv in the column best_fitness"):
         replay._compare_tables(recorded, again, 2)
+
+
+def test_a_replay_reads_a_column_of_names_by_those_of_the_island(copy, monkeypatch):
+    edit_config(copy / "islands/1", choices={"activation": ["tanh", "relu"]})
+    compared = []
+    monkeypatch.setattr(replay, "_compare_tables", lambda *arguments: compared.append(arguments[3]) or 0)
+    replay_island(copy, 1)
+    assert compared == [{"activation": ["tanh", "relu"]}] * 2
+
+
+def test_what_an_island_has_lost_is_named(copy):
+    (copy / "islands/0/lineage.csv").write_text("")
+    code, _, err = call("replay-island", str(copy), "0")
+    assert (code, err) == (
+        1,
+        f"error: {copy}/islands/0/lineage.csv lacks the columns generation; put a copy of the file back.\n",
+    )
+    edit_config(copy / "islands/0", environment={"devices": 1})
+    for words in (("replay-island", str(copy), "0"), ("resume", str(copy), "--generations", "5")):
+        code, _, err = call(*words)
+        assert (code, err.partition("it: ")[2].partition(";")[0]) == (1, "environment differs in env")
 
 
 def test_a_replay_needs_every_publication(copy):
