@@ -155,6 +155,26 @@ def exact_placement() -> Any:
     return layout.placement(make_mesh(2), exact=True, cells=4, divides_cells=True)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("mine", "the settings of a program must be a mapping from names, got 'mine'"),
+        ({1: 2}, r"the settings of a program must be a mapping from names, got \{1: 2\}"),
+        ({"kind": "sac"}, r"'kind' in the settings of a program is a word of config\.json"),
+        ({"island": {}}, r"'island' in the settings of a program is a word of config\.json"),
+        ({"agent": "mine"}, "'agent' in the settings of a program must be a mapping, got 'mine'"),
+        ({"environment": "room"}, "'environment' in the settings of a program must be a mapping, got 'room'"),
+        ({"population": "many"}, "'population' in the settings of a program must be a whole number, got 'many'"),
+    ],
+)
+def test_settings_that_no_run_could_read_back_are_refused_before_it_begins(
+    program: rookery.Program, settings: Any, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=f"^{message}; "):
+        rookery.run(program._replace(settings=settings), generations=1, run_dir=str(tmp_path / "run"), quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
 class TestRecord:
     def test_all_settings_are_recorded(self, run: Path) -> None:
         record = record_of(run)

@@ -11,24 +11,12 @@ from rookery.experiments.kinds import kinds, with_space
 from rookery.experiments.spec import RunSpec
 from rookery.hyperparams import Space
 from rookery.populations.base import Program
-from rookery.storage.island_files import ISLAND
-from rookery.storage.record import (
-    CHOICES,
-    DEFAULTS,
-    DESCRIPTOR,
-    INDEPENDENT,
-    KEYS,
-    PROGRAM,
-    SCALES,
-    SCHEDULE,
-    check_rebuildable,
-)
+from rookery.storage.record import DEFAULTS, PROGRAM, PROGRAM_KEYS, check_rebuildable
 from rookery.training.config import RunConfig
 from rookery.training.program_record import program_record
 from rookery.trees import flatten_mapping
 
 _PARTS = ("agent", "learner", "environment", "run")  # of a run, each with settings of its own
-_PROGRAM_KEYS = (SCHEDULE, SCALES, CHOICES, DESCRIPTOR, INDEPENDENT, KEYS, DEFAULTS, ISLAND)  # no settings of the run
 
 
 def to_record(spec: RunSpec) -> dict[str, Any]:
@@ -66,7 +54,7 @@ def from_record(record: Mapping[str, Any]) -> RunSpec:
       ValueError: the kind or a field is unknown, or a field without a default is missing, because another version of
         rookery wrote the record; or the run was started from Python.
     """
-    values = {name: value for name, value in record.items() if name not in _PROGRAM_KEYS}
+    values = {name: value for name, value in record.items() if name not in PROGRAM_KEYS}
     kind, known = values.pop("kind", None), kinds()
     remedy = "in Python, rookery.run(program, run_dir=..., resume=True) continues it, and rookery.load(run_dir, "
     check_rebuildable(record, "this run", f"{remedy}program=program) evaluates, renders and exports it")

@@ -19,7 +19,8 @@ from rookery.populations.config import check_population
 from rookery.qd.pbt_emitter import counts
 from rookery.settings import SettingError, divisors
 from rookery.storage import sources
-from rookery.storage.island_files import ISLAND, ImportJournal, island_dir
+from rookery.storage.island_files import ImportJournal, island_dir
+from rookery.storage.record import ISLAND
 from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.training.callbacks import Callback, Required
 from rookery.training.compilation import Compiler

@@ -13,11 +13,11 @@ from rookery.report.runs import Run, finite_or_nan, ranking_fitness
 from rookery.settings import BEST, MEASURE, RETURN, nearest, suggestion
 from rookery.storage.csv_log import HAS_MEMBERS, are_too_few, check_columns, filled, lost_rows, read_members, read_table
 from rookery.storage.events import read_journal
-from rookery.storage.island_files import ISLAND, islands_of
+from rookery.storage.island_files import islands_of
 from rookery.storage.lineage import Lineage, lineage_of
 from rookery.storage.manifest import generations
 from rookery.storage.played import Episodes, read_episodes
-from rookery.storage.record import are_independent
+from rookery.storage.record import ISLAND, are_independent
 from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing, user_path
 from rookery.trees import flatten_mapping
 

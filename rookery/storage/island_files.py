@@ -15,10 +15,8 @@ import numpy as np
 
 from rookery.storage.csv_log import check_columns, read_last
 from rookery.storage.manifest import generations
+from rookery.storage.record import ISLAND
 from rookery.storage.run_dir import RunFolder, RunFolderError, append_line, open_existing, resume_command
-
-ISLAND = "island"
-"""Key of an island's `config.json`: its `number`, the number of `islands`, `migrate_every` and `migrate_fraction`."""
 
 
 class IslandWarning(UserWarning):

@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike
 from rookery import trees
 from rookery.settings import CALLBACK, LARGEST_COUNT, MEASURE, RETURN, ROUND, check_counts
 from rookery.storage.csv_log import HAS_MEMBERS, MEMBER_COLUMNS, check_columns, read_members, read_table
-from rookery.storage.island_files import ISLAND, Exchange, ancestors, best_of, islands_of, read_exchanges
-from rookery.storage.record import CHOICES, PROGRAM, PYTHON, SCHEDULE, agent_name, agent_of
+from rookery.storage.island_files import Exchange, ancestors, best_of, islands_of, read_exchanges
+from rookery.storage.record import CHOICES, ISLAND, PROGRAM, PYTHON, SCHEDULE, agent_name, agent_of
 from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.types import FROM_REPERTOIRE, Record
 

@@ -44,11 +44,19 @@ SKILL_METHODS = ("diayn", "metra", "lsd")
 KEYS = "keys"
 """Key of `config.json` for the implementation of random keys; absent from older runs, which had JAX's own."""
 
+ISLAND = "island"
+"""Key of an island's `config.json`: its `number`, the number of `islands`, `migrate_every` and `migrate_fraction`."""
+
+PROGRAM_KEYS = (SCHEDULE, SCALES, CHOICES, DESCRIPTOR, INDEPENDENT, KEYS, DEFAULTS, SEARCH, ISLAND)
+"""Keys of `config.json` beside the settings of a run."""
+
 
 def key_implementation() -> str:
     """The implementation of JAX's random keys: other ones give other random numbers."""
-    name = str(backend.switch("jax_default_prng_impl"))
-    return f"{name}, not partitionable" if "fry" in name and not backend.switch("jax_threefry_partitionable") else name
+    name, offset = str(backend.switch("jax_default_prng_impl")), backend.switch("jax_random_seed_offset")
+    if "fry" in name and not backend.switch("jax_threefry_partitionable"):
+        name += ", not partitionable"
+    return f"{name}, offset {offset}" if offset else name
 
 
 def recorded_keys(record: Record) -> str:
@@ -61,7 +69,8 @@ def check_keys(record: Record, run_dir: object) -> None:
     if (recorded := recorded_keys(record)) != key_implementation():
         raise ValueError(
             f"{run_dir} was run with the random keys {recorded}, but JAX now has {key_implementation()}, which draws "
-            "other numbers; set JAX_DEFAULT_PRNG_IMPL and JAX_THREEFRY_PARTITIONABLE as they were."
+            "other numbers; set JAX_DEFAULT_PRNG_IMPL, JAX_THREEFRY_PARTITIONABLE and JAX_RANDOM_SEED_OFFSET as they "
+            "were."
         )
 
 

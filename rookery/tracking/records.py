@@ -13,9 +13,8 @@ import numpy as np
 
 from rookery.settings import CALLBACK
 from rookery.storage.csv_log import read_csv, read_table
-from rookery.storage.island_files import ISLAND
 from rookery.storage.lineage import is_hyper
-from rookery.storage.record import CHOICES
+from rookery.storage.record import CHOICES, ISLAND
 from rookery.storage.run_dir import RunFolder, write_atomically
 from rookery.training.callbacks import Generation, Start
 

@@ -179,6 +179,12 @@ def test_a_run_continues_with_its_own_implementation_of_random_keys(tmp_path, mo
         assert key_implementation() == "threefry2x32, not partitionable"
         with pytest.raises(ValueError, match=message + "threefry2x32, not"):
             run(walks(), generations=2, resume=True, **options)
+    jax.config.update("jax_random_seed_offset", 5)
+    try:
+        with pytest.raises(ValueError, match=message + "threefry2x32, offset 5"):
+            run(walks(), generations=2, resume=True, **options)
+    finally:
+        jax.config.update("jax_random_seed_offset", 0)
     monkeypatch.setattr(record, "key_implementation", lambda: "rbg")
     with pytest.raises(ValueError, match=message + "rbg"):
         run(walks(), generations=2, resume=True, **options)

@@ -1,5 +1,6 @@
 """A program that a user's function builds: `package.module:build` or `path/to/file.py:build`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from rookery.populations.base import Program
 from rookery.qd.base import Scoring
 from rookery.settings import check_fields, type_of
 from rookery.storage.lineage import Schedule
-from rookery.storage.record import PROGRAM
+from rookery.storage.record import PROGRAM, PROGRAM_KEYS
 
 PRODUCT = Product("program", "a Program", "./mine.py:build", OWN_PROGRAM)
 _REMEDIES = (
@@ -77,16 +78,33 @@ def make(factory: str, options: dict[str, Any]) -> Program:
     except ImportError as error:
         raise ImportError(f"the program {factory} cannot be imported: {error}") from error
     if isinstance(program, Program):
+        _check_settings(program)
         return program
     text, remedy = _instead(program)
     raise ValueError(f"the factory {factory} returned {text}, not a rookery.Program; {remedy.format(factory=factory)}.")
 
 
 def check_program(program: object) -> None:
-    """Raise a TypeError, with the remedy, if a program is something else."""
+    """Raise a TypeError, with the remedy, if a program is something else, or a ValueError if its settings cannot be
+    recorded."""
     if not isinstance(program, Program):
         text, remedy = _instead(program)
         raise TypeError(f"run needs a rookery.Program, got {text}; {remedy.format(factory='FILE:FUNCTION')}.")
+    _check_settings(program)
+
+
+def _check_settings(program: Program) -> None:
+    """Raise a ValueError if the settings of a program are not what a run records and reads back."""
+    settings = program.settings
+    if not (isinstance(settings, Mapping) and all(isinstance(name, str) for name in settings)):
+        raise ValueError(f"the settings of a program must be a mapping from names, got {settings!r}; change them.")
+    for name in sorted({"kind", "run", *PROGRAM_KEYS} & {*settings}):
+        raise ValueError(f"{name!r} in the settings of a program is a word of config.json; give it another name.")
+    for name in ("agent", "cells", "environment", "policy"):
+        if not isinstance(part := settings.get(name, {}), Mapping):
+            raise ValueError(f"{name!r} in the settings of a program must be a mapping, got {part!r}; change it.")
+    if type(size := settings.get("population", 0)) is not int:
+        raise ValueError(f"'population' in the settings of a program must be a whole number, got {size!r}; change it.")
 
 
 def _instead(found: object) -> tuple[str, str]:

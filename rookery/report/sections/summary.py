@@ -28,12 +28,12 @@ from rookery.report.readers import Event, RunRecord, Table
 from rookery.report.runs import Run, finite_or_nan, worst_fitness
 from rookery.report.statistics import estimate, mean, over_runs
 from rookery.settings import AGENT_RETURN, MEASURE, RETURN
-from rookery.storage.island_files import ISLAND
 from rookery.storage.record import (
     CHOICES,
     DEFAULTS,
     DESCRIPTOR,
     INDEPENDENT,
+    ISLAND,
     KEYS,
     PROGRAM,
     PYTHON,
