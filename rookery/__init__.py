@@ -9,6 +9,17 @@ program = rookery.pbt(learner, population_size=8)
 result = rookery.run(program, generations=20, run_dir="runs/mine")
 """
 
+import signal as _signal
+import sys as _sys
+from multiprocessing import parent_process as _parent_process
+
+if (
+    "".join(_sys.argv[:1]).rpartition("/")[2] in ("rookery", "-m")  # the command, whose imports take seconds
+    and _parent_process() is None
+    and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
+):
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # until `cli.main`: Ctrl-C ends it, without a trace of an import
+
 from rookery import (
     agents,
     deploy,

@@ -308,6 +308,8 @@ def main() -> None:
     invalid settings; 129 after SIGHUP, 130 after Ctrl-C, 143 after SIGTERM.
     """
     _lost.clear()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # while the package was imported
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     warnings.showwarning = _show_warning
     sys.unraisablehook = _show_dropped
     warnings.simplefilter("always", OutputWarning)
