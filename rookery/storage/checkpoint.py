@@ -382,8 +382,9 @@ def _checkpointer() -> "StandardCheckpointer":
 @functools.cache
 def _hide_log() -> None:
     """Hide the log of orbax, whose errors are also raised, and whose warnings are shown by `Checkpointer.wait`, and
-    tracebacks of writes that report to orbax's event loop after the error of another one ended it."""
+    tracebacks of writes that fail beside the first, or report to orbax's event loop after its error ended that."""
     logging.getLogger("absl").addFilter(_is_not_of_orbax)
+    logging.getLogger("asyncio").addFilter(lambda record: "orbax" not in record.getMessage())
     show = sys.unraisablehook
     sys.unraisablehook = lambda found: None if str(found.exc_value) == "Event loop is closed" else show(found)
 

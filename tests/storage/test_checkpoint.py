@@ -1,5 +1,6 @@
 """Checkpoints are exact and asynchronous, and are used only if complete."""
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -308,6 +309,17 @@ def test_reports_to_an_event_loop_that_orbax_has_closed_are_not_shown(two, monke
         sys.unraisablehook(SimpleNamespace(exc_value=RuntimeError(text)))  # pyright: ignore[reportArgumentType]
     assert [str(found.exc_value) for found in shown] == ["another error"]
     checkpoints._hide_log.cache_clear()
+
+
+def test_writes_of_orbax_that_fail_beside_the_first_are_not_shown(two, caplog):
+    Checkpointer(two, read_only=True).restore(make_state(0))
+    loop = asyncio.new_event_loop()
+    for text in (f"No space left in {two}/generation_00000003.orbax-checkpoint-tmp", "another error"):
+        future = loop.create_future()
+        future.set_exception(OSError(text))
+        del future  # asyncio logs what nobody asked for
+    loop.close()
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["another error"]
 
 
 # The first read that fails ends orbax's event loop, which the others report to.
