@@ -15,7 +15,7 @@ import rookery
 from rookery.cli.app import _parse, read_line
 from rookery.cli.commands import COMMANDS
 from rookery.experiments.kinds import kinds
-from rookery.settings import LARGEST_COUNT, SettingError, Within, _checked_fields
+from rookery.settings import LARGEST_COUNT, SettingError, Within, _checked_fields, user_path
 
 RANGES = {
     "above 0": "actor_lr alpha_init critic_lr initial_dual initial_sigma length_scale output_scale "
@@ -130,3 +130,8 @@ def test_an_invalid_value_of_a_flag_is_an_error_with_the_flag_and_the_value():
                     _parse(line._replace(words=[*line.words, option.flag, value]))
                 assert re.match(rf"{option.flag} must .*, got {value}(\.0)?\.$", line.text(caught.value))
     assert {*" ".join(RANGES.values()).split()} - {flag[2:].replace("-", "_") for flag in done} == {"island"}
+
+
+def test_a_path_with_a_null_character_is_named():
+    with pytest.raises(ValueError, match=r"^'runs\\x001' has a null character, which the name of no file has; change"):
+        user_path("runs\01")
