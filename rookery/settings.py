@@ -51,7 +51,7 @@ def config_from(
 def user_path(path: str | os.PathLike[str]) -> Path:
     """The path that a user means: `~` and `~NAME` at its beginning are home folders, as in a shell; a ValueError if it
     has a null character."""
-    if "\0" in str(path):  # as "runs\01" has in Python; the system's error does not name the path
+    if "\0" in str(path):  # the error of the system does not name the path
         raise ValueError(f"{str(path)!r} has a null character, which the name of no file has; change it.")
     return Path(os.path.expanduser(path))
 

@@ -133,5 +133,5 @@ def test_an_invalid_value_of_a_flag_is_an_error_with_the_flag_and_the_value():
 
 
 def test_a_path_with_a_null_character_is_named():
-    with pytest.raises(ValueError, match=r"^'runs\\x001' has a null character, which the name of no file has; change"):
-        user_path("runs\01")
+    with pytest.raises(ValueError, match=r"^'runs\\x00' has a null character, which the name of no file has; change"):
+        user_path("runs\0")

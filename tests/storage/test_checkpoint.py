@@ -317,7 +317,7 @@ def test_writes_of_orbax_that_fail_beside_the_first_are_not_shown(two, caplog):
     for text in (f"No space left in {two}/generation_00000003.orbax-checkpoint-tmp", "another error"):
         future = loop.create_future()
         future.set_exception(OSError(text))
-        del future  # asyncio logs what nobody asked for
+        del future  # asyncio logs an exception that was not read
     loop.close()
     assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["another error"]
 
