@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -52,6 +52,9 @@ from rookery.training.terminal import Terminal, terminal
 
 class ProgramWarning(UserWarning):
     """The program of a resumed run differs from the one that the run recorded, or its warm-up fills the whole run."""
+
+
+WrittenT = TypeVar("WrittenT")
 
 
 def run(
@@ -296,13 +299,13 @@ def _write_outputs(program: Program, config: RunConfig, result: Result) -> None:
     outputs["report"] = _write_page(run_dir)
     if program.table is not None:
         outputs["repertoire"] = _attempt(draw_repertoire, run_dir, "repertoire.png")
-        console.print(tables.repertoire_summary(run_dir))
+        _attempt(lambda path: console.print(tables.repertoire_summary(path)), run_dir, "summary")
     outputs["evaluate"] = f"rookery evaluate {shlex.quote(str(run_dir))}"
     if open_existing(run_dir).config.get("kind") == PYTHON:  # which no command can build again
         outputs["evaluate"] = f"rookery.load({str(run_dir)!r}, program).evaluate()"
     if (run_dir / "lineage.csv").exists():
-        console.print(tables.summary(run_dir))
-        _note_share(program, run_dir, console)
+        _attempt(lambda path: console.print(tables.summary(path)), run_dir, "summary")
+        _attempt(lambda path: _note_share(program, path, console), run_dir, "note")
     if result.memory is not None:
         outputs["memory"] = str(result.memory)
     for name, value in outputs.items():
@@ -336,8 +339,8 @@ def _write_page(run_dir: Path) -> Path | None:
     return _attempt(lambda path: write_report([path]), run_dir, "report.html")
 
 
-def _attempt(write: Callable[[Path], Path], run_dir: Path, what: str) -> Path | None:
-    """Write a table, picture or page of a finished run; a failure is only a warning, since the run itself is saved."""
+def _attempt(write: Callable[[Path], WrittenT], run_dir: Path, what: str) -> WrittenT | None:
+    """Write or print a table, picture or page of a finished run; a failure is a warning, since the run is saved."""
     try:
         return write(run_dir)
     except Exception as error:

@@ -24,6 +24,7 @@ from rookery.populations.stages import change_init
 from rookery.report.run_groups import group_runs
 from rookery.running import ProgramWarning, title
 from rookery.storage.record import kind_label
+from rookery.storage.run_dir import OutputWarning
 from rookery.training import loop, run_writer
 from rookery.training.config import RunConfig
 from rookery.training.program_record import changes, program_record
@@ -53,6 +54,17 @@ def test_the_run_directory_has_the_files_of_the_command_line(run: Path) -> None:
     files = {"config.json", "metrics.csv", "lineage.csv", "journal.jsonl", "curves.png", "report.html"}
     assert {path.name for path in run.iterdir()} >= {*files, "checkpoints", "events"}, "as in tests/cli/test_cli.py"
     assert "python pbt" in (run / "report.html").read_text()
+
+
+@pytest.mark.filterwarnings("ignore::rookery.storage.run_dir.OutputWarning")  # of the table itself
+def test_a_table_that_is_damaged_during_the_run_loses_no_result(program: rookery.Program, tmp_path: Path) -> None:
+    def replace_by_a_folder(_: object) -> None:
+        (tmp_path / "run/metrics.csv").unlink(missing_ok=True)
+        (tmp_path / "run/metrics.csv").mkdir(exist_ok=True)
+
+    options = {**QUIET, "run_dir": str(tmp_path / "run"), "callbacks": [replace_by_a_folder]}
+    with pytest.warns(OutputWarning, match=r"no (summary|note) was written \(IsADirectoryError"):
+        assert rookery.run(program, seed=3, **options).state is not None
 
 
 def test_the_console_shows_what_runs_and_what_was_written(
