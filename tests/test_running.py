@@ -59,8 +59,9 @@ def test_the_run_directory_has_the_files_of_the_command_line(run: Path) -> None:
 @pytest.mark.filterwarnings("ignore::rookery.storage.run_dir.OutputWarning")  # of the table itself
 def test_a_table_that_is_damaged_during_the_run_loses_no_result(program: rookery.Program, tmp_path: Path) -> None:
     def replace_by_a_folder(_: object) -> None:
-        (tmp_path / "run/metrics.csv").unlink(missing_ok=True)
-        (tmp_path / "run/metrics.csv").mkdir(exist_ok=True)
+        if (table := tmp_path / "run/metrics.csv").is_file():
+            table.unlink()
+            table.mkdir()
 
     options = {**QUIET, "run_dir": str(tmp_path / "run"), "callbacks": [replace_by_a_folder]}
     with pytest.warns(OutputWarning, match=r"no (summary|note) was written \(IsADirectoryError"):
