@@ -14,11 +14,12 @@ import sys as _sys
 from multiprocessing import parent_process as _parent_process
 
 if (
-    "".join(_sys.argv[:1]).rpartition("/")[2] in ("rookery", "-m")  # the command, whose imports take seconds
+    ("".join(_sys.argv[:1]).rpartition("/")[2] == "rookery" or _sys.orig_argv[1:3] == ["-m", "rookery"])
     and _parent_process() is None
     and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
 ):
-    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # until `cli.main`: Ctrl-C ends it, without a trace of an import
+    # The command, whose imports take seconds: until `cli.main` Ctrl-C ends it, without a trace of an import.
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 from rookery import (
     agents,
