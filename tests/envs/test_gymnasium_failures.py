@@ -36,6 +36,8 @@ RESULTS: list[tuple[dict[str, Any], str]] = [
     ({"observation": np.zeros(4)}, "its observation has the shape (4,), but its space (3,)"),
     ({"observation": [[1], [2, 3], [4]]}, "its observation is [[1], [2, 3], [4]] instead of numbers"),
     ({"reward": np.ones(1)}, "its reward is array([1.]) of shape (1,) instead of one number"),
+    ({"reward": None}, "its reward is None instead of numbers"),
+    ({"reward": "1.0"}, "its reward is '1.0' instead of numbers"),
     ({"reward": np.ma.masked}, "its reward is masked instead of numbers"),
     ({"reward": 1j}, "its reward is 1j instead of numbers"),
     ({"terminated": "False"}, "its terminated is 'False' instead of true or false"),

@@ -128,7 +128,11 @@ def test_entries_follow_in_the_order_of_jax() -> None:
         (Dict({"a": Discrete(3)}), {"b": 1}, r"its observation is \{'b': 1\}, without the entry 'a'"),
         (Tuple([Discrete(3), box(())]), (1,), r"its observation is \(1,\), without the entry 1"),
         (Dict({"a": Discrete(3)}), {"a": 1, "b": 1}, "its observation has the entry 'b', which its space lacks"),
-        (box((2,), np.uint8), [0.5, 1.0], r"has the value 0\.5, which its space of type uint8 cannot hold"),
+        *(
+            (box((2,), np.uint8), [value, 1.0], f"has the value {value}, which its space of type uint8 cannot hold")
+            for value in (0.5, 300.0, -1.0, np.nan)
+        ),
+        (box((2,), np.uint8), [300, 1], "has the value 300, which its space of type uint8 cannot hold"),
         (Tuple([box((3, *SIDES), np.uint8)]), [np.full((3, *SIDES), 0.25)], r"^entry 0 .* has the value 0\.25, which"),
         (MultiBinary(2), [0, 2], "has the value 2, which its space of type bool cannot hold"),
         (box((2,)), ["1", "2"], r"its observation is \['1', '2'\] instead of numbers"),
@@ -161,6 +165,7 @@ def test_other_types_that_hold_the_same_numbers(space: Any, observation: Any, fe
         (MultiDiscrete(np.asarray([[2, 3], [2, 2]])), "of env are of the space MultiDiscrete"),
         (Dict({f"note {i}": box((0,)) for i in range(99)}), "of env, entry 'note 0' are of the space Box"),
         (box((0,)), "of env are of the space Box.*, which holds no number"),
+        (Dict({}), r"of env are of the space Dict\(\), which holds no number"),
     ],
 )
 def test_observations_that_no_agent_reads(space: Any, message: str) -> None:

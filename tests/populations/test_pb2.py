@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from rookery import hyperparams, trees
+from rookery.cli import planning
 from rookery.hyperparams import Choice, Field, LogUniform, OneMinusLog, Uniform, Whole
 from rookery.populations import pb2
 from rookery.populations.pb2 import Data, Points, Process
+from tests.commandline import POINT, printed
 
 NAN, INF, SIZE = jnp.nan, jnp.inf, 8
 
@@ -312,11 +314,16 @@ def test_proposals_of_many_members_differ_where_there_is_no_room(monkeypatch):
     assert len(np.unique(np.floor(10 * proposed[:children]))) >= 6, "what is left is spread"
 
 
-def test_the_cost_is_bounded_and_said():
+def test_the_cost_is_bounded_and_said(monkeypatch):
     said = {size: pb2.bounds(size) for size in (8, 64, 256, 1_024)}
     assert "at most 8 searches in a generation, each on 256 observations and 8 points" in said[8]
     assert "at most 64 searches in a generation, each on 256 observations and 128 points" in said[256]
     assert said[256] == said[1_024]
+    monkeypatch.setattr(planning.loop, "plan", lambda *_: None)  # only the memory needs compiled programs
+    monkeypatch.setattr(planning.listings, "plan_table", lambda _: "")
+    monkeypatch.setattr(planning, "remedy", lambda _: "")
+    for words, is_said in ((["--perturb", "pb2"], True), ([], False)):
+        assert (pb2.bounds(4) in " ".join(printed("train", "pbt-sac", *POINT, *words, "--plan").split())) == is_said
 
 
 def test_it_avoids_values_at_which_members_diverge():

@@ -184,6 +184,17 @@ class TestTransitions:
             action = EVALUATOR.act(trees.take(proposals.params, 2), Observation(jnp.asarray(observation[2])))
             np.testing.assert_allclose(evaluation.transitions.transitions.action[2], action, rtol=1e-5, atol=1e-6)
 
+    def test_a_step_that_broke_the_physics_has_the_worst_value(self, pga):
+        emitter, (_, (asked, _, evaluation, *_), *_) = pga
+        recorded, broke = evaluation.transitions, jnp.arange(8)[:, None] == 2
+        rows = recorded.transitions._replace(reward=jnp.ones_like(recorded.transitions.reward))
+        recorded = recorded._replace(transitions=rows, broken=recorded.valid & broke)
+        state, _ = jax.jit(emitter.tell)(asked, evaluation._replace(transitions=recorded), None)
+        member = state.shared.training.member
+        valid = np.asarray(recorded.valid)
+        expected = np.where(recorded.broken, -1.0 / (1.0 - member.hyper.discount), 1.0)[valid]
+        np.testing.assert_allclose(member.buffer.rows.reward[: valid.sum()], expected, rtol=1e-5)
+
     def test_critics_that_are_not_finite_begin_anew_without_what_they_learned_from(self, pga):
         emitter, (*_, (*_, state, _), repertoire, bank) = pga
         begin, training = jax.jit(emitter.ask.begin), state.shared.training

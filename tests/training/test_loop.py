@@ -64,15 +64,14 @@ def rows(path):
     return list(csv.DictReader(path.read_text().splitlines()))
 
 
-@pytest.mark.parametrize("name", ["generation", "seconds", "a,b"])
+@pytest.mark.parametrize("name", ["generation", "seconds", "step", "a,b"])
 def test_a_metric_of_an_agent_and_of_a_program_keeps_the_one_rule_for_names(name, tmp_path):
-    if name == "a,b":
-        environment = rookery.make("point_room", episode_length=10)
-        agent = rookery.sac(environment.spec, hidden_sizes=(8,))
+    environment = rookery.make("point_room", episode_length=10)
+    for make, learner in ((rookery.sac, rookery.off_policy), (rookery.ppo, rookery.on_policy)):
+        agent: Any = make(environment.spec, hidden_sizes=(8,))
         agent = agent._replace(update=lambda *inputs: (inputs[0], {name: jnp.zeros(())}))
-        program = rookery.pbt(rookery.off_policy(agent, environment, tiny.CONFIG), population_size=2)
-        with pytest.raises(ValueError, match=r"^the metric of the agent 'a,b' needs another name"):
-            run(program, generations=1, quiet=True)
+        with pytest.raises(ValueError, match=f"^the metric of the agent {re.escape(repr(name))} needs another name"):
+            run(rookery.pbt(learner(agent, environment), population_size=2), generations=1, quiet=True)
 
     def own_step(state, key):
         state, metrics = step(1000, state, key)
