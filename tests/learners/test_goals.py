@@ -40,12 +40,21 @@ def evaluator_of(agent: OffPolicyAgent, environment: Environment) -> Evaluator:
 
 @cache
 def reaching(normalize: bool) -> Any:
-    """A function from a key and the sign of phi, which reads the position, or the whole observation normalised."""
+    """A function from a key, the sign of phi, which reads the position, or the whole observation normalised, and the
+    place at which the physics breaks."""
     agent = metra_of(ROOM, full_state=normalize)
     learner = off_policy(agent, ROOM, changed(TINY, normalize_observations=normalize))
     assert learner.evaluator is not None
 
-    def reach(key: jax.Array, sign: jax.Array) -> GoalEpisodes:
+    def reach(key: jax.Array, sign: jax.Array, edge: jax.Array) -> GoalEpisodes:
+        assert learner.evaluator is not None
+        environment = learner.evaluator.environment
+
+        def step(state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, Any]:
+            state, taken = environment.step(state, action, key)
+            broken = taken.descriptor[0] > edge
+            return state, taken._replace(broken=broken, terminated=taken.terminated | broken)
+
         bank = learner.start_states(key)
         policy: Genotype = genotype(learner.init(key, hyperparams.defaults(agent.space), bank))
         phi = jax.tree.map(lambda leaf: sign * leaf, KERNEL)
@@ -53,14 +62,14 @@ def reaching(normalize: bool) -> Any:
         if normalize:  # statistics that move and stretch the first dimension
             statistics = policy.normalizer._replace(mean=jnp.asarray([5.0, 0.0]), squares=jnp.asarray([8.0, 2.0]))
             policy = policy._replace(normalizer=statistics._replace(count=jnp.full_like(statistics.count, 2.0)))
-        assert learner.evaluator is not None
-        return reach_goals(learner.evaluator, policy, bank, key, COUNT)
+        breaking = learner.evaluator._replace(environment=environment._replace(step=step))
+        return reach_goals(breaking, policy, bank, key, COUNT)
 
     return jax.jit(reach)
 
 
-def episodes(sign: float, normalize: bool = False) -> GoalEpisodes:
-    return jax.device_get(reaching(normalize)(jax.random.key(3), jnp.float32(sign)))
+def episodes(sign: float, normalize: bool = False, edge: float = 9.0) -> GoalEpisodes:
+    return jax.device_get(reaching(normalize)(jax.random.key(3), jnp.float32(sign), jnp.float32(edge)))
 
 
 def test_the_direction_in_phi_leads_to_the_goal() -> None:
@@ -72,6 +81,13 @@ def test_the_direction_in_phi_leads_to_the_goal() -> None:
     assert found.at_start.max() > 0.5
     opposite = episodes(-1.0)
     assert (opposite.left > opposite.at_start).all()
+
+
+def test_the_distance_left_is_unknown_where_the_physics_broke() -> None:
+    found = episodes(1.0, edge=0.3)
+    beyond = found.goals[:, 0] > 0.3
+    assert np.isnan(found.left).tolist() == beyond.tolist()
+    assert 0 < beyond.sum() < COUNT
 
 
 def test_goals_are_normalised_as_observations_are() -> None:
