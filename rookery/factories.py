@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -225,9 +226,36 @@ def place_of(error: BaseException) -> str:
     installed package if there is none, and "" if the message has the place or there is neither."""
     if isinstance(error, SyntaxError):
         return ""
-    packages = tuple(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))
-    python = (str(Path(__file__).parent), "<", sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
-    frames = traceback.extract_tb(error.__traceback__)
-    installed = [frame for frame in frames if frame.filename.startswith(packages)]
-    found = [frame for frame in frames if not frame.filename.startswith((*packages, *python))] or installed
-    return f" ({found[-1].filename}, line {found[-1].lineno})" if found else ""
+    frames, packages = _frames(error), _packages()
+    installed = [frame for frame in frames if frame[0].startswith(packages)]
+    found = [frame for frame in frames if not frame[0].startswith((*packages, *_PYTHON, _HERE))] or installed
+    return f" ({found[-1][0]}, line {found[-1][1]})" if found else ""
+
+
+def raised_by_user(error: BaseException) -> str | None:
+    """What a user's own function raised, and where, such as `KeyError: 'mass' was raised (mass.py, line 9)`, also where
+    JAX called it on the host; None if this library raised it, or if it is an error of this library."""
+    outside = (*_packages(), *_PYTHON)
+    names = [name for name, _ in _frames(error) if name.startswith(_HERE) or not name.startswith(outside)]
+    if not names or names[-1].startswith(_HERE) or type(error).__module__.startswith("rookery."):
+        return None
+    lines = str(error).strip().splitlines() or ["no message"]
+    what = lines[-1] if _ON_HOST.match(str(error)) else f"{type(error).__name__}: {lines[0]}"
+    return f"{what} was raised{place_of(error)}"
+
+
+_ON_HOST = re.compile(r'.*jax/_src/callback\.py", line \d+, in \w+\n(.*)', re.DOTALL)
+"""JAX's error of a function that it called on the host, with the end of a traceback: the frames of that function."""
+_HERE = str(Path(__file__).parent)
+_PYTHON = ("<", sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+
+
+def _packages() -> tuple[str, ...]:
+    return tuple(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))
+
+
+def _frames(error: BaseException) -> list[tuple[str, int | None]]:
+    """The files and lines that led to an exception, the latest last."""
+    if on_host := _ON_HOST.match(str(error)):
+        return [(name, int(line)) for name, line in re.findall(r'File "(.+)", line (\d+)', on_host[1])]
+    return [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]

@@ -42,7 +42,7 @@ from rookery.experiments import warm_start_settings
 from rookery.experiments.config_io import from_record, to_record
 from rookery.experiments.kinds import KindWarning, check_effects, kinds, with_steps
 from rookery.experiments.spec import Kind, RunSpec
-from rookery.factories import is_reference, place_of
+from rookery.factories import is_reference, raised_by_user
 from rookery.islands import IslandError
 from rookery.settings import GUIDES, SettingError, Within, check_fields, unknown_name
 from rookery.storage import events, sources
@@ -390,11 +390,13 @@ def _execute(command: Any, group: ProcessGroup) -> None:
             resume(command, group)
         else:
             commands.execute(command)
-    except BaseException as stop:
-        if isinstance(stop, Exception | KeyboardInterrupt):
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except BaseException as stop:  # of a function of the user, such as a step that is traced
+        raised = raised_by_user(stop)
+        if raised is None and isinstance(stop, Exception):
             raise
-        # of a function of the user, such as a step that is traced
-        raised = f"{type(stop).__name__}: {stop} was raised{place_of(stop)}"
+        raised = raised or f"{type(stop).__name__}: {stop} was raised"
         raise ValueError(f"the command ended early, since {raised}.") from stop
 
 

@@ -38,7 +38,10 @@ ROOM = "import argparse, sys, rookery\ndef make():\n    return rookery.make('poi
         (ROOM + "raise BaseException('lost')", "since BaseException: lost was raised ({file}, line 4)."),
         (ROOM + "def make(:", "the file {file} raised SyntaxError: {any} (own.py, line 4)"),
         (ROOM.replace("return", "sys.exit(0);"), "the factory {file}:make raised SystemExit: 0 ({file}, line 3)"),
-        (ROOM.replace("return", "raise GeneratorExit;"), "since GeneratorExit:  was raised ({file}, line 3)."),
+        (
+            ROOM.replace("return", "raise GeneratorExit;"),
+            "since GeneratorExit: no message was raised ({file}, line 3).",
+        ),
         (
             ROOM.replace("return", "env =") + "    return env._replace(step=lambda *_: sys.exit(0))",
             "step(state, action, key) raised SystemExit for an action of shape (2,) {any}: 0 ({file}, line 4)",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rookery
-from rookery import trees
+from rookery import factories, trees
 from rookery.cli.app import parse
 from rookery.deploy import evaluate
 from rookery.experiments import build, warm_start
@@ -51,6 +51,15 @@ def learner():
 
 def scoring():
     return rookery.qd.policy_scoring(environment())
+
+
+def raising(genotype, key):
+    raise ValueError("no mass")  # in a run, where it is traced
+
+
+def traced():
+    scoring = rookery.qd.function_scoring(raising, walks.jax.random.normal, (0.0,), (1.0,))
+    return rookery.map_elites(scoring, rookery.qd.grid((2,), (0.0,), (1.0,)), rookery.qd.iso_line(scoring, 4))
 
 
 def nothing():
@@ -166,6 +175,7 @@ def test_a_learner_that_is_set_gives_a_program_its_policies(run: Path, file: Pat
     ("words", "message"),
     [
         ("FILE:raises", "mine.py:raises raised ZeroDivisionError: division by zero ("),
+        ("FILE:traced", "the command ended early, since ValueError: no mass was raised (FILE, line 37)."),
         ("FILE:swapped", "takes the agent first, then the environment; got an environment as the agent (FILE,"),
         ("FILE:environment", "returned an Environment, not a rookery.Program; train in it by `rookery train pbt-sac"),
         ("FILE:agent", "returned an agent, not a rookery.Program; wrap it: rookery.pbt(rookery.off_policy(agent, env"),
@@ -186,6 +196,16 @@ def test_mistakes_are_sentences(words: str, message: str, file: Path, tmp_path: 
     assert error.startswith("error: ")
     assert error.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_place_of_what_a_function_raised_on_the_host(tmp_path: Path) -> None:
+    frames = [f"{jax.__path__[0]}/_src/callback.py", f"{rookery.__path__[0]}/qd/scoring.py", f"{tmp_path}/arm.py"]
+    text = "INTERNAL: CpuCallback error calling callback: Traceback (most recent call last):\n"
+    text += "".join(f'  File "{name}", line {7 + i}, in score\n' for i, name in enumerate(["/bin/rookery", *frames]))
+    found = factories.raised_by_user(RuntimeError(text + "KeyError: 'mass'\n"))
+    assert found == f"KeyError: 'mass' was raised ({tmp_path}/arm.py, line 10)"
+    ours = text[: text.index(f'  File "{tmp_path}')] + "ValueError: the scoring function must return fitnesses"
+    assert factories.raised_by_user(RuntimeError(ours)) is None
 
 
 def test_a_module_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
