@@ -9,13 +9,16 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, get_args, get_origin
 
+import jax
 import pytest
 
 import rookery
 from rookery.cli.app import _parse, read_line
 from rookery.cli.commands import COMMANDS
 from rookery.experiments.kinds import kinds
+from rookery.qd.centroids import cvt
 from rookery.settings import LARGEST_COUNT, SettingError, Within, _checked_fields, user_path
+from tests import tiny
 
 RANGES = {
     "above 0": "actor_lr alpha_init critic_lr initial_dual initial_sigma length_scale output_scale "
@@ -135,3 +138,21 @@ def test_an_invalid_value_of_a_flag_is_an_error_with_the_flag_and_the_value():
 def test_a_path_with_a_null_character_is_named():
     with pytest.raises(ValueError, match=r"^'runs\\x00' has a null character, which the name of no file has; change"):
         user_path("runs\0")
+
+
+def test_counts_that_functions_take_are_those_of_int32():
+    env, learner, many = rookery.make("point_room"), tiny.learner(), 3 * 10**9
+    arm = rookery.qd.named_scoring(rookery.envs.function("arm", 4))
+    for name, call in {
+        "num_skills": lambda: rookery.skills(env, many),
+        "episode_length": lambda: rookery.envs.limit_episode(env, many),
+        "frame_stack": lambda: rookery.envs.stack_frames(env, many),
+        "the size of 'arm'": lambda: rookery.envs.function("arm", many),
+        "cells": lambda: rookery.qd.grid((70_000, 70_000), (0.0, 0.0), (1.0, 1.0)),
+        "num_samples": lambda: cvt(jax.random.key(0), 8, (0.0,), (1.0,), many),
+        "batch_size": lambda: rookery.qd.iso_line(arm, many),
+        "population_size": lambda: rookery.seeds(learner, population_size=many),
+        "generations": lambda: rookery.learners.train(learner, jax.random.key(0), generations=many),
+    }.items():
+        with pytest.raises(SettingError, match=rf"^{name} must .*got (3|49)0+\.$"):
+            call()

@@ -19,6 +19,7 @@ def breaking(reward: float, length: int = 50, team: bool = False) -> Environment
     """
     agents = (2,) if team else ()
     spec = EnvSpec("breaking", 1, 1, length, descriptor=descriptor_spec("final x", "final", (-3.0,), (EDGE,)))
+    spec = spec._replace(measures={"steps": "number of steps"})
     spec = spec._replace(team=Team(("left", "right"), (1, 1), (1, 1))) if team else spec
 
     def features(place: jax.Array) -> jax.Array:
@@ -26,14 +27,15 @@ def breaking(reward: float, length: int = 50, team: bool = False) -> Environment
 
     def reset(key):
         place = jax.random.uniform(key, (1,), minval=-0.1, maxval=0.1)
-        return place, first_step(features(place), place)
+        return place, first_step(features(place), place, measures={"steps": jnp.zeros(())})
 
     def step(state, action, key):
         del key
         place = state + 0.2 * action.reshape(-1)[:1]
         place = jnp.where(place > EDGE, jnp.nan, place)
         got = jnp.where(jnp.isnan(place[0]), jnp.nan, reward)
-        return place, next_step(features(place), jnp.broadcast_to(got, agents), jnp.zeros(agents, bool), place)
+        rewards, over, one = jnp.broadcast_to(got, agents), jnp.zeros(agents, bool), {"steps": jnp.ones(())}
+        return place, next_step(features(place), rewards, over, place, measures=one)
 
     return limit_episode(Environment(reset, step, spec), length)
 

@@ -57,6 +57,7 @@ def test_an_evaluation_with_a_broken_episode_has_no_fitness_and_its_return_is_un
         for values in (found.returns, found.episodes["descriptors"][:, 0]):
             assert np.isnan(values).tolist() == broken.tolist()
         assert (np.asarray(found.returns)[~broken] == -12.0).all()
+        np.testing.assert_array_equal(found.episodes["measure/steps"], np.where(broken, np.nan, 12.0))
         assert np.isnan(float(found.fitness)) == broken.any()
         assert {-0.5: broken.sum() == 0, 1.0: broken.all(), 0.12: 0 < broken.sum() < 4}[step]
 

@@ -75,9 +75,10 @@ def test_they_are_read_from_a_run(found):
     assert float(rows[cell]["extra/sum"]) == pytest.approx(float(repertoire.extras["sum"][cell]))
 
 
-def test_they_are_saved_and_loaded(found, tmp_path):
+def test_they_are_saved_and_loaded(found, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     repertoire = repertoire_of(found[2].state)
-    rookery.experiments.save_repertoire(tmp_path / "elites", repertoire, SCORING)
+    rookery.experiments.save_repertoire("~/elites", repertoire, SCORING)
     loaded = rookery.experiments.load_repertoire(tmp_path / "elites", SCORING)
     jax.tree.map(np.testing.assert_array_equal, loaded, repertoire)
 

@@ -467,11 +467,12 @@ class TestPicture:
         assert compare(paths, picture, resamples=50).picture == picture
         assert picture.read_bytes().startswith(PNG)
 
-    def test_paths_of_pictures(self, write, tmp_path):
+    def test_paths_of_pictures(self, write, tmp_path, monkeypatch):
+        monkeypatch.setenv("HOME", str(tmp_path))
         run = write("a", [1.0])
         assert compare([run]).picture is None
         assert not list(tmp_path.rglob("*.png"))
-        assert compare([run], tmp_path / "comparison", resamples=50).picture == tmp_path / "comparison.png"
+        assert compare(["~/a"], "~/comparison", resamples=50).picture == tmp_path / "comparison.png"
         assert (tmp_path / "comparison.png").read_bytes().startswith(PNG)
         with pytest.raises(ValueError, match=r"^picture must end in one of \..*\.png.*, got 'x\.foo'\.$"):
             compare([tmp_path / "missing"], picture="x.foo")
