@@ -150,7 +150,7 @@ def test_no_episode_starts_where_the_reset_broke() -> None:
 
 # With a reward of 0 for the broken step, or without that step, PPO learns to break where rewards are -1; without it,
 # TD3 where they are 1. `benchmarks.learning.broken_physics` has all agents with both signs.
-@pytest.mark.parametrize(("agent", "reward"), [("ppo", -1.0), ("td3", 1.0)])
+@pytest.mark.parametrize(("agent", "reward"), [("ppo", -1.0), ("sac", -1.0), ("td3", 1.0)])
 def test_no_agent_learns_to_break_the_physics(agent: str, reward: float) -> None:
     result = rookery.run(rookery.seeds(learner_of(agent, reward), population_size=4), generations=6, quiet=True)
     broken = [float(np.sum(metrics["broken_steps"])) for metrics in result.history]
