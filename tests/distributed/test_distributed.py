@@ -320,6 +320,7 @@ def test_a_command_that_fails_awaits_a_lost_process_first(monkeypatch, capsys, e
     monkeypatch.setattr(app, "join", lambda _: recorder)
     monkeypatch.setattr(app, "keep_compiled_programs", lambda: None)
     monkeypatch.setattr(app, "resume", fail)
+    monkeypatch.setattr(app, "raised_by_user", lambda _: None)  # it stands for a function of this library
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
     monkeypatch.setattr(sys, "argv", ["rookery", "resume", "runs/mine"])
     with pytest.raises((SystemExit, KeyError)):
