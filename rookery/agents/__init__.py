@@ -8,6 +8,7 @@ from rookery.agents.multi_agent import independent, shared
 from rookery.agents.ppo import PpoConfig, ppo
 from rookery.agents.pqn import PqnConfig, pqn
 from rookery.agents.sac import SacConfig, sac
+from rookery.agents.skills import smerl as smerl  # a module, as `rookery.agents.smerl` of earlier versions
 from rookery.agents.skills.diayn import DiaynConfig, diayn
 from rookery.agents.skills.metra import LsdConfig, MetraConfig, lsd, metra
 from rookery.agents.td3 import Td3Config, td3
