@@ -424,13 +424,13 @@ def test_ctrl_c_in_a_callback_of_the_garbage_collector_stops_a_command(rookery_c
         raise KeyboardInterrupt
 
     def execute(_):
+        late.start()
         gc.callbacks.append(interrupt)
         gc.collect()
         os.read(reading, 1)
 
     ended, (reading, writing) = [], os.pipe()
     late = threading.Timer(20, lambda: (ended.append("late"), os.write(writing, b"x")))
-    late.start()
     monkeypatch.setattr(rookery.cli.app.commands, "execute", execute)
     monkeypatch.setattr(os, "_exit", lambda code: ended.append(code) or sys.exit(code))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores Ctrl-C

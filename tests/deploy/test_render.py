@@ -40,7 +40,7 @@ def rendered(sac_run: Path) -> render.RenderedEpisode:
     ("picture", "name", "said"),
     [
         (Picture(scene=lambda state: state), "room.png", "an animation is a .gif or .mp4 file"),
-        (Picture(film=lambda *_: None), "room.mp4", "point_room is rendered by its suite, as .gif only"),
+        (Picture(film=lambda *_, **__: None), "room.mp4", "point_room is rendered by its suite, as .gif only"),
     ],
 )
 def test_a_suffix_that_cannot_be_written_is_refused_before_the_episode(
