@@ -205,6 +205,8 @@ class RunSpec(Generic[MethodT]):
         """The run with other values of settings: of parts, named as in `flat`, and of the fields of a part. A TypeError
         if the kind of run has no such setting, a ValueError if a value is invalid."""
         known = [*_names(self.flat)]
+        if self.kind.method.is_independent and "seeds" in settings and "population" not in settings:
+            settings["population"] = settings.pop("seeds")  # the flag has both names, too
         for name in (name for name in settings if name not in known):
             raise TypeError(f"a run of kind {self.kind.name} has no setting {name}; {self._remedy(name, known)}")
         replaced = _replaced(self, settings)

@@ -109,6 +109,7 @@ def test_paths_begin_in_the_home_folder_and_unknown_settings_are_named(monkeypat
     [
         ("pbt-sac --env ant --islands 2 --population 4", {"env": "ant", "islands": 2, "population": 4}),
         ("sac --hidden-sizes 8 8 --batch-size 9 --seed 3", {"hidden_sizes": (8, 8), "batch_size": 9, "seed": 3}),
+        ("sac --seeds 3", {"seeds": 3}),
         ("map-elites --grid 4 4 --hidden-sizes 8 --run-dir a", {"grid": (4, 4), "hidden_sizes": (8,), "run_dir": "a"}),
         ("sac --space.discount 0.9 --space.tau 0.1 0.2", {"space": {"discount": 0.9, "tau": (0.1, 0.2)}}),
     ],
