@@ -223,7 +223,6 @@ def isoline_variation(
 
 Scored = tuple[Array, Array, Mapping[str, PyTree]]
 """Scores of a batch: fitnesses `[B]` or `[B, 1]`, descriptors `[B, D]`, and extra scores."""
-_SCORES = ("fitnesses", "descriptors", "extra_scores")
 
 
 class EmitterState(Record):
@@ -365,12 +364,11 @@ class MAPElites:
         extra_scores: Mapping[str, PyTree] | None = None,
     ) -> Generation:
         """As `init`, from the scores of the initial batch."""
-        scored = fitnesses, descriptors, extra_scores or {}
-        *batch, scores = self._gathered(genotypes, scored)
+        *batch, scores = self._gathered(genotypes, (fitnesses, descriptors, extra_scores or {}))
         repertoire = self._repertoire_init(*batch, centroids, scores)
-        given = {"genotypes": genotypes, **dict(zip(_SCORES, scored, strict=True))}
-        state = self._emitter.init(key=typed_key(key), repertoire=repertoire, **given)
-        return self._update_emitter(repertoire, state, genotypes, scored)
+        scored = {"fitnesses": fitnesses, "descriptors": descriptors, "extra_scores": extra_scores or {}}
+        state = self._emitter.init(key=typed_key(key), repertoire=repertoire, genotypes=genotypes, **scored)
+        return self._update_emitter(repertoire, state, genotypes=genotypes, **scored)
 
     def update(self, repertoire: MapElitesRepertoire, emitter_state: PyTree, key: Key) -> Generation:
         """Run one generation: `ask`, score, `tell`; the key is consumed."""
@@ -396,8 +394,8 @@ class MAPElites:
         """Add genotypes `[B, ...]` with their scores, and update the emitter."""
         scores = extra_scores or {}
         repertoire = repertoire.add(*self._gathered(genotypes, (descriptors, fitnesses, scores)))
-        scored = fitnesses, descriptors, {**scores, **(extra_info or {})}
-        return self._update_emitter(repertoire, emitter_state, genotypes, scored)
+        scored = {"fitnesses": fitnesses, "descriptors": descriptors, "extra_scores": {**scores, **(extra_info or {})}}
+        return self._update_emitter(repertoire, emitter_state, genotypes=genotypes, **scored)
 
     def _score(self, genotypes: PyTree, key: Key) -> Scored:
         if self._scoring_function is None:
@@ -408,11 +406,8 @@ class MAPElites:
         """Genotypes and scores of all devices; an extra score without a batch axis is that of this device."""
         return jax.tree.map(lambda leaf: self._shares.gather(leaf) if np.ndim(leaf) else leaf, (genotypes, *scored))
 
-    def _update_emitter(
-        self, repertoire: MapElitesRepertoire, state: PyTree, genotypes: PyTree, scored: Scored
-    ) -> Generation:
-        scores = dict(zip(_SCORES, scored, strict=True))
-        state = self._emitter.state_update(emitter_state=state, repertoire=repertoire, genotypes=genotypes, **scores)
+    def _update_emitter(self, repertoire: MapElitesRepertoire, state: PyTree, **scored: PyTree) -> Generation:
+        state = self._emitter.state_update(emitter_state=state, repertoire=repertoire, **scored)
         return repertoire, state, self._metrics_function(repertoire)
 
     def scan_update(
