@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 from cyclopts import Parameter
 
@@ -469,8 +469,13 @@ def _show_dropped(dropped: Any) -> None:
     if not issubclass(dropped.exc_type, KeyboardInterrupt):
         _show_other_dropped(dropped)
     elif threading.main_thread().is_alive():
-        # A signal ends what the main thread waits for; `_thread.interrupt_main` comes after it.
-        threading.Timer(0.01, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
+        signal.signal(signal.SIGALRM, _interrupt_again)
+        signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)  # until it is handled: one before a system call ends no wait
+
+
+def _interrupt_again(*_: Any) -> NoReturn:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    raise KeyboardInterrupt
 
 
 _show_other_dropped = sys.unraisablehook
