@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -139,6 +140,21 @@ class TestExceptions:
         assert_rows(result, others)
         assert own.failure_of(environment).text == f"raised RuntimeError in reset: {own.STUCK}"
         assert log.closed == 3
+
+    @pytest.mark.parametrize(
+        ("reset", "message"),
+        [
+            (np.zeros(2), "array([0., 0.]), instead of (observation, info)"),
+            ((np.zeros(2), {}), "4 values, (array([0., 0.]), 0.0, False, {}), instead of (observation, reward, "),
+        ],
+    )
+    def test_in_the_interface_of_old_versions(self, reset: Any, message: str) -> None:
+        """An array of two numbers can be unpacked like a pair."""
+        space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+        parts = {"observation_space": space, "action_space": space, "reset": lambda *_, **__: reset}
+        old = type("Old", (gymnasium.Env,), parts | {"step": lambda *_: (np.zeros(2), 0.0, False, {})})
+        failure = own.pool_of(from_gymnasium(old, episode_length=2, workers=1)).try_step()
+        assert re.match(rf"it raised ValueError in (reset|step 1): it returned {re.escape(message)}", failure)
 
     def test_the_first_failure_is_kept_and_none_reaches_a_compiled_program(self) -> None:
         environment = adapted(partial(Faulty, own.raise_error))

@@ -20,7 +20,7 @@ from rookery.envs.host.base import (
 )
 from rookery.envs.suites.gymnasium import states
 from rookery.envs.suites.gymnasium.measures import Measure, Sums
-from rookery.envs.suites.gymnasium.spaces import Actions, Observations, checked_flag, checked_number
+from rookery.envs.suites.gymnasium.spaces import Actions, Observations, checked_flag, checked_number, checked_result
 from rookery.factories import place_of
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 DescribeFn = Callable[[Any, Mapping[str, Any]], Any]
 """Environment object and the info of a step -> state descriptor `[D]`."""
+
+_RESET, _STEP = ("observation", "info"), ("observation", "reward", "terminated", "truncated", "info")
 
 
 class EpisodeSettings(NamedTuple):
@@ -132,7 +134,7 @@ class Episodes:
             rows.flags[row] = TERMINATED | BROKEN  # lost with its worker, or the agent has diverged
             return
         task, env = self._task, episode.env
-        observation, reward, terminated, truncated, info = env.step(action)
+        observation, reward, terminated, truncated, info = checked_result(env.step(action), _STEP)
         rows.features[row], rows.rewards[row] = (
             task.observations.encode(observation),
             checked_number("its reward", reward),
@@ -151,7 +153,7 @@ class Episodes:
         """An environment object at the start of an episode, with the first features and the descriptor."""
         env = self._idle.pop() if self._idle else self._task.make_env()
         try:
-            observation, info = env.reset(seed=seed)
+            observation, info = checked_result(env.reset(seed=seed), _RESET)
             return env, (self._task.observations.encode(observation), self._descriptor(env, info))
         except BaseException:
             close(env)  # its state is unknown

@@ -254,6 +254,14 @@ def _numbers(what: str, value: object) -> np.ndarray:
     raise ValueError(f"{what} is {reprlib.repr(value)} instead of numbers")
 
 
+def checked_result(result: Any, parts: tuple[str, ...]) -> Any:
+    """What a reset or a step returned; a ValueError unless it has these parts, as that of Gym before version 0.26."""
+    if not isinstance(result, tuple | list) or len(result) != len(parts):
+        count = f"{len(result)} values, " if isinstance(result, tuple) else ""
+        raise ValueError(f"it returned {count}{reprlib.repr(result)}, instead of ({', '.join(parts)})")
+    return result
+
+
 def checked_number(what: str, value: Any) -> Any:
     """A value of a step, such as "its reward"; a ValueError if it is not one number."""
     if not isinstance(value, float | int) and _numbers(what, value).shape != ():
