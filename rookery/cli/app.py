@@ -393,6 +393,8 @@ def _execute(command: Any, group: ProcessGroup) -> None:
     except (KeyboardInterrupt, MemoryError):
         raise
     except BaseException as stop:  # of a function of the user, such as a step that is traced
+        if str(stop).rstrip().endswith("\nKeyboardInterrupt:"):  # Ctrl-C while JAX called the host
+            raise KeyboardInterrupt from stop
         raised = raised_by_user(stop)
         if raised is None and isinstance(stop, Exception):
             raise

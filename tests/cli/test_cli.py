@@ -14,7 +14,11 @@ import threading
 from functools import partial
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
+from jax.experimental import io_callback
+from jax.experimental.buffer_callback import buffer_callback
 
 import rookery
 import rookery.cli.app
@@ -445,6 +449,22 @@ def test_ctrl_c_in_a_callback_of_the_garbage_collector_stops_a_command(rookery_c
         os.close(reading)
         os.close(writing)
     assert ended == [130], "the process ends at once, also while it waits"
+
+
+def test_ctrl_c_while_jax_calls_the_host_stops_a_command(rookery_command, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    for send in (
+        lambda row: buffer_callback(interrupt, row, has_side_effect=True)(row),
+        lambda row: io_callback(interrupt, row, row),
+    ):
+        compiled = jax.jit(send).lower(jnp.zeros(1)).compile()
+        monkeypatch.setattr(
+            rookery.cli.app.commands, "execute", lambda _, step=compiled: jax.block_until_ready(step(jnp.zeros(1)))
+        )
+        assert rookery_command("envs") == (130, "", "\nstopped\n")
 
 
 def test_a_record_of_an_older_version_and_one_that_builds_nothing():
