@@ -84,7 +84,7 @@ def server(run_dirs: Sequence[str | Path], host: str = "127.0.0.1", port: int = 
     kind = type("Server", (ThreadingHTTPServer,), {"address_family": family, "daemon_threads": True})
     try:
         return kind((host, port), handler)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, TypeError) as error:  # TypeError: no name of a host has such characters
         reason = str(getattr(error, "strerror", None) or error).rstrip(".")
         raise SettingError(
             "port", port, f"cannot be used on {verbatim(host)}: {verbatim(reason)}", "choose another, or another {host}"

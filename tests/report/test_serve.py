@@ -186,6 +186,6 @@ def test_what_cannot_be_served(run):
         message = rf"^port cannot be used on 127\.0\.0\.1: Address already in use, got {port}; choose another"
         with pytest.raises(ValueError, match=message):
             server([run], port=port)
-    for host, port in (("127.0.0.1", 65536), ("no such host", 0)):
+    for host, port in (("127.0.0.1", 65536), ("no such host", 0), ("é" * 70, 0)):
         with pytest.raises(ValueError, match=rf"^(port|host) cannot be used.*, got '?({port}|{host})'?; choose"):
             server([run], host, port)
