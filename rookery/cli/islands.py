@@ -14,7 +14,7 @@ from rookery.islands import plan, replay_island
 from rookery.report.formatting import counted
 from rookery.settings import SettingError, Within
 from rookery.storage import events
-from rookery.storage.island_files import check_is_no_island, island_dir
+from rookery.storage.island_files import check_is_no_island, island_dir, islands_of
 from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.tracking import TrackingConfig, continued, trackers
 from rookery.training.terminal import terminal
@@ -71,7 +71,15 @@ def check_resumed(run: Path, processes: ProcessesConfig) -> None:
 
 
 def _divided(folder: RunFolder) -> bool:
-    return _wanted(from_record(folder.config))
+    spec = from_record(folder.config)
+    found = islands_of(folder.path)
+    if found and int(found[-1].name) >= (count := spec.method.islands.islands if _wanted(spec) else 1):
+        number = int(found[-1].name) + 1
+        raise ValueError(
+            f"{folder.config_file} was changed: its number of islands is {count}, but there is {found[-1]}; put "
+            f"{number} islands and their members back into it."
+        )
+    return _wanted(spec)
 
 
 def train(spec: RunSpec, processes: ProcessesConfig, tracking: TrackingConfig) -> None:

@@ -1,5 +1,6 @@
 """Starts, continues and follows a run of islands, with either engine."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rookery.distributed.signals import Interrupted, Requests
-from rookery.experiments.config_io import run_record
+from rookery.experiments.config_io import from_record, run_record
 from rookery.experiments.spec import RunSpec
 from rookery.islands import ray_engine
 from rookery.islands.engine import take_turns
@@ -16,7 +17,7 @@ from rookery.islands.plan import Builder, CallbacksFn, as_recorded, check
 from rookery.islands.store import Store, StoreError
 from rookery.settings import SettingError
 from rookery.storage import sources
-from rookery.storage.island_files import island_dir, reached
+from rookery.storage.island_files import IslandWarning, island_dir, reached
 from rookery.storage.record import with_first_defaults
 from rookery.storage.run_dir import RunFolder, create, open_existing, resume_command
 from rookery.training.run_writer import AfterSave
@@ -77,11 +78,13 @@ def run_islands(
         except StoreError as error:
             raise ValueError(str(error)) from error
         if resume:
-            least = min(generation for generation, _ in progress(folder, spec.method.islands.islands))
+            finished = [generation for generation, _ in progress(folder, spec.method.islands.islands)]
+            least = min(finished)
             if least >= spec.run.generations:  # as a run without islands, it keeps its settings
                 text = f"generation {least} is already reached by all islands; give a larger --generations to continue."
                 terminal(quiet=spec.run.quiet).print_line(text)
                 return [Outcome(number) for number in range(spec.method.islands.islands)]
+            _warn_of_lost(folder, max(finished))
             folder.reconfigure(with_first_defaults(settings, folder.config))
         shown = Follower(spec, folder, after_exchange)
         with Requests() as requests:
@@ -105,6 +108,15 @@ def _create(run_dir: str, settings: dict[str, Any], overwrite: bool) -> RunFolde
     folder = create(run_dir, settings, overwrite)
     sources.save(folder)
     return folder
+
+
+def _warn_of_lost(folder: RunFolder, finished: int) -> None:
+    """Warn of islands whose run directories are gone, or that never began, where another has finished generations."""
+    for number in range(from_record(folder.config).method.islands.islands if finished else 0):
+        path = island_dir(folder.path, number) / "config.json"
+        if not path.is_file():
+            text = f"island {number} begins with its first generation, since there is no {path}; if it was removed"
+            warnings.warn(f"{text}, stop the run and put its folder back", IslandWarning, stacklevel=3)
 
 
 def progress(folder: RunFolder, islands: int) -> list[tuple[int, float]]:

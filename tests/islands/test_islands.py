@@ -286,6 +286,10 @@ def test_generations_that_are_reached_change_nothing(whole, copy, monkeypatch):
     record["config"]["islands"] = None
     (copy / "config.json").write_text(json.dumps(record))
     assert call("resume", str(copy)) == (1, "", "error: config.json: islands must be a table of settings, got None.\n")
+    (copy / "config.json").write_text(settings.replace('"islands": 2', '"islands": 1'))
+    code, _, error = call("resume", str(copy), "--generations", "1")
+    assert (code, error.count("\n")) == (1, 1)
+    assert f"its number of islands is 1, but there is {copy / 'islands/1'}; put 2 islands" in error
     (copy / "config.json").write_text(settings)
     (copy / "islands/0/config.json").write_text("{")
     code, _, error = call("resume", str(copy), "--quiet")
@@ -312,6 +316,13 @@ def test_islands_are_added(copy):
     code, _, err = call("resume", str(copy), "--islands", "2")
     assert code == 1
     assert err == f"error: {copy} has 3 islands, got 2; give 3 or more, which adds islands.\n"
+    lost = copy / "islands/1"
+    lost.rename(copy / "1")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run_islands(plan.resumed(open_existing(copy), None, {"quiet": True, "generations": 5}), resume=True)
+    first = f"island 1 begins with its first generation, since there is no {lost / 'config.json'}; if it was removed,"
+    assert [str(warning.message).startswith(first) for warning in caught if "begins" in str(warning.message)] == [True]
 
 
 def test_the_best_of_all_islands(whole, copy):
