@@ -155,7 +155,8 @@ def test_agents_start_as_far_apart_as_possible() -> None:
 
 
 REFUSED = [
-    ({"predators": 0}, r"^predators must be at least 1, got 0\.$"),
+    ({"predators": 0}, r"^predators must lie in \[1, 1000\], got 0\.$"),
+    ({"prey": 1_000_000}, r"^prey must lie in \[1, 1000\], got 1000000\.$"),
     ({"predator_speed": -1.0}, r"^predator_speed must be at least 0, got -1\.$"),
     ({"prey_speed": math.nan}, r"^prey_speed must be a finite number, got nan\.$"),
     ({"capture_radius": 1.0}, r"^capture_radius must lie in \(0, 1\), got 1\.$"),

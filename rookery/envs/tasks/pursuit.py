@@ -48,6 +48,7 @@ START_MARGIN = 0.1  # added to the capture radius for the initial distance
 CAPTURE_REWARD, STEP_REWARD = 100.0, 1.0
 DIRECTIONS = 4
 BODY_RADIUS = 0.025  # of the discs in pictures; agents are points
+_MOST = 1_000  # agents of a kind; two thousand observe 16 million numbers
 _DRAWS = 64  # candidate positions per prey; the first that is far enough from the predators is used
 
 
@@ -103,8 +104,8 @@ def pursuit_discrete(
 
     Args:
       episode_length: steps until truncation, at least 1; 100 steps are 1 s.
-      predators: number of predators, at least 1.
-      prey: number of prey, at least 1.
+      predators: number of predators, 1 to 1,000.
+      prey: number of prey, 1 to 1,000.
       predator_speed: sides of the square per second, at least 0.
       prey_speed: sides of the square per second, at least 0.
       capture_radius: in sides of the square, in (0, 1).
@@ -137,7 +138,7 @@ def pursuit_continuous(
 
 
 def _check(rules: _Rules, parameters: PursuitParameters) -> None:
-    check_counts(predators=rules.predators, prey=rules.prey)
+    check_counts(most=_MOST, predators=rules.predators, prey=rules.prey)
     check_numbers(Within(0), predator_speed=parameters.predator_speed, prey_speed=parameters.prey_speed)
     check_numbers(Within(0, 1, excluded=(0, 1)), capture_radius=parameters.capture_radius)
 
