@@ -7,6 +7,7 @@ commands for existing runs.
 import dataclasses
 import importlib.metadata
 import inspect
+import logging
 import os
 import re
 import signal
@@ -313,6 +314,7 @@ def main() -> None:
     warnings.showwarning = _show_warning
     sys.unraisablehook = _show_dropped
     warnings.simplefilter("always", OutputWarning)
+    logging.getLogger("jax._src.callback").disabled = True  # what it prints of a function is in the error, too
     for name in ("COLUMNS", "LINES"):
         if os.environ.get(name) == "0":  # of a terminal without a size; nothing has room in 0 columns
             del os.environ[name]

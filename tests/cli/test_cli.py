@@ -451,7 +451,7 @@ def test_ctrl_c_in_a_callback_of_the_garbage_collector_stops_a_command(rookery_c
     assert ended == [130], "the process ends at once, also while it waits"
 
 
-def test_ctrl_c_while_jax_calls_the_host_stops_a_command(rookery_command, monkeypatch):
+def test_ctrl_c_while_jax_calls_the_host_stops_a_command(rookery_command, monkeypatch, caplog):
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -465,6 +465,7 @@ def test_ctrl_c_while_jax_calls_the_host_stops_a_command(rookery_command, monkey
             rookery.cli.app.commands, "execute", lambda _, step=compiled: jax.block_until_ready(step(jnp.zeros(1)))
         )
         assert rookery_command("envs") == (130, "", "\nstopped\n")
+    assert caplog.text == "", "JAX would print its own trace before the sentence"
 
 
 def test_a_record_of_an_older_version_and_one_that_builds_nothing():
