@@ -330,6 +330,8 @@ class Checkpointer:
         for candidate in manifest.generations(self.directory):
             try:
                 return self._checked(candidate)
+            except manifest.Newer:
+                return self._verified(candidate)  # an error, since training from an older one would delete it
             except manifest.Damaged as damage:
                 message = f"The checkpoint of generation {candidate} is damaged and was passed over: {damage}."
                 warnings.warn(message, CheckpointWarning, stacklevel=5)

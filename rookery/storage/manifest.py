@@ -40,6 +40,10 @@ class Damaged(Exception):  # noqa: N818 - a finding, not an error
     """A checkpoint is incomplete or damaged; the message names the file and the damage."""
 
 
+class Newer(Damaged):
+    """A later version of this library has written the checkpoint."""
+
+
 def generations(directory: Path) -> list[int]:
     """All generations with a manifest or a folder, complete or not, newest first."""
     return sorted(set(_entries(directory).values()), reverse=True)
@@ -99,7 +103,8 @@ def read(directory: Path, generation: int) -> Manifest:
     except (ValueError, KeyError, TypeError):
         raise Damaged(f"{path} is not a valid manifest") from None
     if body["format"] != FORMAT:
-        raise Damaged(f"{path} has format {body['format']}, but this version of rookery reads format {FORMAT}")
+        kind = Newer if body["format"] > FORMAT else Damaged
+        raise kind(f"{path} has format {body['format']}, but this version of rookery reads format {FORMAT}")
     return body
 
 

@@ -105,6 +105,9 @@ def test_the_error_without_a_complete_checkpoint_names_the_remedy(tmp_path, two,
         patch.setattr(manifest, "FORMAT", 2)
         with pytest.warns(CheckpointWarning, match="has format 1"), pytest.raises(CheckpointError):
             Checkpointer(two).restore(make_state(0))
+        patch.setattr(manifest, "FORMAT", 0)  # a checkpoint of a later version is not passed over, and not deleted
+        with pytest.raises(CheckpointError, match=r"generation 2 cannot be used: .* has format 1, but this version"):
+            Checkpointer(two).restore(make_state(0))
     step_files(two, 1)[0].unlink()
     message = r"generation 1 cannot be used: .* is missing; the complete generations are \[2\]"
     with pytest.raises(CheckpointError, match=message):
