@@ -274,6 +274,9 @@ class TestProcesses:
         assert (own.failure_of(environment).text, own.failure_of(environment).row) == (text, 1)
         processes = [getattr(worker._runner, "_process") for worker in pool._workers if worker]  # noqa: B009
         assert [process.poll() for process in processes] == [None]
+        processes[0].terminate()  # as a cluster ends all processes of a job, of which the main one saves the run
+        step(starts(environment, SEEDS)[0], jnp.zeros((4, 2)))
+        assert [process.poll() for process in processes] == [None]
         pool.close()
         assert [process.poll() for process in processes] == [0], "it ends by itself"
         monkeypatch.delitem(sys.modules, "beside_the_script")

@@ -1,6 +1,7 @@
 """Workers, each a thread with a `Runner`; the runner's environments are in this process or in another one."""
 
 import contextlib
+import os
 import queue
 import signal
 import socket
@@ -9,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -199,6 +201,9 @@ def serve(descriptor: int) -> None:
 
     for signum in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C reaches this process too; the main process handles it
         signal.signal(signum, signal.SIG_IGN)
+    # Likewise SIGTERM of a cluster; an environment may end by it what it starts, which would inherit SIG_IGN.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    os.register_at_fork(after_in_child=partial(signal.signal, signal.SIGTERM, signal.SIG_DFL))
     connection, runner, method = Connection(descriptor), None, ""
     with contextlib.suppress(EOFError, OSError):  # the main process has ended
         while method != "close":
