@@ -330,7 +330,7 @@ class Checkpointer:
         for candidate in manifest.generations(self.directory):
             try:
                 return self._checked(candidate)
-            except manifest.Newer:
+            except manifest.Unreadable:
                 return self._verified(candidate)  # an error, since training from an older one would delete it
             except manifest.Damaged as damage:
                 message = f"The checkpoint of generation {candidate} is damaged and was passed over: {damage}."

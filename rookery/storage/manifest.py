@@ -40,8 +40,8 @@ class Damaged(Exception):  # noqa: N818 - a finding, not an error
     """A checkpoint is incomplete or damaged; the message names the file and the damage."""
 
 
-class Newer(Damaged):
-    """A later version of this library has written the checkpoint."""
+class Unreadable(Damaged):
+    """A checkpoint may be sound: a later version of this library has written it, or the user may not read it."""
 
 
 def generations(directory: Path) -> list[int]:
@@ -103,7 +103,7 @@ def read(directory: Path, generation: int) -> Manifest:
     except (ValueError, KeyError, TypeError):
         raise Damaged(f"{path} is not a valid manifest") from None
     if body["format"] != FORMAT:
-        kind = Newer if body["format"] > FORMAT else Damaged
+        kind = Unreadable if body["format"] > FORMAT else Damaged
         raise kind(f"{path} has format {body['format']}, but this version of rookery reads format {FORMAT}")
     return body
 
@@ -168,7 +168,8 @@ def _reading(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise Damaged(f"{path} is missing") from None
     except OSError as error:
-        raise Damaged(f"{path} cannot be read ({error.strerror})") from error
+        kind = Unreadable if isinstance(error, PermissionError) else Damaged
+        raise kind(f"{path} cannot be read ({error.strerror})") from error
 
 
 def _path(directory: Path, generation: int) -> Path:

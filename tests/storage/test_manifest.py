@@ -1,6 +1,7 @@
 """Which checkpoints are complete, which are kept, and how damage is detected."""
 
 import errno
+import os
 import shutil
 import signal
 import subprocess
@@ -100,6 +101,10 @@ def test_a_truncated_or_missing_file_is_detected(two):
     assert_falls_back(two, "is missing")
 
 
+def refused(path: Path) -> bytes:
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+
 def test_the_error_without_a_complete_checkpoint_names_the_remedy(tmp_path, two, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(manifest, "FORMAT", 2)
@@ -107,6 +112,12 @@ def test_the_error_without_a_complete_checkpoint_names_the_remedy(tmp_path, two,
             Checkpointer(two).restore(make_state(0))
         patch.setattr(manifest, "FORMAT", 0)  # a checkpoint of a later version is not passed over, and not deleted
         with pytest.raises(CheckpointError, match=r"generation 2 cannot be used: .* has format 1, but this version"):
+            Checkpointer(two).restore(make_state(0))
+        patch.undo()
+        patch.setattr(Path, "read_bytes", refused)
+        with pytest.raises(
+            CheckpointError, match=r"generation 2 cannot be used: .* cannot be read \(Permission denied\)"
+        ):
             Checkpointer(two).restore(make_state(0))
     step_files(two, 1)[0].unlink()
     message = r"generation 1 cannot be used: .* is missing; the complete generations are \[2\]"
