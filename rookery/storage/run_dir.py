@@ -142,7 +142,8 @@ class RunFolder:
     def release(self) -> None:
         """Release the lock; no effect if it is not held."""
         if self._lock.is_locked:
-            self.owner_file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the folder was moved, or may not be written to any more
+                self.owner_file.unlink()
             self._lock.release()
 
     def __enter__(self) -> "RunFolder":

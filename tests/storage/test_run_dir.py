@@ -128,6 +128,9 @@ def test_the_lock_excludes_the_same_process_too(tmp_path):
         open_existing(tmp_path, write=True).release()
         first.release()  # without effect
     assert not first.owner_file.exists()
+    with create(tmp_path / "moved", CONFIG) as moved:  # whose end would hide an error of the run
+        moved.path.rename(tmp_path / "away")
+        moved.path.touch()
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
