@@ -174,7 +174,8 @@ def keep(
     returned = bindings.emitter.tell(emitter_state, evaluation, added)
     emitter_state, learned = emitted("tell", returned, ("metrics",), emitter_state)
     state = with_repertoire(with_emitter(state, emitter_state), repertoire)
-    of_population = {"fitness": evaluation.fitness, **base.measure_metrics(evaluation)}
+    diverged = ~jnp.isfinite(evaluation.fitness) & (evaluation.broken == 0)
+    of_population = {"fitness": evaluation.fitness, "diverged": diverged, **base.measure_metrics(evaluation)}
     own = {**of_population, **_metrics(bindings, repertoire, added, evaluation)}
     check_names("metric of the emitter", [*proposed, *(set(learned) - set(of_population))], [*RESERVED_COLUMNS, *own])
     return state, {**own, **proposed, **learned}

@@ -186,6 +186,7 @@ def test_a_genotype_that_breaks_the_physics_is_counted_and_rejected():
     state, metrics = jax.jit(lambda key: program.step(program.init(key), key))(KEY)
     assert int(metrics["rejected"]) == 3
     assert int(metrics["broken_episodes"]) == 3 * 2
+    assert not metrics["diverged"].any(), "it is the physics that broke"
     assert not rookery.qd.repertoire_of(state).occupied.any()
 
 
