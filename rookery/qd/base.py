@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from typing_extensions import TypeVar
 
 from rookery.envs.base import DescriptorSpec
@@ -158,7 +159,7 @@ def emitted(method: str, returned: Any, parts: tuple[str, ...] = (), before: Emi
       before: the state that was given; None for `init`.
 
     Raises:
-      TypeError: it is something else, or its state has other shapes or types than `before`.
+      TypeError: it is something else, its state has other shapes or types than `before`, or a metric is no number.
     """
     found = returned if parts else (returned,)
     is_whole = isinstance(found, tuple | list) and len(found) == 1 + len(parts) and isinstance(found[0], EmitterState)
@@ -166,6 +167,10 @@ def emitted(method: str, returned: Any, parts: tuple[str, ...] = (), before: Emi
         needed = " and ".join(["an EmitterState", *parts])
         given = "an array" if isinstance(returned, jax.Array) else type_of(returned)
         raise TypeError(f"{method} of the emitter must return {needed}, got {given}.")
+    for name, value in found[-1].items() if parts else ():
+        kind = getattr(value, "dtype", type(value))
+        if not (jnp.issubdtype(kind, np.number) or jnp.issubdtype(kind, np.bool_)):
+            raise TypeError(f"the metric {name} that {method} of the emitter returns must be a number, got {value!r}.")
     if before is not None:
         shapes = [jax.tree.map(_shape, jax.eval_shape(lambda state=state: state)) for state in (before, found[0])]
         if shapes[0] != shapes[1]:

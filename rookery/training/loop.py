@@ -263,6 +263,8 @@ def _check_counters(program: Program, generations: int) -> None:
 def _check_metrics(program: Program, metrics: Mapping[str, PyTree]) -> None:
     """Check the names and shapes of what a program from scratch reports; a ValueError names the metric."""
     if isinstance(program.step, StagedStep):  # the population method checks what agents and emitters report
+        for name in (name for name, value in metrics.items() if value is None):
+            raise ValueError(f"the metric {name} must be a number, but the agent or the learner returns None for it.")
         return
     check_names("metric of the program", metrics, RESERVED_COLUMNS)
     size = program.batch_size or program.population_size

@@ -425,6 +425,8 @@ def test_an_emitter_that_returns_something_else_is_one_sentence(in_mixture):
             "ask of the emitter must return a state like the one that it is given, EmitterState",
         ),
         ({"tell": lambda state, *_: state}, "tell of the emitter must return an EmitterState and metrics, got"),
+        ({"tell": lambda state, *_: (state, {"x": "a"})}, "the metric x that tell .* must be a number, got 'a'"),
+        ({"ask": lambda state, *_: (state, genotypes, {"x": None})}, "the metric x that ask .* number, got None"),
     ):
         given = emitter._replace(**changed)
         with pytest.raises(TypeError, match=rf"^{message}"):

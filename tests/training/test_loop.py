@@ -6,7 +6,7 @@ import re
 import shutil
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -80,6 +80,14 @@ def test_a_metric_of_an_agent_and_of_a_program_keeps_the_one_rule_for_names(name
     with pytest.raises(ValueError, match=f"^the metric of the program {re.escape(repr(name))} needs another name"):
         run(walks()._replace(step=own_step), generations=1, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_metric_of_an_agent_is_a_number():
+    environment = rookery.make("point_room", episode_length=10)
+    agent = rookery.sac(environment.spec, hidden_sizes=(8,))
+    agent = agent._replace(update=lambda *inputs: (inputs[0], cast("Any", {"mine": None})))
+    with pytest.raises(ValueError, match=r"^the metric mine must be a number"):
+        run(rookery.pbt(rookery.off_policy(agent, environment), population_size=2), generations=1, quiet=True)
 
 
 @pytest.mark.parametrize(
