@@ -254,6 +254,12 @@ class TestRecord:
         assert record["config"]["hidden_sizes"]
         json.dumps(record)
 
+    def test_a_setting_of_nan_has_not_changed(self, program: rookery.Program) -> None:
+        recorded = {"limits": [float("nan"), 1.0]}
+        assert changes(recorded, program._replace(settings={"limits": np.asarray([np.nan, 1.0])})) == []
+        found = changes(recorded, program._replace(settings={"limits": [2.0, 1.0]}))
+        assert found == ["limits is [2.0, 1.0], was [nan, 1.0]"]
+
 
 def test_runs_that_differ_only_in_the_seed_are_one_group(run: Path, program: rookery.Program, tmp_path: Path) -> None:
     smooth = rookery.pbt(walks.learner(), population_size=4, smooth=2)

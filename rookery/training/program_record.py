@@ -58,7 +58,9 @@ def record_of_resumed(before: Record, program: Program, config: RunConfig, recor
 def changes(recorded: Record, program: Program) -> list[str]:
     """The settings of a program that differ from those that a run recorded, such as `population is 8, was 4`."""
     before, now = (_flat(record) for record in (recorded, program_record(program)))
-    return [f"{name} is {value}, was {before[name]}" for name, value in now.items() if before.get(name, value) != value]
+    known = [(name, value, before[name]) for name, value in now.items() if name in before]
+    # NaN differs from itself, but its text does not.
+    return [f"{name} is {value}, was {was}" for name, value, was in known if was != value and repr(was) != repr(value)]
 
 
 def _run(config: RunConfig) -> dict[str, Any]:
