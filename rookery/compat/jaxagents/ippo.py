@@ -201,7 +201,11 @@ class IPPOBase(Hooks):
         steps, metrics = checkpoint_metrics.read(store)
         where, remedy = store.directory, "train first, or give another checkpoint_dir."
         check(bool(steps), f"{where} has no whole checkpoint; {remedy}")
-        chosen = steps[-1] if mode == "last" or best_fn is None else steps[int(best_fn(metrics))]
+        try:
+            chosen = steps[-1] if mode == "last" or best_fn is None else steps[int(best_fn(metrics))]
+        except (KeyError, IndexError, TypeError) as error:
+            given = f"the metrics {', '.join(metrics) or '(none)'} of {len(steps)} checkpoints"
+            raise ValueError(f"{error!r} in best_fn, which is given {given} and returns the index of one.") from error
         template, _ = jax.eval_shape(self._compiled_begin, jax.random.key(0), HYPERPARAMETERS)
         networks = {"actor_training": self.config.actor_network, "critic_training": self.config.critic_network}
         empty = {name: jax.eval_shape(partial(self._create_empty_trainstate, kind)) for name, kind in networks.items()}

@@ -68,6 +68,7 @@ def warmstart_buffer(
     The number is rounded up to whole steps of all environments, whose states are `[E, ...]`.
     """
     check_counts(env_batch_size=env_batch_size)
+    check_counts(0, num_warmstart_steps=num_warmstart_steps)
     rounds = -(-num_warmstart_steps // env_batch_size)
     env_state, training_state, transitions = unroll(play_step_fn, env_state, training_state, rounds)
     _check_count(env_batch_size, transitions)

@@ -61,6 +61,9 @@ def test_a_restored_training_continues_as_if_it_had_never_stopped(tmp_path: Path
     assert steps(tmp_path) == [0, 2, 4, 6, 8]
 
     third = agent(tmp_path, restore_agent=True)
+    for wrong in (lambda metrics: metrics["score"], lambda _: 9, lambda metrics: metrics["returns"]):
+        with pytest.raises(ValueError, match=r"Error.* in best_fn, which is given the metrics .* of 5 checkpoints"):
+            third.restore("best", wrong)
     third.restore("best", lambda metrics: metrics["returns"].shape[0] - 4)
     assert third.training_metrics is not None
     assert np.asarray(third.eval_steps_in_training).tolist() == [0, 2, 4, 6, 8]

@@ -77,6 +77,11 @@ def test_a_size_of_zero_is_rejected_by_its_name(name: str):
         REJECTED[name]()
 
 
+def test_fewer_steps_than_none_are_rejected():
+    with pytest.raises(ValueError, match="num_warmstart_steps must be at least 0, got -1"):
+        warmstart_buffer(None, None, None, None, -1, 1)  # pyright: ignore[reportArgumentType]
+
+
 def test_a_team_of_one_trains_in_one_environment():
     sizes = dict.fromkeys(["n_steps", "batch_size", "minibatch_size", "actor_epochs", "critic_epochs"], 1)
     networks = {"actor_network": partial(Actor, outputs=1), "critic_network": partial(Critic, n_critics=1)}
