@@ -48,6 +48,7 @@ _RECORDS = {
     "parameters": hyperparams.Space,
 }
 _FLOAT_MAX = np.finfo(np.float32).max
+_LARGEST_OBSERVATION = 1e15  # the squares of the gradients of a layer that reads it are finite up to it
 _FIRST = 3  # steps that are compared; later ones may differ by rounding in a chaotic simulation
 SEEDS = 3  # episodes that `check_environment` runs at once
 
@@ -72,7 +73,8 @@ def check_environment(environment: Environment, seed: int = 0) -> None:
         host also if it raised an exception, did not return in time, or is not determined by its seed and the actions.
 
     Warns:
-      EnvironmentWarning: every episode starts in the same state, which may be intended.
+      EnvironmentWarning: every episode starts in the same state, which may be intended; or observations are so large
+        that only agents that normalize them can learn.
 
     Example:
       >>> rookery.check_environment(rookery.make("point_room", episode_length=5))
@@ -341,6 +343,10 @@ def _behaviour(environment: Environment, key: Key) -> Iterator[str]:
                 f"step {when} gives {name} that is not finite, or beyond {most:.0e}; "
                 "rookery.envs.guard_physics(environment) ends such an episode."
             )
+    seen = np.abs(np.asarray(steps.final_observation.features)).reshape(length, SEEDS, -1)[active]
+    if _LARGEST_OBSERVATION < np.max(seen) <= _FLOAT_MAX:
+        text = f"{spec.name} gives observations up to {np.max(seen):.0e}: members diverge that do not normalize them"
+        warnings.warn(text, EnvironmentWarning, stacklevel=4)
     if spec.masked:
         broken, started = (np.expand_dims(flag, [*range(2, steps.ended.ndim)]) for flag in (steps.broken, active))
         ended = (steps.ended & ~broken) | ~started  # `limit_episode` has ended such an episode as broken

@@ -263,6 +263,6 @@ def lost(generation: int, kind: str, checkpoints: Checkpointer | None, run_dir: 
     if newest is None:
         return (
             f"{message}, and no checkpoint was saved before; lower the learning rates or the reward scale, and look "
-            "for rewards that are not finite: rookery.check_environment(environment)."
+            "for numbers that are not finite, or huge: rookery.check_environment(environment)."
         )
     return f"{message}; the last good checkpoint is that of generation {newest}, in {run_dir}."

@@ -60,7 +60,8 @@ def line(mistake: str = "", **spec: Any) -> Environment:
             "overflow": jnp.float32(1e37),
             "int reward": jnp.int32(1),
         }.get(mistake, jnp.ones(()))
-        return state, next_step(state[:2], jnp.ones(()), jnp.asarray(False), jnp.zeros(0))._replace(reward=reward)
+        shown = state[:2] if mistake != "huge" else jnp.full(2, 1e20)
+        return state, next_step(shown, jnp.ones(()), jnp.asarray(False), jnp.zeros(0))._replace(reward=reward)
 
     environment = Environment(reset, step, described)
     return environment if mistake in ("no time limit", "no pair") else limit_episode(environment, LENGTH)
@@ -238,11 +239,16 @@ def test_an_impure_step_is_an_error_also_where_the_user_compiled_it() -> None:
             check_environment(environment)
 
 
-def test_an_ignored_key_is_a_warning() -> None:
-    with pytest.warns(
-        EnvironmentWarning, match=r"^reset of line ignores its key: every episode starts in the same state$"
-    ):
-        check_environment(line("same start"))
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ("same start", r"^reset of line ignores its key: every episode starts in the same state$"),
+        ("huge", r"^line gives observations up to 1e\+20: members diverge that do not normalize them$"),
+    ],
+)
+def test_what_is_rarely_intended_is_a_warning(mistake: str, message: str) -> None:
+    with pytest.warns(EnvironmentWarning, match=message):
+        check_environment(line(mistake))
 
 
 def test_swapped_arguments_are_errors_that_name_the_order() -> None:

@@ -30,7 +30,8 @@ class SmerlConfig:
     """Learn the environment's reward, and add the method's own reward for skills whose return is near the best; with
     fitness `return`, selection uses the reward that is learned."""
     smerl_target: float | None = None
-    """Target return of SMERL; by default a fraction of the greatest running mean return of any skill."""
+    """Target return of SMERL; by default a fraction of the greatest running mean return of any skill, which one absurd
+    reward would raise for the rest of the run."""
     smerl_fraction: Annotated[float, Within(0, 1, excluded=(0,))] = 0.9
     """Fraction of the greatest running mean return that is the target if smerl_target is not set."""
     smerl_margin: Annotated[float, Within(0)] = 0.0
