@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 
+from rookery import trees
 from rookery.learners import widths
 from rookery.learners.base import Learner, Member, genotype
 from rookery.populations import base
@@ -26,8 +27,8 @@ def begin_as(program: Program[ProgramStateT], learner: Learner, start: Genotype)
       The program with the changed initial state.
 
     Raises:
-      ValueError: the genotype belongs to another agent, or to a task with other observations; or only one of both has
-        a width or an activation among its hyper-parameters.
+      ValueError: the genotype belongs to another agent, or to a task with other observations, or is not finite; or only
+        one of both has a width or an activation among its hyper-parameters.
 
     Example:
       >>> env = rookery.make("point_room")
@@ -42,6 +43,11 @@ def begin_as(program: Program[ProgramStateT], learner: Learner, start: Genotype)
     if widths.evolves(learner, state.members.hyper):
         raise ValueError(
             f"members that start from a genotype have the width of its networks; leave {widths.NAME} out of the space."
+        )
+    if not trees.all_finite((start.params, start.normalizer)):
+        raise ValueError(
+            "the genotype to start from has parameters or statistics of observations that are not finite; choose "
+            "another member, or an earlier checkpoint."
         )
     has_choice, had_choice = (hasattr(hyper, "activation") for hyper in (state.members.hyper, start.hyper))
     if has_choice != had_choice:

@@ -133,6 +133,10 @@ def test_every_member_starts_from_the_skill_with_separate_hyper_parameters(diayn
     for name in members.hyper._fields:
         assert np.array_equal(getattr(members.hyper, name), getattr(plain, name))
     assert float(jnp.abs(jax.tree.leaves(members.state.policy.moments)[1]).max()) == 0.0
+    built, spoiled = build.build(config), jax.tree.map(lambda leaf: leaf * jnp.nan, wanted)
+    assert built.learner is not None
+    with pytest.raises(ValueError, match=r"that are not finite; choose another member, or an earlier checkpoint\.$"):
+        rookery.populations.begin_as(built.program, built.learner, spoiled)
 
 
 def test_a_repertoire_starts_from_every_skill_at_its_descriptor(policies, me_pbt_run):
