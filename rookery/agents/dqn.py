@@ -233,7 +233,8 @@ def update(
         due = (step + 1) % config.target_period == 0
         target = jax.tree.map(partial(jnp.where, due), target, state.target)
     explored = discrete.exploration(hyper.epsilon, state.updates, config.exploration_updates)
-    after = DqnState(learned, target, jnp.asarray(step, jnp.int32) + 1)
+    updates = jnp.maximum(state.updates, jnp.asarray(step, jnp.int32) + 1)  # beyond int32 `step` begins below 0
+    after = DqnState(learned, target, updates)
     return after, {**metrics, "exploration": explored}
 
 

@@ -99,6 +99,8 @@ def test_the_target_network_follows_by_averages_or_periodic_copies(period: int, 
         old, new = numbers(before.target), numbers(state.network.params)
         np.testing.assert_allclose(numbers(state.target), old + does * tau * (new - old), rtol=1e-5, atol=1e-6)
         assert int(state.updates) == step + 1
+    after, _ = jax.jit(agent.update)(state, hyper, batch, (), jnp.int32(2**31 - 1))
+    assert int(after.updates) == len(moved), "a run with more updates than int32 counts explores no more"
 
 
 def errands() -> Environment:
