@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
@@ -131,6 +132,7 @@ class Checkpointer:
             }
             json.dumps(body)  # a value that is not JSON raises here, not in the background
             arrays = leaf_specs.stored(state)
+            tempfile.TemporaryFile(dir=self.directory).close()  # orbax's threads would wait for five minutes
             needed, free = sum(array.nbytes for array in arrays.values()), shutil.disk_usage(self.directory).free
             if free < needed:
                 raise OSError(f"it needs up to {needed:,} bytes and the disk has {free:,} free")

@@ -189,6 +189,15 @@ def test_a_full_disk_is_detected_before_writing(two, monkeypatch):
     assert not list(two.glob("*3*"))
 
 
+def test_a_folder_that_cannot_be_written_to_leaves_no_thread_that_waits(monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**9))
+    folder = Path("/sys/kernel")  # in which root cannot write either
+    before = {*threading.enumerate()}
+    with pytest.raises(CheckpointError, match=rf"of generation 1 in {folder}: [\w -]+; there is no complete one yet"):
+        save_all(folder, 1)
+    assert {*threading.enumerate()} <= before
+
+
 def test_a_disk_that_fills_while_writing(two, capfd):
     """The write itself fails, and prints nothing; then the next save succeeds."""
     state = {"x": jax.random.normal(jax.random.key(0), (200_000,))}
