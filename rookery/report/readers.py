@@ -10,7 +10,7 @@ import numpy as np
 from rookery.report.dimensions import Dimensions, dimensions
 from rookery.report.formatting import Settings, fitness_metric, objective, part
 from rookery.report.runs import Run, finite_or_nan, ranking_fitness
-from rookery.settings import BEST, MEASURE, RETURN, nearest, suggestion
+from rookery.settings import BEST, MEASURE, RETURN, suggestion
 from rookery.storage.csv_log import HAS_MEMBERS, are_too_few, check_columns, filled, lost_rows, read_members, read_table
 from rookery.storage.events import read_journal
 from rookery.storage.island_files import islands_of
@@ -18,7 +18,7 @@ from rookery.storage.lineage import Lineage, lineage_of
 from rookery.storage.manifest import generations
 from rookery.storage.played import Episodes, read_episodes
 from rookery.storage.record import ISLAND, are_independent
-from rookery.storage.run_dir import RunFolder, RunFolderError, open_existing, user_path
+from rookery.storage.run_dir import RunFolder, open_existing
 from rookery.trees import flatten_mapping
 
 Table = Mapping[str, np.ndarray]  # columns of a table: name -> `[rows]`
@@ -306,19 +306,7 @@ class RunRecord:
 
 def open_run(path: str | Path) -> RunRecord:
     """Open a run directory; a RunFolderError, which names similar runs nearby, if it is none."""
-    path = user_path(path)
-    try:
-        return RunRecord(open_existing(path))
-    except RunFolderError as error:
-        around = path if path.is_dir() else path.parent
-        if (path / "config.json").is_file() or not around.is_dir():
-            raise
-        known = {config.parent.name: config.parent for config in sorted(around.glob("*/config.json"))}
-        near = nearest(path.name, known) or list(known)[:3]
-        if not near:
-            raise
-        suggestions = ", ".join(str(known[name]) for name in near)
-        raise RunFolderError(f"{str(error).removesuffix('.')}; runs near it are {suggestions}.") from error
+    return RunRecord(open_existing(path))
 
 
 def _without_nan(statistic: Callable[..., np.ndarray], values: np.ndarray, axis: int = 0) -> np.ndarray:

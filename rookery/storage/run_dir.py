@@ -16,7 +16,7 @@ from typing import Any
 
 import filelock
 
-from rookery.settings import user_path
+from rookery.settings import nearest, user_path
 from rookery.storage.record import DEFAULTS, PYTHON, SEARCH
 from rookery.types import Record
 from rookery.versions import version, versions
@@ -259,10 +259,13 @@ def open_existing(path: str | os.PathLike[str], write: bool = False) -> RunFolde
     folder = RunFolder(path)
     if folder.path.exists() and not folder.path.is_dir():
         raise RunFolderError(f"{folder.path} is a file, not a run directory; give the directory.")
-    if not folder.path.is_dir():
-        raise RunFolderError(f"{folder.path} is not a run directory: there is no such folder.")
     if not folder.config_file.is_file():
-        raise RunFolderError(f"{folder.path} is not a run directory: config.json is missing in it.")
+        problem = "config.json is missing in it" if folder.path.is_dir() else "there is no such folder"
+        around = folder.path if folder.path.is_dir() else folder.path.parent
+        known = {config.parent.name: config.parent for config in sorted(around.glob("*/config.json"))}
+        near = nearest(folder.path.name, known) or list(known)[:3]
+        beside = f"; runs near it are {', '.join(str(known[name]) for name in near)}" if near else ""
+        raise RunFolderError(f"{folder.path} is not a run directory: {problem}{beside}.")
     if _is_of_another_program(folder.config_file):
         raise RunFolderError(f"{folder.path} is not a run directory: the config.json in it is of another program.")
     if write:

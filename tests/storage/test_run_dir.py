@@ -133,6 +133,13 @@ def test_the_lock_excludes_the_same_process_too(tmp_path):
         moved.path.touch()
 
 
+@pytest.mark.parametrize("typed", ["maez", "."])
+def test_what_is_no_run_directory_names_runs_nearby(tmp_path, typed):
+    create(tmp_path / "maze", {}).release()
+    with pytest.raises(RunFolderError, match=rf"; runs near it are {re.escape(str(tmp_path / 'maze'))}\.$"):
+        open_existing(tmp_path / typed)
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_what_is_no_run_directory_or_that_of_another_program(tmp_path, overwrite):
     with pytest.raises(RunFolderError, match="not a run directory: there is no such folder"):
