@@ -74,7 +74,8 @@ class OffPolicyConfig(FitnessConfig):
         if updates < 1 or abs(updates - round(updates)) > 1e-6:
             nearest = max(1, round(updates)) / self.num_envs
             problem = f"x {{num_envs}} ({self.num_envs}) must be a whole number of at least 1"
-            raise SettingError("updates_per_step", self.updates_per_step, problem, f"use {nearest:g}")
+            remedy = f"use {{updates_per_step}} {nearest:g}"
+            raise SettingError("updates_per_step", self.updates_per_step, problem, remedy)
         check_counts(**{"updates_per_step x num_envs x batch_size": self.updates * self.batch_size})
         for name in ("num_envs", "batch_size"):
             if self.buffer_size is not None and self.buffer_size < getattr(self, name):

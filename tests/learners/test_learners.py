@@ -225,8 +225,14 @@ def test_a_loaded_genotype_keeps_the_data_of_the_slot_with_a_new_optimiser(real:
         ({"num_envs": 0}, r"^num_envs must be at least 1, got 0\.$"),
         ({"num_envs": 8, "steps_per_generation": 30}, r"^steps_per_generation must .* \(8\), got 30; use 24 or"),
         ({"num_envs": 8, "steps_per_generation": 3}, r"\(8\), got 3; use 8\.$"),
-        ({"num_envs": 4, "updates_per_step": 0.3}, r"^updates_per_step x num_envs \(4\) .*, got 0\.3; use 0\.25\.$"),
-        ({"num_envs": 4, "updates_per_step": 0.0}, r"^updates_per_step x num_envs \(4\) .*, got 0; use 0\.25\.$"),
+        (
+            {"num_envs": 4, "updates_per_step": 0.3},
+            r"^updates_per_step x num_envs \(4\) .*, got 0\.3; use updates_per_step 0\.25\.$",
+        ),
+        (
+            {"num_envs": 4, "updates_per_step": 0.0},
+            r"^updates_per_step x num_envs \(4\) .*, got 0; use updates_per_step 0\.25\.$",
+        ),
         ({"buffer_size": 255}, r"^buffer_size must be at least batch_size \(256\), got 255\.$"),
         ({"buffer_size": 2**31 - 25}, "^buffer_size must be at most 2147483622 with num_envs 25, .* got 2147483623"),
         ({"updates_per_step": 4e5}, r"^updates_per_step x num_envs x batch_size must be at most 2147483647, the"),
