@@ -249,8 +249,8 @@ REFUSED = [
     ("train sac --num_env=3", 2, "has no flag --num_env; did you mean --num-envs"),
     ("train sac --lr 3", 2, "has no flag --lr; did you mean --space.policy-lr or --space.critic-lr or"),
     ("train sac --total-timesteps 3", 2, "has no flag --total-timesteps; did you mean --steps?"),
-    ("train sac --gamma 0.9", 2, "has no flag --gamma; did you mean --space.discount?"),
     ("train cma-mae --iso-sigma 3", 2, "has no flag --iso-sigma; it is one of map-elites, pga-me, dcrl-me and others."),
+    ("train sac --gamma 0.9", 2, "has no flag --gamma; did you mean --space.discount?"),
     ("train sac --emitters 3", 2, "rookery train sac has no flag --emitters; it is one of cma-mae."),
     ("train sac --pop 3", 2, "has no flag --pop; did you mean --population?"),
     ("train sac --hidden-sizes 8,8", 2, "--hidden-sizes must be whole numbers, got 8,8; separate them by spaces."),
@@ -270,8 +270,6 @@ REFUSED = [
     ("train pbt-ippo --env pursuit_discrete --member agent --space.env.prey-speed 1 2", 2, "prey-speed belongs to the"),
     ("train pbt-sac --exploit tournamnt", 2, "or none, got tournamnt; did you mean tournament?"),
     ("train pbt-sac --perturb-factors 1", 2, "--perturb-factors must be 2 numbers, got 1."),
-    ("train sac --updates-per-step -1e400", 2, "--updates-per-step must be a finite number, got -inf."),
-    ("train sac --alpha-init 1e99", 2, "--alpha-init must be a finite number of float32, got 1e+99."),
     ("train pga-me --tau 1e-99", 2, "--tau must be a number above 0 in float32, got 1e-99; give at least 1.2e-38."),
     ("train sac --steps 0.5", 2, "--steps must be at least 1, got 0.5."),
     pytest.param(f"train sac --seeds {'9' * 5000}", 2, "--seeds must be a whole number, got 9999", id="digits"),
@@ -282,7 +280,6 @@ REFUSED = [
     ("train map-elites --dimensions 3 --env {seed}:x", 2, "but {seed}:x is an environment, got 3; leave"),
     ("train dqn --generations 2147483647", 2, "--generations is too large, since --exploration-updates would be"),
     ("train pqn --evaluate-every 2147483647", 2, "--generations is too large, since --anneal-updates would be"),
-    ("train sac --critics 2147483647", 2, "--critics must lie in [2, 100], got 2147483647."),
     ("train es --backend bullet", 2, "--backend is no engine of Brax's hopper, got 'bullet'; use spring or"),
     ("train pbt-sac --env hoper", 2, "did you mean hopper"),
     ("train pbt-sac --env point_room --population 3 --devices 2", 1, "cannot be divided evenly over 2 devices"),
@@ -329,9 +326,7 @@ REFUSED = [
     ),
     ("train pbt-lsd --env CartPole-v1", 1, "pbt-lsd needs continuous actions, but CartPole-v1 has 2 discrete"),
     ("train ppo --space.activation rellu tanh", 2, "got rellu tanh; did you mean relu?"),
-    ("compare", 2, "rookery compare needs RUNS"),
     ("resume .", 1, "config.json is missing"),
-    ("evaluate nowhere", 1, "no such folder"),
     *(
         (f"{words} {__file__}", code, "cli/test_cli.py is a file, not a run directory")
         for words, code in {"resume": 1, "compare": 1, "report": 1, "train sac --init-from": 2}.items()

@@ -222,7 +222,6 @@ def test_a_loaded_genotype_keeps_the_data_of_the_slot_with_a_new_optimiser(real:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_envs": 0}, r"^num_envs must be at least 1, got 0\.$"),
         ({"num_envs": 8, "steps_per_generation": 30}, r"^steps_per_generation must .* \(8\), got 30; use 24 or"),
         ({"num_envs": 8, "steps_per_generation": 3}, r"\(8\), got 3; use 8\.$"),
         (

@@ -304,13 +304,11 @@ def test_what_does_not_fit_together_is_an_error(
         on_policy(agent, environment, OnPolicyConfig(**options))
 
 
-def test_agents_that_share_have_the_rows_of_all_for_minibatches_and_counts_are_at_least_one() -> None:
+def test_agents_that_share_have_the_rows_of_all_for_minibatches() -> None:
     config, agent = OnPolicyConfig(num_envs=2, rollout_length=3), ppo(ERRAND, PpoConfig(hidden_sizes=(), minibatches=6))
     assert on_policy(multi_agent.shared(agent, ERRAND), errand(), config).team == "shared"
     with pytest.raises(ValueError, match=r"^minibatches must divide the 6 rows"):
         on_policy(multi_agent.independent(agent, ERRAND), errand(), config)
-    with pytest.raises(ValueError, match=r"^evaluate_every must be at least 1, got 0\.$"):
-        dataclasses.replace(config, evaluate_every=0)
 
 
 def test_agents_without_separate_flags_are_an_error() -> None:

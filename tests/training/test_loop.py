@@ -443,8 +443,6 @@ def test_a_run_whose_evaluations_all_broke_says_so_once(broken, noted):
 def test_options_and_config_exclude_each_other():
     with pytest.raises(TypeError, match="either config or the keywords"):
         run(walks(), RunConfig(), generations=3)
-    with pytest.raises(ValueError, match="keep must be at least 1, got 0"):
-        run(walks(), keep=0)
     with pytest.raises(ValueError, match=r"^run_dir is needed to resume; give the directory"):
         run(walks(), resume=True)
     program = rookery.pbt(tiny.learner(), population_size=2)  # int32 counts the iterations of a run
