@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from rookery.populations.independent import seeds
 from rookery.populations.pbt import pbt
@@ -17,6 +16,7 @@ from rookery.storage.csv_log import read_csv, write_table
 from rookery.storage.run_dir import open_existing
 from rookery.training.loop import run
 from tests import walks
+from tests.report.test_tables import text as shown
 
 NAN = float("nan")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -52,14 +52,6 @@ def add(path, name="metrics.csv", **columns):
     """Add columns to a table of a run; in their names, `__` is a slash."""
     named = {column.replace("__", "/"): values for column, values in columns.items()}
     write_table(path / name, {**read_csv(path / name), **named})
-
-
-def printed(comparison, width=160):
-    console = Console(width=width, color_system=None)
-    with console.capture() as capture:
-        for part in tables(comparison):
-            console.print(part)
-    return capture.get()
 
 
 QUIET = {"keep": 9, "checkpoint_every": 2, "quiet": True, "live": True, "overwrite": True}
@@ -246,7 +238,7 @@ class TestIndependentMembers:
         assert "pbt-sac: 100; sac: 200" in text.replace("sac: 200; pbt-sac: 100", "pbt-sac: 100; sac: 200")
         assert "differ in size (1, 4)" in text
         assert "a score of pbt-sac hopper is the highest of several noisy evaluations, which is optimistic" in text
-        assert "best of 4" in printed(comparison)
+        assert "best of 4" in shown(tables(comparison))
 
     def test_random_search_is_one_run_scored_by_its_best_member(self, write_members):
         paths = [write_members("drawn", [[1.0, 7.0]], draw_hyper=True, steps=50), write_members("seeds", [[1.0, 7.0]])]
@@ -313,7 +305,7 @@ class TestScores:
         (note,) = comparison.notes
         assert "unequal budgets of environment steps (pbt-sac: 400; sac: 250)" in note
         assert "within 250 steps" in note
-        assert note in printed(comparison, width=1000)
+        assert note in shown(tables(comparison), 1000)
 
     def test_a_gamma_repeated_seeds_runs_stopped_early_and_budgets_of_other_environments(self, write, write_members):
         comparison = compare([write("a", [1.0, 2.0], kind="td3"), write("b", [3.0], env="reacher")])
@@ -345,7 +337,7 @@ class TestDiverged:
         assert (row.scores.tolist(), row.diverged) == ([2.0, 8.0], 1)
         assert "1 of 2 runs of sac hopper diverged" in comparison.notes[0]
         assert comparison.notes[0].endswith(": 2.")
-        assert "1 diverged" in printed(comparison)
+        assert "1 diverged" in shown(tables(comparison))
 
     def test_an_infinite_fitness_is_a_divergence_and_one_beyond_the_budget_does_not_count(self, write):
         for bad in (float("inf"), -float("inf")):
@@ -386,12 +378,12 @@ class TestPrinting:
         paths = [write(f"a{seed}", [21_000.0 + seed], perturb="resample", seed=seed) for seed in range(4)]
         paths += [write(f"b{seed}", [-31_000.0 - seed], perturb="pb2", seed=seed) for seed in range(4)]
         comparison = compare(paths)
-        text, iqm = printed(comparison), comparison.rows[0].interquartile_mean
+        text, iqm = shown(tables(comparison)), comparison.rows[0].interquartile_mean
         assert "hopper at 100 environment steps" in text
         assert f"{iqm.low:.0f} to {iqm.high:.0f}" in text
         assert "1.00 to 1.00 *" in text
         assert text.index("1 sac, perturb=resample") < text.index("2 sac, perturb=pb2")
-        text = printed(comparison, width=80)
+        text = shown(tables(comparison), 80)
         for row in comparison.rows:
             for name in ("interquartile_mean", "median", "mean", "optimality_gap"):
                 assert all(f"{value:.0f}" in text for value in getattr(row, name))
@@ -399,12 +391,12 @@ class TestPrinting:
 
     def test_one_run_has_no_interval_names_are_no_markup_and_many_pairs_are_named_by_rank(self, write):
         paths = [write("a", [1.0], agent={"hidden": ["red"]}), write("b", [1.0, 2.0], agent={"hidden": ["[/bold]"]})]
-        text = printed(compare(paths))
+        text = shown(tables(compare(paths)))
         assert 'hidden=["red"]' in text
         assert '"[/bold]"' in text
         assert (text.count("1 run, no interval"), text.count("too few runs to tell")) == (2, 1)
         assert "nan" not in text
-        text = printed(compare([write(f"a{size}", [float(size)], population=size) for size in range(1, 6)]))
+        text = shown(tables(compare([write(f"a{size}", [float(size)], population=size) for size in range(1, 6)])))
         assert text.count("population=3") == 1
 
     def test_different_objectives_are_a_note_and_files_are_named_without_their_folders(self, write):

@@ -169,12 +169,6 @@ class TestComparison:
         assert "9" not in {f"{score:g}" for row in found.rows for score in row.scores}
         assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
-    def test_without_them_a_selected_score_is_noted_as_optimistic(self, runs):
-        (note,) = compare([runs["pbt"], runs["drawn"]], resamples=50).notes
-        assert "pbt-sac point_maze, episode_length=10; sac point_maze, episode_length=10 is the highest of" in note
-        assert "optimistic; `rookery compare RUN ... --fresh 100` evaluates" in note
-        assert compare([runs["seeds"]], resamples=50).notes == []
-
 
 class TestErrors:
     def test_a_run_without_a_checkpoint_before_any_is_evaluated(self, runs, tmp_path, monkeypatch):

@@ -136,18 +136,6 @@ class TestFollows:
         write(tmp_path / "run")
         assert "Best fitness 2" in request(port)[1]
 
-    def test_the_page_follows_the_run(self, run, serving):
-        port = serving([run])
-        first, version = request(port)[1], request(port, "/version")[1]
-        assert "Best fitness 2, median 1.5, after 300 environment steps" in first
-        with open(run / "metrics.csv", "a") as file:
-            file.write("3,400.0,9.0,1.0,0.0,2.0,50.0\n")
-        assert request(port, "/version")[1] != version
-        last = [line for line in (run / "lineage.csv").read_text().splitlines() if line.startswith("2,")]
-        with open(run / "lineage.csv", "a") as file:  # which a run writes last
-            file.writelines(f"3,{line[2:]}\n" for line in last)
-        assert "Best fitness 9, median 1, after 400 environment steps" in request(port)[1]
-
     def test_a_damaged_table_and_a_run_that_is_moved_away_are_reported_and_the_browser_retries(self, run, serving):
         port = serving([run])
         text = (run / "metrics.csv").read_text()

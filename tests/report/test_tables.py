@@ -11,10 +11,7 @@ NAN = float("nan")
 
 def lines(table, width=120):
     """The words of each printed line that is not empty, without box characters."""
-    console = Console(width=width, color_system=None)
-    with console.capture() as capture:
-        console.print(table)
-    bare = capture.get().translate({ord(sign): " " for sign in "│┃━─┏┓┗┛┳┻┡┩╇├┤┼└┘┴"})
+    bare = text([table], width).translate({ord(sign): " " for sign in "│┃━─┏┓┗┛┳┻┡┩╇├┤┼└┘┴"})
     return [line.split() for line in bare.splitlines() if line.split()]
 
 

@@ -106,15 +106,6 @@ def test_the_fitness_of_teams_is_left_out_where_roles_evolve_separately(tmp_path
     assert labels == [*titles, "steps of an episode"]
 
 
-def test_the_picture_is_written_to_the_run_directory(tmp_path):
-    path = curves.draw_curves(write(tmp_path, SKILLS, {"diayn": {"fitness": "accuracy"}}))
-    assert path == tmp_path / "curves.png"
-    assert path.read_bytes().startswith(b"\x89PNG")
-    (tmp_path / "metrics.csv").write_text("generation,env_steps,best_fitness,median_fitness\n")
-    with pytest.raises(ValueError, match="has no finished generation to report yet"):
-        curves.draw_curves(tmp_path)
-
-
 def test_independent_members_have_an_interval_instead_of_the_best(tmp_path):
     path = write(tmp_path, {}, {"kind": "sac", "draw_hyper": False})
     first = axes_of(path)[0]

@@ -15,6 +15,7 @@ from rookery.report.figures.repertoire import draw_repertoire
 from rookery.report.readers import Repertoire, open_run
 from rookery.storage.run_dir import create
 from tests import written_runs
+from tests.report.sections.test_sections import area
 
 INF, NAN = float("inf"), float("nan")
 YELLOW, VIOLET = (matplotlib.colormaps["viridis"](end)[:3] for end in (1.0, 0.0))
@@ -38,12 +39,6 @@ def read(path: Path) -> Repertoire:
 
 def title(path: Path) -> str:
     return repertoire_picture._title(open_run(path))
-
-
-def area(corners: np.ndarray) -> float:
-    """Of a polygon (the shoelace formula)."""
-    x, y = corners.T
-    return abs(np.sum(x * np.roll(y, -1) - y * np.roll(x, -1))) / 2
 
 
 def has_colour(picture: Path, colour) -> np.ndarray:

@@ -185,12 +185,6 @@ class TestSkills:
         assert [text.get_text() for text in bar.get_yticklabels()] == [str(skill) for skill in range(0, 30, 3)]
 
 
-def test_the_picture_is_written_to_the_run_directory(tmp_path):
-    path = draw_skills(write(tmp_path, straight(30, 4), None))
-    assert path == tmp_path / "skills.png"
-    assert path.read_bytes().startswith(b"\x89PNG")
-
-
 @pytest.mark.parametrize(
     ("table", "message"),
     [

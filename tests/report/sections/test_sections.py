@@ -147,6 +147,7 @@ class TestPopulation:
 
 
 def area(corners):
+    """Of a polygon (the shoelace formula)."""
     x, y = corners.T
     return abs(np.sum(x * np.roll(y, -1) - y * np.roll(x, -1))) / 2
 
