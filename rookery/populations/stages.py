@@ -8,7 +8,7 @@ Called as functions, `StagedInit` and `StagedStep` run their stages in sequence 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic, NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 
@@ -17,6 +17,8 @@ from rookery.networks import Precision, call_in
 from rookery.populations import rebuild
 from rookery.populations.base import InitFn, Program, ProgramStateT, StepFn
 from rookery.types import Array, Key, Metrics, PyTree
+
+T = TypeVar("T")
 
 
 class Work(NamedTuple):
@@ -89,7 +91,7 @@ def split(staged: StagedInit | StagedStep, key: Key) -> tuple[Key, Key]:
 
 def staged_init(init: InitFn[ProgramStateT]) -> StagedInit[ProgramStateT]:
     """Return an `InitFn` in stages; a plain function becomes a single stage."""
-    return init if isinstance(init, StagedInit) else StagedInit(_nothing, partial(_create, init), 0)
+    return init if isinstance(init, StagedInit) else StagedInit(no_start_states, partial(without_bank, init), 0)
 
 
 def staged_step(step: StepFn[ProgramStateT]) -> StagedStep[ProgramStateT]:
@@ -97,7 +99,7 @@ def staged_step(step: StepFn[ProgramStateT]) -> StagedStep[ProgramStateT]:
     return (
         step
         if isinstance(step, StagedStep)
-        else StagedStep(_nothing, _keep, _advance_nothing, partial(_step, step), 0, 0)
+        else StagedStep(no_start_states, _keep, advance_nothing, partial(_step, step), 0, 0)
     )
 
 
@@ -160,12 +162,14 @@ def _begin_changed(begin: Callable, change: Callable, state: PyTree, bank: Bank,
     return begin(change(state), bank, key)
 
 
-def _nothing(key: Key) -> Bank:
+def no_start_states(key: Key) -> Bank:
+    """The bank of what has no environment: ()."""
     del key
     return ()
 
 
-def _create(init: InitFn[ProgramStateT], key: Key, bank: Bank) -> ProgramStateT:
+def without_bank(init: Callable[[Key], T], key: Key, bank: Bank) -> T:
+    """`init(key)`, for an interface with a bank of start states."""
     del bank
     return init(key)
 
@@ -175,9 +179,8 @@ def _keep(state: ProgramStateT, bank: Bank, key: Key) -> tuple[ProgramStateT, Wo
     return state, Work(shared=key)
 
 
-def _advance_nothing(
-    state: ProgramStateT, work: Work, first: Array | int, last: Array | int
-) -> tuple[ProgramStateT, Work]:
+def advance_nothing(state: T, work: Work, first: Array | int, last: Array | int) -> tuple[T, Work]:
+    """A step without iterations."""
     del first, last
     return state, work
 

@@ -26,6 +26,7 @@ from rookery.learners import widths
 from rookery.learners.base import EvaluationConfig, Learner, genotype
 from rookery.learners.evaluation import evaluation_of, evaluator, more_episodes
 from rookery.learners.evolution import Policy
+from rookery.populations.stages import no_start_states, without_bank
 from rookery.qd.base import Bank, Scoring
 from rookery.settings import SettingError, Within, check_fields, check_numbers, config_from, type_of
 from rookery.types import Array, Evaluation, Genotype, GenotypeT, HyperT, Key, Observation, PyTree, StateT
@@ -80,8 +81,8 @@ def function_scoring(
         raise TypeError(f"init must be a function from a key to one genotype, got {type_of(init)}.")
     return Scoring(
         name=name,
-        init_genotype=partial(_init_genotype, init),
-        start_states=_no_start_states,
+        init_genotype=partial(without_bank, init),
+        start_states=no_start_states,
         evaluate=partial(_evaluate_function, score, descriptor.size),
         descriptor=descriptor,
         qd_offset=qd_offset,
@@ -179,16 +180,6 @@ def named_scoring(function: Function) -> Scoring[Array]:
 def _without_key(score: Callable[[Array], tuple[Array, Array]], genotype: Array, key: Key) -> tuple[Array, Array]:
     del key  # the function is deterministic
     return score(genotype)
-
-
-def _init_genotype(init: Callable[[Key], GenotypeT], key: Key, bank: Bank) -> GenotypeT:
-    del bank
-    return init(key)
-
-
-def _no_start_states(key: Key) -> Bank:
-    del key
-    return ()
 
 
 def _evaluate_function(score: Callable, size: int, genotype: PyTree, bank: Bank, key: Key) -> Evaluation:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic
 
-from rookery.populations.stages import Work
+from rookery.populations.stages import Work, advance_nothing
 from rookery.qd.base import AskFn, Bank, EmitterStateT, emitted
 from rookery.qd.repertoire import Repertoire
 from rookery.types import Array, GenotypeT, Key, Metrics
@@ -36,19 +36,12 @@ class StagedAsk(Generic[EmitterStateT, GenotypeT]):
 
 def staged_ask(ask: AskFn[EmitterStateT, GenotypeT]) -> StagedAsk[EmitterStateT, GenotypeT]:
     """Return an `AskFn` in stages; a plain function becomes a single stage."""
-    return ask if isinstance(ask, StagedAsk) else StagedAsk(_keep, _advance_nothing, partial(_ask, ask), 0)
+    return ask if isinstance(ask, StagedAsk) else StagedAsk(_keep, advance_nothing, partial(_ask, ask), 0)
 
 
 def _keep(state: EmitterStateT, repertoire: Repertoire, bank: Bank, key: Key) -> tuple[EmitterStateT, Work]:
     del repertoire
     return state, Work(shared=(bank, key))
-
-
-def _advance_nothing(
-    state: EmitterStateT, work: Work, first: Array | int, last: Array | int
-) -> tuple[EmitterStateT, Work]:
-    del first, last
-    return state, work
 
 
 def _ask(
