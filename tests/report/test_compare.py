@@ -582,9 +582,10 @@ class TestMeasures:
         add(seeds, "lineage.csv", measure__success=[0.5, 0.25], rate=[0.1, 0.1])
         fresh = Fresh(3, lambda paths, _: {one: (2, np.asarray([0.75, 1.0])) for one in paths})
         found = compare([path, seeds, bare], metric="success", fresh=fresh)
-        curves = [run.best_fitness for group in found.groups for run in group.runs]
-        assert [curve.tolist() for curve in curves[:3]] == [[0.5], [0.5], [0.25]]
-        assert np.isnan(curves[3]).all()
+        *recorded, other = [run for group in found.groups for run in group.runs]
+        assert [run.best_fitness.tolist() for run in recorded] == [[0.5], [0.5], [0.25]]
+        assert [run.env_steps.tolist() for run in recorded] == [[200.0], [100.0], [100.0]], "a member's are its own"
+        assert np.isnan(other.best_fitness).all()
         assert found.rows[0].env_steps == 200.0
         assert [row.scores.tolist() for row in found.rows] == [[0.75], [0.75, 1.0], [0.75]]
         for rows, lines, texts in ((found.rows, 2, []), (found.rows[2:], 0, ["not recorded in training"])):
